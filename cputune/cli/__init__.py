@@ -1,6 +1,6 @@
-"""The command line: parsing and printing, nothing else.
+"""The command line: parsing and printing only.
 
-Subcommands are imported when they are used, so that ``cputune --help`` stays quick.
+Subcommands are imported when they are used, so that ``cputune --help`` is fast.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ _SUBCOMMANDS = {
 }
 _LINUX_ALONE = ("tune", "run", "prove", "verify")
 _NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
-"""What a stream says that cannot be written: full, lost, closed."""
+"""Errors of a stream that cannot be written: full, lost, closed."""
 
 READER_GONE = 141
-"""What a shell shows for a program that SIGPIPE ended."""
+"""The exit code that shells show for a program that SIGPIPE ended."""
 
 
 class _LazyGroup(click.Group):
@@ -72,7 +72,7 @@ class _LazyGroup(click.Group):
         elsewhere = sys.platform != "linux" and not ctx.resilient_parsing
         if elsewhere and args[0] in _LINUX_ALONE and not {"--help", "-h"} & set(args):
             raise CannotError(
-                f"{args[0]} starts training processes, which cputune does on Linux alone",
+                f"{args[0]} starts training processes, which needs Linux",
                 hint="use WSL or a container; `doctor --root` and `emit --root` work here",
             )
         return super().resolve_command(ctx, args)
@@ -126,65 +126,73 @@ def cli(ctx: click.Context) -> None:
 
 
 cli.params += common_options()
-cli.commands = dict.fromkeys(_SUBCOMMANDS, cli)  # names alone: click suggests the nearest one
+cli.commands = dict.fromkeys(_SUBCOMMANDS, cli)  # names only: click suggests the nearest one
 
 
 def main(stopping: Collection[int] = ()) -> NoReturn:
-    """The console script. Ends the process with the exit code of the contract.
+    """The console script. Ends the process with its documented exit code.
 
-    ``stopping`` are the signals that stop it (``cputune.cli.signals``).
+    ``stopping`` are the signals that interrupt it (``cputune.cli.signals``).
     """
     with interrupted_by(stopping):
         try:
             code = _run()
-        except KeyboardInterrupt:  # before a command, or while an error was printed
+        except KeyboardInterrupt:  # before the command, or while an error was printed
             code = report_error(Interrupted("interrupted"))
         finally:
-            set_verbosity(0)  # who runs this in a process of their own logs as they like
+            set_verbosity(0)  # code that calls main() may do its own logging
     sys.exit(code)
 
 
 def _run() -> int:
     guard_streams()
     typed = sys.argv[1:]
-    own = list(itertools.takewhile(lambda word: word != "--", typed))  # the rest is the script's
-    set_json("--json" in own)
+    ours = list(itertools.takewhile(lambda word: word != "--", typed))  # the rest is the script's
+    set_json("--json" in ours)
     try:
         code = cli.main(standalone_mode=False)
         sys.stdout.flush()
     except click.exceptions.Exit as exit_:
         code = exit_.exit_code
-    except SystemExit as ended:  # by completion; by click and rich where the reader went away
+    except SystemExit as ended:  # by completion; by click and rich if the reader has gone
         lose(1)
-        code = READER_GONE if ended.code == 1 else ended.code
+        code = ended.code
+        if code == 1:
+            code = READER_GONE
     except (CputuneError, click.Abort, click.ClickException, KeyboardInterrupt, OSError) as error:
         if verbosity() >= 2:
             print_traceback(error)
         code = report_error(_of_ours(error))
-    return code if isinstance(code, int) else 0
+    if isinstance(code, int):
+        return code
+    return 0
 
 
 def _of_ours(error: BaseException) -> CputuneError:
-    """An error of click's or of the system as one of ours; anything else is an interrupt."""
+    """Convert an error of click or of the system. Any other error is an interrupt."""
     if isinstance(error, CputuneError):
         return error
     if isinstance(error, OSError) and error.filename is None and error.errno in _NOT_WRITTEN:
         lose(1)
-        said = f"the output cannot be written: {error.strerror or error}"
-        return CannotError(said, hint="make room, or send it elsewhere")
+        problem = f"the output cannot be written: {error.strerror or error}"
+        return CannotError(problem, hint="free disk space, or redirect the output")
     if isinstance(error, OSError):
-        place = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
+        problem = f"{error.strerror or error}"
+        if error.filename is not None:
+            problem = f"{os.fsdecode(error.filename)}: {problem}"
         return CannotError(
-            f"the system reports an error: {place}{error.strerror or error}",
-            hint="`cputune -vv` and the same words show where",
+            f"the system reports an error: {problem}",
+            hint="run it again as `cputune -vv ...` to see where",
         )
     if not isinstance(error, click.ClickException):
         return Interrupted("interrupted")
-    hint, said = None, " ".join(error.format_message().split())
+    hint, problem = None, " ".join(error.format_message().split())
     if isinstance(error, click.UsageError) and error.ctx is not None:
-        hint = f"`{error.ctx.command_path} --help` shows what can be given"
+        hint = f"`{error.ctx.command_path} --help` lists the options"
     if isinstance(error, click.BadParameter) and error.ctx is not None:
-        where = place_of(error.ctx, error.param)
-        said = f"{where}: {said}" if where else said
-    kind = UsageError if error.exit_code == UsageError.exit_code else CannotError
-    return kind(said, hint=hint)
+        place = place_of(error.ctx, error.param)
+        if place:
+            problem = f"{place}: {problem}"
+    if error.exit_code == UsageError.exit_code:
+        return UsageError(problem, hint=hint)
+    return CannotError(problem, hint=hint)

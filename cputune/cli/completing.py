@@ -1,4 +1,4 @@
-"""What a shell completes: the values of every option and argument that has a list of them."""
+"""Shell completion of the values of options and arguments."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ Completes = Callable[["click.Context", "click.Parameter", str], list[CompletionI
 
 
 def values(listed: Callable[[], Iterable[str]], *, several: bool = False) -> Completes:
-    """Complete one of the words of a list; with ``several``, of a list with commas."""
+    """Complete a word of a list, or with ``several`` of a comma-separated list."""
 
     def complete(
         ctx: click.Context, parameter: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        before, comma, last = incomplete.rpartition(",") if several else ("", "", incomplete)
+        before, comma, last = "", "", incomplete
+        if several:
+            before, comma, last = incomplete.rpartition(",")
         return [
             CompletionItem(f"{before}{comma}{word}") for word in listed() if word.startswith(last)
         ]
@@ -28,29 +30,28 @@ def values(listed: Callable[[], Iterable[str]], *, several: bool = False) -> Com
 
 
 def files(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete the name of a file: the shell does."""
+    """Let the shell complete the name of a file."""
     return [CompletionItem(incomplete, type="file")]
 
 
 def folders(
     ctx: click.Context, parameter: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """Complete the name of a folder: the shell does."""
+    """Let the shell complete the name of a folder."""
     return [CompletionItem(incomplete, type="dir")]
 
 
 nothing = values(tuple)
-"""For free text, of which no list is known."""
+"""For free text."""
 
 
 def or_files(complete: Completes) -> Completes:
-    """Complete a word of a list; if none fits, the name of a file."""
+    """Complete a word of a list or, if none matches, the name of a file."""
 
     def both(
         ctx: click.Context, parameter: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        found = complete(ctx, parameter, incomplete)
-        return found or files(ctx, parameter, incomplete)
+        return complete(ctx, parameter, incomplete) or files(ctx, parameter, incomplete)
 
     return both
 
@@ -68,7 +69,7 @@ def _knobs() -> Iterable[str]:
 
 
 def _fixes() -> Iterable[str]:
-    """``NAME=VALUE`` of each knob; of a knob with any number, ``NAME=``."""
+    """``NAME=VALUE`` of each knob, or ``NAME=`` if the knob takes any number."""
     from cputune.plans.knobs import KNOBS
     from cputune.plans.knobs.record import in_words
 
@@ -88,14 +89,16 @@ def _codes() -> Iterable[str]:
 def _severities() -> Iterable[str]:
     from cputune.doctor.finding import Severity
 
-    return [*(severity.value for severity in Severity), *_codes()]
+    return [severity.value for severity in Severity] + list(_codes())
 
 
 def _results() -> Iterable[str]:
     from cputune.records.history import LAST, kept_ids
 
     ids = kept_ids()
-    return (LAST, *ids) if ids else ()
+    if not ids:
+        return ()
+    return (LAST, *ids)
 
 
 def _dialects() -> Iterable[str]:
@@ -124,7 +127,7 @@ OF_OPTIONS: dict[str, Completes] = {
     "study": files,
     "max_time_seconds": values(lambda: ("none",)),
 }
-"""Of options that records describe (``cputune.records.options``), by their field."""
+"""Options that records define (``cputune.records.options``), by their field."""
 
 HOSTS = values(lambda: ("slurm", "none"))
 PLANS = values(lambda: ("best", "baseline"))

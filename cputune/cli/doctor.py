@@ -1,4 +1,4 @@
-"""``cputune doctor``: what is wrong with this machine for training, and how to cure it."""
+"""``cputune doctor``: says what is wrong with this machine for training, and how to fix it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _SEVERITIES = tuple(severity.value for severity in Severity)
 
 
 _EXCLUDES = {
-    # an option: the options that make no sense with it
+    # an option: the options that cannot be combined with it
     "json": ("record", "explain"),
     "markdown": ("json", "record", "explain", "picture", "print_fix"),
     "picture": ("json", "record", "explain", "stack", "check_file", "hosts", "launch_words"),
@@ -62,20 +62,10 @@ _EXCLUDES = {
     ),
 }
 _ONE_MACHINE = (
-    *(
-        "root",
-        "pid",
-        "deep",
-        "record",
-        "stack",
-        "check_file",
-        "launch_words",
-        "picture",
-        "symptom",
-        "recipe",
-    ),
+    *("root", "pid", "deep", "record", "stack", "check_file", "launch_words", "picture"),
+    *("symptom", "recipe"),
 )
-"""With these options, look at this machine alone, also inside an allocation of several."""
+"""Options that examine only this machine, even inside an allocation of several."""
 
 
 @click.command(
@@ -117,7 +107,7 @@ _ONE_MACHINE = (
 @click.option(
     "--root",
     metavar="DIR",
-    help="Read a recorded machine (DIR/proc, DIR/sys).",
+    help="Examine a recorded machine (DIR/proc, DIR/sys).",
     shell_complete=completing.folders,
 )
 @click.option(
@@ -144,14 +134,14 @@ _ONE_MACHINE = (
 @click.option(
     "--symptom",
     metavar="TEXT|FILE|-",
-    help="The cause of an error: its words, or a log.",
+    help="Explain an error: its text, or a log.",
     shell_complete=completing.files,
 )
 @click.option(
     "--pid",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Look at a running job and its ranks.",
+    help="Examine a running job and its ranks.",
     shell_complete=completing.nothing,
 )
 @click.option(
@@ -168,7 +158,7 @@ _ONE_MACHINE = (
     shell_complete=completing.files,
 )
 @click.pass_context
-def command(ctx: click.Context, /, **asked: Any) -> None:
+def command(ctx: click.Context, /, **options: Any) -> None:
     """Find what is wrong with this machine for training, and how to fix it.
 
     With a launch after --, also check its words, its script and its imports.
@@ -187,62 +177,66 @@ def command(ctx: click.Context, /, **asked: Any) -> None:
     cputune doctor --hosts node1,node2 -- torchrun --nnodes 2 train.py --bf16
     torchrun train.py 2>&1 | cputune doctor --symptom -
     """
-    _refuse_what_excludes(asked)
-    if asked["explain"] is not None:
-        click.echo(_explained(asked["explain"]), nl=False)
+    _refuse_what_excludes(options)
+    if options["explain"] is not None:
+        click.echo(_explained(options["explain"]), nl=False)
         return
-    chosen = _chosen(asked)
-    hosts = chosen_hosts(asked, allocation=not any(asked[name] for name in _ONE_MACHINE))
-    found: Diagnosis | HostsDiagnosis
+    chosen = _chosen(options)
+    hosts = chosen_hosts(options, allocation=not any(options[name] for name in _ONE_MACHINE))
+    diagnosis: Diagnosis | HostsDiagnosis
     if hosts is not None:
         from cputune.doctor.hosts import look_at_hosts
 
         host: Host = LiveHost()
-        found = look_at_hosts(
+        diagnosis = look_at_hosts(
             *hosts,
-            seconds=asked["host_timeout"],
-            python=asked["python"],
+            seconds=options["host_timeout"],
+            python=options["python"],
             on_seen=lambda host: tell(f"{host.name} has answered") if verbosity() > 0 else None,
-            launch=_launch(asked),
+            launch=_launch(options),
         ).only(chosen)
     else:
-        host, launch = _host_and_launch(asked)
-        if asked["record"] is not None:
+        host, launch = _host_and_launch(options)
+        if options["record"] is not None:
             from cputune.host.probing.recording import record
 
-            record(host, asked["record"])
-            tell(f"recorded this machine in {asked['record']}; look at it before you share it")
+            record(host, options["record"])
+            tell(f"recorded this machine in {options['record']}; check it before you share it")
             return
-        if asked["picture"]:
+        if options["picture"]:
             click.echo(_picture(host), nl=False)
             return
-        found = _look_at(host, launch, asked).only(chosen)
-    if asked["print_fix"]:
-        for left in found.findings:
+        diagnosis = _look_at(host, launch, options).only(chosen)
+    if options["print_fix"]:
+        for left in diagnosis.findings:
             tell(f"left for you: {left.evidence} ({left.title})")
     else:
-        _show(found, asked, host)
-    if asked["fail_on"] != "never" and found.at_least(Severity(asked["fail_on"])):
+        _show(diagnosis, options, host)
+    if options["fail_on"] != "never" and diagnosis.at_least(Severity(options["fail_on"])):
+        ctx.exit(1)
         ctx.exit(1)
 
 
-def _refuse_what_excludes(asked: Mapping[str, Any]) -> None:
-    """Raise UsageError where options mean nothing beside each other."""
-    if asked["print_fix"] and asked["check_file"] is None:
-        raise UsageError("--print-fix mends a file", hint="name it: --check-file FILE")
+def _refuse_what_excludes(options: Mapping[str, Any]) -> None:
+    """Raise UsageError for options that cannot be combined."""
+    if options["print_fix"] and options["check_file"] is None:
+        raise UsageError("--print-fix needs a file", hint="--check-file FILE --print-fix")
     for option, others in _EXCLUDES.items():
         for other in others:
-            if asked[option] and asked[other]:
-                said = f"{_typed(option)} and {_typed(other)} exclude each other"
-                raise UsageError(said, hint=f"leave {_typed(option)} away")
+            if options[option] and options[other]:
+                problem = f"{_typed(option)} and {_typed(other)} exclude each other"
+                raise UsageError(problem, hint=f"remove {_typed(option)}")
 
 
-def _chosen(asked: Mapping[str, Any]) -> Callable[[Finding | Check], bool]:
-    """Whether a finding is shown, by ``--only`` and ``--ignore``. Raises UsageError."""
+def _chosen(options: Mapping[str, Any]) -> Callable[[Finding | Check], bool]:
+    """Return the filter of ``--only`` and ``--ignore``. Raises UsageError."""
     only = ignore = frozenset[str]()
-    if asked["only"] or asked["ignore"]:
+    if options["only"] or options["ignore"]:
         codes = tuple(check.code for check in all_checks())
-        only, ignore = _words(asked["only"], (*codes, *_SEVERITIES)), _words(asked["ignore"], codes)
+        only, ignore = (
+            _words(options["only"], (*codes, *_SEVERITIES)),
+            _words(options["ignore"], codes),
+        )
 
     def chosen(finding: Finding | Check) -> bool:
         wanted = not only or finding.code in only or finding.severity.value in only
@@ -251,105 +245,113 @@ def _chosen(asked: Mapping[str, Any]) -> Callable[[Finding | Check], bool]:
     return chosen
 
 
-def _host_and_launch(asked: Mapping[str, Any]) -> tuple[Host, Launch | None]:
-    """The machine that is looked at, with the Python that trains; and the launch after ``--``."""
-    launch = _launch(asked)
-    if asked["root"] is not None:
-        return RecordedHost(asked["root"]), launch
-    choose_python(asked["python"])
-    if launch is not None and asked["python"] is None:
+def _host_and_launch(options: Mapping[str, Any]) -> tuple[Host, Launch | None]:
+    """The machine to examine, with the Python of the training, and the launch after ``--``."""
+    launch = _launch(options)
+    if options["root"] is not None:
+        return RecordedHost(options["root"]), launch
+    choose_python(options["python"])
+    if launch is not None and options["python"] is None:
         from cputune.doctor.typed_launch import python_of
 
         choose_python(python_of(launch, LiveHost()))
-    return LiveHost(), launch  # the chosen Python decides which packages it shows
+    return LiveHost(), launch  # made after choosing the Python, whose packages it shows
 
 
-def _launch(asked: Mapping[str, Any]) -> Launch | None:
-    """The launch after ``--``. Raises UsageError for words that train nothing."""
-    if not asked["launch_words"]:
+def _launch(options: Mapping[str, Any]) -> Launch | None:
+    """The launch after ``--``. Raises UsageError if it does not train."""
+    if not options["launch_words"]:
         return None
     from cputune.doctor.typed_launch import read_launch
 
-    return read_launch(asked["launch_words"])
+    return read_launch(options["launch_words"])
 
 
 def _picture(host: Host) -> str:
-    """The machine as SVG. Raises UsageError where it would be printed on a terminal."""
+    """The machine as SVG. Raises UsageError if stdout is a terminal."""
     from cputune.report.figures import machine
     from cputune.report.figures.canvas import alone, svg
 
     if sys.stdout.isatty():
         hint = "cputune doctor --picture > machine.svg"
-        raise UsageError("a picture is no text for a terminal", hint=hint)
+        raise UsageError("--picture prints SVG, which needs a file", hint=hint)
     topology = probe(host).topology
     if not topology.cores:
-        raise CannotError("nothing is known of the cores of this machine", hint="cputune doctor -v")
+        raise CannotError("the cores of this machine are not known", hint="cputune doctor -v")
     return alone(svg(machine(topology), "machine"))
 
 
 def _words(options: tuple[str, ...], choices: tuple[str, ...]) -> frozenset[str]:
-    """The words of options that may be repeated, and may hold lists with commas."""
-    found = (word.strip() for option in options for word in option.split(","))
-    return frozenset(_known(word, choices) for word in found if word)
+    """The words of options that may be repeated and may contain commas."""
+    words = set()
+    for option in options:
+        for word in option.split(","):
+            if word.strip():
+                words.add(_known(word.strip(), choices))
+    return frozenset(words)
 
 
 def _typed(name: str) -> str:
-    return "a launch after --" if name == "launch_words" else f"--{name.replace('_', '-')}"
+    if name == "launch_words":
+        return "a launch after --"
+    return f"--{name.replace('_', '-')}"
 
 
-def _look_at(host: Host, launch: Launch | None, asked: Mapping[str, Any]) -> Diagnosis:
-    """What is wrong with a machine and a launch on it, or with what is named instead."""
+def _look_at(host: Host, launch: Launch | None, options: Mapping[str, Any]) -> Diagnosis:
+    """Examine a machine and a launch on it, or what the options name instead."""
     facts = probe(host)
-    if any(asked[name] is not None for name in ("stack", "check_file", "symptom")):
-        return _look_at_words(facts, host, asked)
-    if asked["pid"] is not None:
+    if any(options[name] is not None for name in ("stack", "check_file", "symptom")):
+        return _look_at_words(facts, host, options)
+    if options["pid"] is not None:
         from cputune.doctor.running import judge_job
 
-        return Diagnosis(facts=facts, findings=judge_job(asked["pid"], facts, host))
-    diagnosis = look_at(host, facts, launch, deep=asked["deep"])
-    if asked["recipe"] is None:
+        return Diagnosis(facts=facts, findings=judge_job(options["pid"], facts, host))
+    diagnosis = look_at(host, facts, launch, deep=options["deep"])
+    if options["recipe"] is None:
         return diagnosis
     from cputune.doctor.files.needs import judge_recipe
     from cputune.plans.workload import Workload
 
-    needs, short = judge_recipe(Workload.from_recipe(asked["recipe"]), facts)
-    found = by_severity((*diagnosis.findings, *short))
-    return replace(diagnosis, findings=found, recipe=needs)
+    needs, short = judge_recipe(Workload.from_recipe(options["recipe"]), facts)
+    findings = by_severity(diagnosis.findings + tuple(short))
+    return replace(diagnosis, findings=findings, recipe=needs)
 
 
-def _look_at_words(facts: HostFacts, host: Host, asked: Mapping[str, Any]) -> Diagnosis:
-    """What is wrong with a file, a named stack, or what an error says."""
+def _look_at_words(facts: HostFacts, host: Host, options: Mapping[str, Any]) -> Diagnosis:
+    """Examine a file, named versions, or an error text."""
     from cputune.doctor.checkfile import check_file, mended
     from cputune.doctor.named_stack import judge_stack, stack_facts
     from cputune.doctor.symptoms import judge_symptom
     from cputune.launch.edit import unified
 
-    stack, file = asked["stack"], asked["check_file"]
+    stack, file = options["stack"], options["check_file"]
+    judged = facts
+    if stack is not None and (file is not None or options["symptom"] is not None):
+        judged = stack_facts(stack, facts)
     if file is not None:
-        text, judged = _read(file), facts if stack is None else stack_facts(stack, facts)
-        if asked["print_fix"]:
+        text = _read(file)
+        if options["print_fix"]:
             after, left = mended(text, file, judged, host)
             click.echo(unified(file, text, after), nl=False)
             return Diagnosis(facts=facts, findings=left)
         return Diagnosis(facts=facts, findings=check_file(text, file, judged, host))
-    if asked["symptom"] is not None:
-        judged = facts if stack is None else stack_facts(stack, facts)
-        found = by_severity(judge_symptom(_log(asked["symptom"]), judged))
-        return Diagnosis(facts=facts, findings=found)
+    if options["symptom"] is not None:
+        findings = by_severity(judge_symptom(_log(options["symptom"]), judged))
+        return Diagnosis(facts=facts, findings=findings)
     return Diagnosis(facts=facts, findings=judge_stack(stack, facts))
 
 
 def _read(file: str) -> str:
-    """The text of a file that is judged. Raises CannotError."""
+    """Read a file to check. Raises CannotError."""
     try:
         return read_document(file)
     except OSError as error:
-        said = f"cannot read {file}: {error.strerror or error}"
-        raise CannotError(said, hint="--check-file takes a file of text") from error
+        problem = f"cannot read {file}: {error.strerror or error}"
+        raise CannotError(problem, hint="--check-file takes a text file") from error
 
 
 def _log(words: str) -> str:
-    """The words of an error; those of stdin, or of the file of this name. Raises CannotError."""
+    """An error text: of stdin, of the file with this name, or as typed. Raises CannotError."""
     if words == "-":
         return sys.stdin.buffer.read().decode(errors="replace")
     if "\n" in words or not os.path.isfile(words):
@@ -357,43 +359,43 @@ def _log(words: str) -> str:
     try:
         return Path(words).read_bytes().decode(errors="replace")
     except OSError as error:
-        said = f"cannot read {words}: {error.strerror or error}"
-        raise CannotError(said, hint="--symptom takes a log, or the words of an error") from error
+        problem = f"cannot read {words}: {error.strerror or error}"
+        raise CannotError(problem, hint="--symptom takes a log, or an error text") from error
 
 
-def _show(diagnosis: Diagnosis | HostsDiagnosis, asked: Mapping[str, Any], host: Host) -> None:
-    """Show the diagnosis as text, or as JSON.
+def _show(diagnosis: Diagnosis | HostsDiagnosis, options: Mapping[str, Any], host: Host) -> None:
+    """Print the diagnosis as text or as JSON.
 
-    JSON may be shared, so it names neither the machine nor its users; remedies stay complete, since
-    they are run. What was seen of several hosts names the hosts: that is what it is for.
+    JSON may be shared, so it does not name the machine and its users. Remedies stay complete,
+    because they are meant to be run. A diagnosis of several hosts names the hosts.
     """
     from cputune.host.probing.scrub import Scrubber
     from cputune.report.diagnosis import blocks, document
     from cputune.report.writing import print_blocks
 
-    if not asked["json"]:
-        examined = _examined(diagnosis, asked)
+    if not options["json"]:
+        examined = _examined(diagnosis, options)
         shown = blocks(diagnosis, examined=examined, unfold=verbosity() > 0)
-        if asked["markdown"]:
+        if options["markdown"]:
             click.echo(_markdown(shown, host), nl=False)
         else:
             print_blocks(shown, console())
         return
-    said = document(diagnosis)
+    content = document(diagnosis)
     if isinstance(diagnosis, Diagnosis):
         scrub = Scrubber.of(host)
-        said["host"] = scrub.document(said["host"])
-        for finding in said["findings"]:
+        content["host"] = scrub.document(content["host"])
+        for finding in content["findings"]:
             finding["evidence"] = scrub.text(finding["evidence"])
     else:
         variables = host.environment()
         scrub = Scrubber(home=variables.get("HOME"), user=variables.get("USER"))
-        said = {key: scrub.document(value) for key, value in said.items()}
-    print_json(said)
+        content = {key: scrub.document(value) for key, value in content.items()}
+    print_json(content)
 
 
 def _markdown(shown: Iterable[Block], host: Host) -> str:
-    """What is shown as Markdown; it is meant to be shared, so it names no machine and no person."""
+    """Markdown without names of machines and people, because it is meant to be shared."""
     from cputune import __version__
     from cputune.host.probing.scrub import Scrubber
     from cputune.report.markdown import markdown
@@ -402,7 +404,7 @@ def _markdown(shown: Iterable[Block], host: Host) -> str:
 
 
 def _examined(diagnosis: Diagnosis | HostsDiagnosis, asked: Mapping[str, Any]) -> Examined:
-    """What was looked at, in the words by which the next command names it."""
+    """What was examined, in the words of a command line."""
     from cputune.report.next_step import Examined
 
     options: list[str] = []
@@ -425,7 +427,7 @@ def _examined(diagnosis: Diagnosis | HostsDiagnosis, asked: Mapping[str, Any]) -
 
 
 def _explained(code: str) -> str:
-    """The story of a check, or the list of all where ``code`` is empty."""
+    """The explanation of a check, or the list of all checks if ``code`` is empty."""
     from cputune.report.diagnosis import check_list, explain
 
     checks = {check.code: check for check in all_checks()}
@@ -435,9 +437,11 @@ def _explained(code: str) -> str:
 
 
 def _known(word: str, words: tuple[str, ...]) -> str:
-    """The word. Raises UsageError for one that is none of these."""
+    """Return the word. Raises UsageError if it is not in the list."""
     if word not in words:
         near = difflib.get_close_matches(word, words, n=1)
-        hint = f"did you mean {near[0]}?" if near else "`cputune doctor --explain` lists the codes"
-        raise UsageError(f"no check is called {word!r}", hint=hint)
+        hint = "`cputune doctor --explain` lists the codes"
+        if near:
+            hint = f"did you mean {near[0]}?"
+        raise UsageError(f"there is no check {word!r}", hint=hint)
     return word

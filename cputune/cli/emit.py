@@ -1,4 +1,4 @@
-"""``cputune emit``: its options, where files go, what is printed beside them."""
+"""``cputune emit``: its options, and where the files go."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from cputune.records.result import Result
 from cputune.records.written import remember, require_own
 
 DEFAULT_DIRECTORY = Path("launch")
-_NAMES = (*FORMATS, *PRINTED_FORMATS, "all")
+_NAMES = tuple(FORMATS) + tuple(PRINTED_FORMATS) + ("all",)
 
 
 @click.command(name="emit", cls=ConfiguredCommand, takes_script=True, groups=help_groups.EMIT)
@@ -69,7 +69,7 @@ _NAMES = (*FORMATS, *PRINTED_FORMATS, "all")
     help="Plan for a recorded machine (doctor --record DIR).",
     shell_complete=completing.folders,
 )
-@click.option("--other-machine", is_flag=True, help="Take a result of another machine.")
+@click.option("--other-machine", is_flag=True, help="Accept a result of another machine.")
 @click.option(
     "--patch",
     metavar="FILE",
@@ -95,7 +95,7 @@ def command(ctx: click.Context, /, **options: Any) -> None:
     """Write the launch files that reproduce a tuned plan.
 
     RESULT is what `cputune tune` wrote (cputune.json), or an id of `cputune history`. Without
-    one the files hold a default plan for this machine, and say that nothing was measured.
+    one the files have a default plan for this machine, and say that it was not measured.
 
     \b
     cputune emit --format mpirun
@@ -106,12 +106,12 @@ def command(ctx: click.Context, /, **options: Any) -> None:
     script = script_of(ctx)
     if (options["format"] is None) == (options["like"] is None):
         raise UsageError(
-            "give a format, or a launch file of yours", hint="--format torchrun, or --like train.sh"
+            "give either --format or --like", hint="--format torchrun, or --like train.sh"
         )
     output = options["output"]
     if output is None and options["format"] in PRINTED_FORMATS:
         output = "-"
-    asked = given(EmitOptions, options)
+    emit_options = given(EmitOptions, options)
     choose_python(options["python"], script or ())
     facts = facts_of(options["root"])
     if options["root"] is not None and options["python"] is not None:
@@ -120,24 +120,32 @@ def command(ctx: click.Context, /, **options: Any) -> None:
     result = tuned(options["result"], facts, other_machine=options["other_machine"])
     hosts = asked_hosts(options["hosts"], options["hostfile"], parse_hosts)
     batch = options["batch_per_rank"], options["global_batch_size"]
-    versions = {n: options[f"{n}_version"] for n in ("accelerate", "transformers")}
-    own = None if options["like"] is None else _own_launch(options["like"])
-    if own is not None:
+    versions = {}
+    for name in ("accelerate", "transformers"):
+        if options[f"{name}_version"]:
+            versions[name] = options[f"{name}_version"]
+    own, patch, python = None, None, None
+    if options["like"] is not None:
+        own = _own_launch(options["like"])
         script = own.script or script
-    nodes = asked.nodes or len(hosts) or 1
+    if options["patch"] is not None:
+        patch = _patch(options["patch"], options["format"])
+    if facts.package("torch") and not facts.recorded:
+        python = training_python()
+    nodes = emit_options.nodes or len(hosts) or 1
     more: dict[str, Any] = {
         "facts": facts,
         "workload": launched(result, script, *batch, nodes=nodes, secret=options["secret"]),
-        "nodes": asked.nodes,
+        "nodes": emit_options.nodes,
         "hosts": hosts,
-        "mpi": asked.mpi,
-        "keep": asked.keep,
-        "python": training_python() if facts.package("torch") and not facts.recorded else None,
-        "versions": {name: version for name, version in versions.items() if version},
+        "mpi": emit_options.mpi,
+        "keep": emit_options.keep,
+        "python": python,
+        "versions": versions,
         "cluster": given(Cluster, options),
         "named": options["result"] or str(DEFAULT_RESULT),
         "host": LiveHost(),
-        "patch": None if options["patch"] is None else _patch(options["patch"], options["format"]),
+        "patch": patch,
     }
     if own is not None:
         _like(own, result, Emission(**more), output, force=options["force"])
@@ -151,21 +159,25 @@ def command(ctx: click.Context, /, **options: Any) -> None:
 def _patch(path: str, format: str | None) -> dict[str, Any]:
     """The fields of a YAML file. Raises CputuneError."""
     if format not in ("pytorchjob", "trainjob", "all"):
-        raise UsageError("a patch is for a job", hint="--format pytorchjob, or trainjob")
+        raise UsageError(
+            "--patch needs a Kubernetes job", hint="--format pytorchjob, or --format trainjob"
+        )
     try:
-        found = [document.value for document in read_documents(read_document(path), path)]
+        contents = [document.value for document in read_documents(read_document(path), path)]
     except OSError as error:
         raise CannotError(
             f"cannot read {path}: {error.strerror or error}", hint="--patch takes a YAML file"
         ) from error
-    if len(found) != 1 or not isinstance(found[0], dict):
-        raise UsageError(f"{path} is not one document of fields", hint="spec: …, metadata: …")
-    return found[0]
+    if len(contents) != 1 or not isinstance(contents[0], dict):
+        raise UsageError(
+            f"{path} must be one YAML document with fields", hint="spec: …, metadata: …"
+        )
+    return contents[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnLaunch:
-    """A launch file of the user's; ``script`` is what it trains, where it says that."""
+    """A launch file of the user. ``script`` is what it trains, if that could be read."""
 
     path: str
     text: str
@@ -173,14 +185,20 @@ class OwnLaunch:
 
 
 def _own_launch(path: str) -> OwnLaunch:
-    """The file, or what is piped in (``-``). Raises CputuneError."""
+    """Read the file, or stdin (``-``). Raises CputuneError."""
     try:
-        text = sys.stdin.read() if path == "-" else read_document(path)
+        if path == "-":
+            text = sys.stdin.read()
+        else:
+            text = read_document(path)
     except OSError as error:
-        said = f"cannot read {path}: {error.strerror or error}"
-        raise CannotError(said, hint="--like takes a launch file") from error
+        problem = f"cannot read {path}: {error.strerror or error}"
+        raise CannotError(problem, hint="--like takes a launch file") from error
     launch = launch_in(text, path)
-    return OwnLaunch(path=path, text=text, script=None if launch is None else launch.argv)
+    script = None
+    if launch is not None:
+        script = launch.argv
+    return OwnLaunch(path=path, text=text, script=script)
 
 
 def _like(
@@ -200,20 +218,23 @@ def _like(
 
 
 def _write(files: Sequence[EmittedFile], output: str | None, force: bool, *, several: bool) -> None:
-    """Write all files or none: every target is checked before the first is written."""
+    """Write all files or none: all targets are checked before the first one is written."""
     if output == "-":
         sys.stdout.write(files[0].text)
         if len(files) > 1:
-            say("it needs beside it: " + ", ".join(file.name for file in files[1:]))
+            say("it also needs: " + ", ".join(file.name for file in files[1:]))
         return
     targets = _targets(files, output, several=several)
     for path, file in targets:
         if path.is_dir():
-            raise CannotError(f"{path} is a directory", hint="choose another place with -o")
+            raise CannotError(f"{path} is a directory", hint="choose another path with -o")
         require_own(path, file.text, force=force)
     targets[0][0].parent.mkdir(parents=True, exist_ok=True)
     for path, file in targets:
-        write_atomically(path, file.text, force=True, mode=0o755 if file.executable else 0o644)
+        mode = 0o644
+        if file.executable:
+            mode = 0o755
+        write_atomically(path, file.text, force=True, mode=mode)
     remember({path: file.text for path, file in targets})
     for path, _ in targets:
         click.echo(str(path))
@@ -222,14 +243,17 @@ def _write(files: Sequence[EmittedFile], output: str | None, force: bool, *, sev
 def _targets(
     files: Sequence[EmittedFile], output: str | None, *, several: bool
 ) -> list[tuple[Path, EmittedFile]]:
-    """Where each file goes. A name with a suffix is that of the only file; else it is a folder.
+    """The path of each file. If ``output`` has a suffix it is the path of the main file, else a
+    folder.
 
-    A suffix has two letters or more: in ``launch-0.28`` and ``v1.x`` it is a part of the name.
+    A suffix has two letters or more: those of ``launch-0.28`` and ``v1.x`` are part of the name.
     """
-    place = Path(output) if output else DEFAULT_DIRECTORY
+    place = DEFAULT_DIRECTORY
+    if output:
+        place = Path(output)
     suffix = re.fullmatch(r"\.[A-Za-z][A-Za-z0-9_]+", place.suffix)
     as_file = output is not None and suffix and not output.endswith("/") and not several
     if not as_file or place.is_dir():
         return [(place / file.name, file) for file in files]
     main, *others = files
-    return [(place, main), *((place.parent / file.name, file) for file in others)]
+    return [(place, main)] + [(place.parent / file.name, file) for file in others]

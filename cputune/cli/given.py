@@ -1,4 +1,4 @@
-"""What commands are given: hosts and the way to them, results, a machine, a script."""
+"""What several commands share: hosts and how they are reached, results, the machine, the script."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ if TYPE_CHECKING:
 
 DEFAULT_RESULT = Path("cputune.json")
 SLURM, NONE = "slurm", "none"
-"""The word that stands for hosts: those of the Slurm allocation; none where this machine is the
-only one."""
+"""Values of --hosts: the hosts of the Slurm allocation; this machine alone."""
 
 HOST_SECONDS = 30.0
-"""How long a host may take to answer, unless --host-timeout says otherwise."""
+"""Default time limit for the answer of a host."""
 
 TASKS = "SLURM_STEP_NUM_TASKS"
-"""A variable that Slurm sets inside a step. A command there is one rank of several, and asks for no
-other hosts."""
+"""A variable that Slurm sets inside a step. A command there is one of several ranks, and must not
+ask other hosts.
+"""
 
 
 host_options = all_of(
@@ -65,7 +65,7 @@ host_options = all_of(
     click.option(
         "--ssh",
         metavar="WORDS",
-        help='Another ssh to the hosts: "ssh -F FILE".',
+        help='Another ssh command for the hosts: "ssh -F FILE".',
     ),
     click.option(
         "--through",
@@ -81,18 +81,23 @@ host_options = all_of(
         help="Time limit for each host.",
     ),
 )
-"""The options that name hosts, and how they are reached: what ``chosen_hosts`` takes."""
+"""The options about hosts, for ``chosen_hosts``."""
 
 batch_options = all_of(
-    *(
-        click.option(word, type=click.IntRange(min=1), metavar="N", help=help)
-        for word, help in (
-            ("--batch-per-rank", "Samples of each rank per step."),
-            ("--global-batch-size", "Samples of all ranks per step."),
-        )
-    )
+    click.option(
+        "--batch-per-rank",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Samples of each rank per step.",
+    ),
+    click.option(
+        "--global-batch-size",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Samples of all ranks per step.",
+    ),
 )
-"""The options that set the batch: what ``launched`` takes."""
+"""The options that set the batch, for ``launched``."""
 
 secret_option = click.option(
     "--secret",
@@ -103,26 +108,26 @@ secret_option = click.option(
 
 
 def say(text: str) -> None:
-    """A note on stderr."""
     tell(f"note: {text}")
 
 
 def facts_of(root: str | None = None, *, watched: bool = True) -> HostFacts:
-    """The facts of this machine, or of a recorded one; see ``probe``."""
+    """The facts of this machine or of a recorded one, as ``probe`` returns them."""
     from cputune.host import RecordedHost
     from cputune.host.probing import probe
 
-    return probe(None if root is None else RecordedHost(root), watched=watched)
+    if root is None:
+        return probe(watched=watched)
+    return probe(RecordedHost(root), watched=watched)
 
 
 def chosen_hosts(
     typed: Mapping[str, Any], *, allocation: bool = True
 ) -> tuple[tuple[Node, ...], Reach] | None:
-    """The hosts that the options name, and the way to them; None: this machine alone is meant.
+    """The hosts of the options, and how to reach them. None: only this machine.
 
-    Where none are named, the hosts of the Slurm allocation are meant, unless this machine is the
-    only one of it, or ``allocation`` is false. Raises UsageError, and CannotError where no way
-    leads to other hosts.
+    If no host is named, the hosts of the Slurm allocation are used, unless this machine is the only
+    one or ``allocation`` is false. Raises UsageError, and CannotError if hosts cannot be reached.
     """
     hosts, through, ssh = typed["hosts"], typed["through"], typed["ssh"]
     named = hosts is not None or typed["hostfile"] is not None
@@ -131,18 +136,20 @@ def chosen_hosts(
         nodes = _of_our_job()
     if not nodes:
         if hosts != NONE and (through is not None or ssh is not None):
-            raise UsageError("--through and --ssh say how hosts are reached", hint="--hosts a,b")
+            raise UsageError(
+                "--through and --ssh need hosts", hint="--hosts a,b says which hosts to reach"
+            )
         return None
     if through not in (None, "ssh") and ssh is not None:
-        raise UsageError(f"--ssh is no part of --through {through}", hint="leave one of them away")
+        raise UsageError(
+            f"--ssh cannot be combined with --through {through}", hint="remove one of them"
+        )
     mpi = None
     if through == "mpirun" or not (shutil.which("ssh") or shutil.which("srun")):
-        known = (
-            launcher
-            for launcher in facts_of().launchers
-            if launcher.name in MPI_PROGRAMS and launcher.dialect
-        )
-        mpi = next(((launcher.path, launcher.dialect or "") for launcher in known), None)
+        for launcher in facts_of().launchers:
+            if launcher.name in MPI_PROGRAMS and launcher.dialect:
+                mpi = launcher.path, launcher.dialect
+                break
     reach = find_reach(through, ssh=ssh, allocated=hosts == SLURM or not named, mpi=mpi)
     return nodes, reach
 
@@ -152,32 +159,41 @@ def asked_hosts(
     hostfile: str | None,
     parse: Callable[[str], tuple[Node, ...]] = parse_distinct_hosts,
 ) -> tuple[Node, ...]:
-    """The hosts that were named; none where no option was given. Raises UsageError."""
+    """The named hosts, empty if no option names any. Raises UsageError."""
     if hosts is not None and hostfile is not None:
         raise UsageError("--hostfile and --hosts exclude each other", hint="give one of them")
     if hostfile is not None:
         try:
             text = read_document(hostfile, most_bytes=1 << 24)
         except OSError as error:
-            said, hint = f"cannot read {hostfile}: {error.strerror}", "one host on each line"
-            raise UsageError(said, hint=hint) from error
+            problem = f"cannot read {hostfile}: {error.strerror}"
+            raise UsageError(problem, hint="--hostfile FILE, with one host per line") from error
         return parse_hostfile(text, where=hostfile)
     if hosts == SLURM:
-        found = allocated_nodes(LiveHost())
-        if not found:
-            raise UsageError("this is no Slurm allocation", hint="salloc one, or --hosts a,b")
-        return found
-    return () if hosts in (None, NONE) else parse(hosts or "")
+        nodes = allocated_nodes(LiveHost())
+        if not nodes:
+            raise UsageError(
+                "--hosts slurm works only inside a Slurm allocation",
+                hint="run salloc first, or --hosts a,b",
+            )
+        return nodes
+    if hosts in (None, NONE):
+        return ()
+    return parse(hosts or "")
 
 
 def _of_our_job() -> tuple[Node, ...]:
-    """The nodes of our Slurm allocation, where we are no rank in it and it is not this one alone.
+    """The nodes of our Slurm allocation. Empty if we are a rank in it, or if it is only this
+    machine.
 
-    On a login node an allocation of one node means that node. So it does on the node itself where
-    the job has fewer CPUs of it than this process may use: its steps are bound to those.
+    On a login node an allocation of one node means that node. The same is true on the node itself
+    if the job has fewer of its CPUs than this process may use, because the steps of the job are
+    bound to those.
     """
     host = LiveHost()
-    nodes = allocated_nodes(host) if host.environment().get(TASKS, "1") == "1" else ()
+    if host.environment().get(TASKS, "1") != "1":
+        return ()
+    nodes = allocated_nodes(host)
     if not nodes:
         return ()
     from cputune.ranks.engines import is_here
@@ -208,15 +224,21 @@ _ACTIVE = ("VIRTUAL_ENV", "CONDA_PREFIX")
 
 
 def choose_python(typed: str | None, script: Sequence[str] = ()) -> None:
-    """Choose the Python that trains. Raises UsageError for one that is none.
+    """Choose the Python of the training. Raises UsageError if it is not a Python.
 
     The first of these that is given: --python, the word before the script, the first line of its
-    launcher. Without any, and where our own Python has no torch (pipx, uv tool): that of the active
+    launcher. If none is given and our own Python has no torch (pipx, uv tool): that of the active
     environment, or the first on PATH.
     """
     train_with(None)
-    meant = _meant(typed, script[0] if script else "", alone=find_spec("torch") is None)
-    chosen, why = next(((meaning, why) for meaning, why in meant if meaning), (None, ""))
+    first = ""
+    if script:
+        first = script[0]
+    chosen, why = None, ""
+    for candidate, reason in _meant(typed, first, alone=find_spec("torch") is None):
+        if candidate:
+            chosen, why = candidate, reason
+            break
     if chosen is None or (typed is None and not os.path.exists(chosen)):
         return
     train_with(chosen)
@@ -227,7 +249,9 @@ def choose_python(typed: str | None, script: Sequence[str] = ()) -> None:
 
 
 def _meant(typed: str | None, first: str, *, alone: bool) -> Iterator[tuple[str | None, str]]:
-    """Candidates for the Python that trains, and who names each. ``first``: the script's Python."""
+    """Yield candidates for the Python of the training with their source. ``first`` is the first
+    word.
+    """
     yield typed, "--python"
     if first and (alone or "/" in first) and not first.endswith(".py"):
         program = shutil.which(first)
@@ -238,32 +262,38 @@ def _meant(typed: str | None, first: str, *, alone: bool) -> Iterator[tuple[str 
     if alone:
         for name in _ACTIVE:
             folder = os.environ.get(name)
-            yield folder if folder and os.path.exists(f"{folder}/bin/python") else None, name
+            if folder and os.path.exists(f"{folder}/bin/python"):
+                yield folder, name
         yield shutil.which("python3"), _ON_PATH
 
 
 def opened(word: str | None) -> tuple[Result, str]:
-    """A result, and the word by which commands refer to it. Raises CputuneError."""
+    """A result, and its name in commands. Raises CputuneError."""
     from cputune.records.history import result_path
     from cputune.records.result import Result
 
     if word is None and not DEFAULT_RESULT.exists():
         raise ResultError(
             f"there is no {DEFAULT_RESULT} here",
-            hint="`cputune tune` makes one, `cputune history` lists earlier ones",
+            hint="run `cputune tune` first, or choose an id of `cputune history`",
         )
-    if word is not None and word.endswith(".py"):
+    if word is None:
+        return Result.load(DEFAULT_RESULT), str(DEFAULT_RESULT)
+    if word.endswith(".py"):
         hint = f"a script comes after --: -- {word}"
         if click.get_current_context().info_name not in ("run", "emit"):
             hint = f"`cputune tune -- {word}` makes a result"
         raise UsageError(f"{word} is a script, not a result", hint=hint)
-    path = DEFAULT_RESULT if word is None else result_path(word)
-    kept = word is not None and path != Path(word)
-    return Result.load(path), path.stem if kept else str(path)
+    path = result_path(word)
+    if path != Path(word):
+        return Result.load(path), path.stem
+    return Result.load(path), str(path)
 
 
 def facts_or_none() -> HostFacts | None:
-    """The facts of this machine; None where it cannot be read: a result can be shown without."""
+    """The facts of this machine. None if it cannot be examined: a result can be shown without
+    them.
+    """
     try:
         return facts_of()
     except CputuneError:
@@ -271,10 +301,12 @@ def facts_or_none() -> HostFacts | None:
 
 
 def tuned(word: str | None, facts: HostFacts, *, other_machine: bool) -> Result | None:
-    """The result to launch, of this machine; None, and a note, where nothing was tuned yet."""
+    """The result to launch, if it is of this machine. None, with a note, if nothing was tuned
+    yet.
+    """
     from cputune.records.words import changed_since, machine_difference, missing_cpus
 
-    # cputune.json of this folder was measured here, not on the recorded machine.
+    # cputune.json in this folder is of this machine, not of the recorded one.
     if word is None and (facts.recorded or not DEFAULT_RESULT.exists()):
         say(
             "nothing was measured: this is a default plan for this machine "
@@ -285,15 +317,17 @@ def tuned(word: str | None, facts: HostFacts, *, other_machine: bool) -> Result 
     difference = machine_difference(result.host, facts)
     missing = missing_cpus(result.best.plan, facts)
     if missing and not difference:
-        difference = f"its plan uses CPUs {missing}, which are not allowed here"
+        difference = f"its plan uses CPUs {missing}, which may not be used here"
     if difference and not other_machine:
         raise ResultError(
             f"{name} was measured on another machine: {difference}",
-            hint="tune here, or give --other-machine to take it all the same",
+            hint="tune on this machine, or use it with --other-machine",
         )
     if difference:
         say(f"the plan was measured on another machine: {difference}")
-    elif changes := changed_since(result, facts):
+        return result
+    changes = changed_since(result, facts)
+    if changes:
         from cputune.records.words import TUNE_AGAIN
 
         say(f"{'; '.join(changes)}: {TUNE_AGAIN}")
@@ -310,17 +344,17 @@ def launched(
     recipe: str | None = None,
     secret: Sequence[str] = (),
 ) -> Workload:
-    """What is launched: the words after ``--``, else what was tuned, else a recipe.
+    """The workload to launch: the words after ``--``, or what was tuned, or a recipe.
 
-    For a script that was tuned, what the trials have shown is known, whatever its arguments. A loop
-    of the script's own has a batch that cannot be set; on several nodes the user has to say what it
-    is there. ``secret`` are arguments whose values are left out; those of what was tuned are, too.
-    Raises UsageError.
+    For a script that was tuned, facts from its trials are used, whatever its arguments. If a script
+    has its own training loop, its batch cannot be set, and on several nodes the user has to state
+    it. The values of ``secret`` arguments are left out, also those that were secret when it was
+    tuned. Raises UsageError.
     """
-    from cputune.plans.training_command import read_typed, require_trainable
+    from cputune.plans.training_command import read_typed
     from cputune.plans.workload import DEFAULT_RECIPE, Workload
 
-    asked = batch_per_rank is not None or global_batch_size is not None
+    batch_given = batch_per_rank is not None or global_batch_size is not None
     if batch_per_rank is not None and global_batch_size is not None:
         raise UsageError(
             "--batch-per-rank and --global-batch-size exclude each other", hint="give one of them"
@@ -328,35 +362,53 @@ def launched(
     if script is not None:
         for note in read_typed(script).notes:
             say(note)
-        known = result.workload if result is not None else None
-        before = () if known is None else known.hidden_arguments
-        workload = Workload.script(script, secret=(*secret, *before))
-        keep_secrets(script, secret=(*secret, *before))
-        if os.path.exists(workload.argv[0]):  # the script may not be on this machine
-            require_trainable(workload.argv)
-        if known is not None and known.program == workload.program:
-            if not asked:
-                _refuse_other_batch(known, workload)
-            names = ("argv", "secrets", "launch", "launch_ranks")
-            workload = replace(known, **{name: getattr(workload, name) for name in names})
+        workload = _of_script(script, result, secret, keeps_batch=not batch_given)
     elif result is not None:
         workload = result.workload
     else:
         workload = Workload.from_recipe(recipe or DEFAULT_RECIPE)
-    if workload.framework == "pytorch" and asked and (nodes == 1 or global_batch_size is not None):
+    if (
+        workload.framework == "pytorch"
+        and batch_given
+        and (nodes == 1 or global_batch_size is not None)
+    ):
         raise UsageError(
-            f"{workload.name} trains by a loop of its own, in which no batch can be set",
-            hint="leave out the batch, and change the script's own",
+            f"{workload.name} has its own training loop, so its batch cannot be set",
+            hint="leave out the batch options, and change the batch in the script",
         )
     if global_batch_size is not None:
         return replace(workload, global_batch_size=global_batch_size, batch_per_rank=None)
-    return replace(workload, batch_per_rank=batch_per_rank) if asked else workload
+    if batch_given:
+        return replace(workload, batch_per_rank=batch_per_rank)
+    return workload
+
+
+def _of_script(
+    script: tuple[str, ...], result: Result | None, secret: Sequence[str], *, keeps_batch: bool
+) -> Workload:
+    """The workload of a script, with what its trials have shown if it was tuned."""
+    from cputune.plans.training_command import require_trainable
+    from cputune.plans.workload import Workload
+
+    hidden = list(secret)
+    if result is not None:
+        hidden += result.workload.hidden_arguments
+    typed = Workload.script(script, secret=tuple(hidden))
+    keep_secrets(script, secret=tuple(hidden))
+    if os.path.exists(typed.argv[0]):  # the script may not be on this machine
+        require_trainable(typed.argv)
+    if result is None or result.workload.program != typed.program:
+        return typed
+    if keeps_batch:
+        _refuse_other_batch(result.workload, typed)
+    names = ("argv", "secrets", "launch", "launch_ranks")
+    return replace(result.workload, **{name: getattr(typed, name) for name in names})
 
 
 def _refuse_other_batch(known: Workload, typed: Workload) -> None:
-    """Raise UsageError where the words to launch ask for another batch than was tuned.
+    """Raise UsageError if the words to launch have another batch than the tuned ones.
 
-    The launch would keep the tuned global batch all the same.
+    The launch would use the tuned global batch, so the argument would have no effect.
     """
     if known.global_batch_size is None:
         return
@@ -364,7 +416,7 @@ def _refuse_other_batch(known: Workload, typed: Workload) -> None:
         before, now = known.argument(flag), typed.argument(flag)
         if now not in (None, before):
             raise UsageError(
-                f"{flag} {now} is another batch than was tuned: {known.name} was tuned with "
-                f"{known.global_batch_size} samples in a step of all ranks",
-                hint="--global-batch-size N says how many samples all ranks take",
+                f"{flag} {now} differs from the tuned batch: {known.name} was tuned with "
+                f"{known.global_batch_size} samples per step of all ranks",
+                hint="--global-batch-size N sets the samples per step of all ranks",
             )

@@ -1,4 +1,4 @@
-"""In which groups the options of a command stand in its help, by the names of its parameters."""
+"""The groups of options in the help of each command, by the names of its parameters."""
 
 from __future__ import annotations
 
@@ -10,21 +10,19 @@ _HOSTS = ("hosts", "hostfile", "ssh", "through", "host_timeout")
 
 DOCTOR: Groups = {
     "What to look at": (
-        *("python", "deep", "recipe", "check_file", "stack", "symptom", "pid", "root"),
+        "python",
+        "deep",
+        "recipe",
+        "check_file",
+        "stack",
+        "symptom",
+        "pid",
+        "root",
     ),
     "Several hosts": _HOSTS,
     "What to show": (
-        *(
-            "only",
-            "ignore",
-            "fail_on",
-            "explain",
-            "print_fix",
-            "picture",
-            "record",
-            "markdown",
-            "json",
-        ),
+        *("only", "ignore", "fail_on", "explain", "print_fix", "picture", "record", "markdown"),
+        "json",
     ),
 }
 

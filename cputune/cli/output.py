@@ -1,7 +1,7 @@
-"""Where text leaves the program: products on stdout, all else on stderr.
+"""Writes output: products to stdout, everything else to stderr.
 
-Where a product cannot be written, that is an error. Progress and notes are not worth ending a
-study: where stderr is lost, they are lost silently.
+If a product cannot be written, that is an error. Progress and notes are not worth ending a study,
+so a lost stderr is ignored.
 """
 
 from __future__ import annotations
@@ -24,16 +24,15 @@ if TYPE_CHECKING:
 _verbosity = 0
 _json = False
 _handlers: list[logging.Handler] = []
-"""The handlers of the log that were added."""
 
 
 def verbosity() -> int:
-    """How much is said: -1 errors alone (-q), 0 as usual, 1 and 2 more (-v, -vv)."""
+    """The level of output: -1 only errors (-q), 0 normal, 1 and 2 more (-v, -vv)."""
     return _verbosity
 
 
 def set_verbosity(level: int) -> None:
-    """Remember how much is to be said, and let what cputune logs be heard from 1 on."""
+    """Set the level of output. From 1 on, the log of cputune is printed."""
     global _verbosity
     _verbosity = level
     if level <= 0 and not _handlers:
@@ -47,7 +46,7 @@ def set_verbosity(level: int) -> None:
     log.setLevel({0: logging.NOTSET, 1: logging.INFO}.get(level, logging.DEBUG))
     if level > 0:
         handler = logging.Handler()
-        # The progress lines show the events of a study already.
+        # The progress lines already show the events of a study.
         handler.addFilter(lambda record: record.name != "cputune.events")
         handler.emit = lambda record: tell(  # type: ignore[method-assign]
             f"{record.name}: {record.getMessage()}"
@@ -57,30 +56,38 @@ def set_verbosity(level: int) -> None:
 
 
 def set_json(asked: bool) -> None:
-    """Remember whether a document is asked for: then errors are one, too."""
+    """Set whether the product is JSON. Errors are then also printed as JSON."""
     global _json
     _json = asked
 
 
 def console(stream: IO[str] | None = None, *, alive: bool = False) -> Console:
-    """A rich console on a stream (stdout where none is given).
+    """A rich console for a stream, by default stdout.
 
-    rich honours NO_COLOR, FORCE_COLOR and TERM. Lines have no blanks at their ends where nobody
-    looks on. ``alive``: on a terminal that may change its size, its width is looked up each time.
+    rich respects NO_COLOR, FORCE_COLOR and TERM. Trailing blanks are removed if the stream is not a
+    terminal. ``alive``: the width is read again each time, for a terminal that may be resized.
     """
     from rich.console import Console
 
     class ShownConsole(Console):
-        """A console that never hides the cursor, so that it is there however this process ends."""
+        """A console that never hides the cursor, so that it is visible however this process
+        ends.
+        """
 
         def show_cursor(self, show: bool = True) -> bool:
             return False
 
-    stream = sys.stdout if stream is None else stream
+    stream = stream or sys.stdout
+    file: IO[str] = stream
+    if not stream.isatty():
+        file = cast("IO[str]", _Unpadded(stream))
+    width = None
+    if not alive:
+        # The width of the terminal, or of COLUMNS, but never too small to read.
+        width = min(max(shutil.get_terminal_size((100, 24)).columns, 40), 1000)
     return ShownConsole(
-        file=stream if stream.isatty() else cast("IO[str]", _Unpadded(stream)),
-        # Of the terminal, or as COLUMNS says; never too few to read.
-        width=None if alive else min(max(shutil.get_terminal_size((100, 24)).columns, 40), 1000),
+        file=file,
+        width=width,
         _environ={k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES")},
         highlight=False,
         emoji=False,
@@ -89,7 +96,7 @@ def console(stream: IO[str] | None = None, *, alive: bool = False) -> Console:
 
 
 class _Unpadded:
-    """Output for a pipe or a file: a table's last column is not padded with blanks."""
+    """Output to a pipe or a file, without trailing blanks."""
 
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream
@@ -102,7 +109,7 @@ class _Unpadded:
 
 
 def tell(text: str) -> None:
-    """Print a line on stderr, whatever is in its text; nothing with -q."""
+    """Print a line on stderr, cleaned of control characters. Prints nothing with -q."""
     if _verbosity >= 0:
         _say(visible(text))
 
@@ -115,31 +122,32 @@ def _say(line: str) -> None:
 
 
 def print_json(document: object) -> None:
-    """One document on stdout and nothing more, in ASCII, which every stream carries."""
+    """Print one document on stdout, in ASCII, which every stream can encode."""
     import json  # imported here: `cputune --help` does not need it
 
     sys.stdout.write(json.dumps(document, indent=2) + "\n")
 
 
 def print_traceback(error: BaseException) -> None:
-    """The traceback on stderr, line by line: an error may quote what comes from outside."""
+    """Print the traceback on stderr, cleaned line by line: an error may quote text from outside."""
     import traceback
 
     for part in traceback.format_exception(error):
         for line in part.rstrip("\n").split("\n"):
-            tell("  " + line)  # so that no quoted line looks like cputune's
+            tell("  " + line)  # indented, so that a quoted line cannot look like cputune's
 
 
 def report_error(error: CputuneError) -> int:
-    """``error:`` and ``hint:`` on stderr; with ``--json`` a document on stdout too.
+    """Print ``error:`` and ``hint:`` on stderr, and with ``--json`` a document on stdout.
 
     Returns the exit code of the error.
     """
     if _json:
-        said: dict[str, object] = {"message": str(error), "hint": error.hint}
-        said |= {"details": error.details} if error.details else {}
-        said |= {"exit_code": error.exit_code}
-        print_json({"schema": "cputune.error/1", "error": said})
+        content: dict[str, object] = {"message": str(error), "hint": error.hint}
+        if error.details:
+            content["details"] = error.details
+        content["exit_code"] = error.exit_code
+        print_json({"schema": "cputune.error/1", "error": content})
     _say(f"error: {visible(str(error))}")
     for line in (error.details or "").splitlines():
         _say(f"  {visible(line)}")
@@ -149,11 +157,11 @@ def report_error(error: CputuneError) -> int:
 
 
 def guard_streams() -> None:
-    """Let stdout and stderr, where they are the process's own, write every character.
+    """Make stdout and stderr accept every character, if they are the original streams.
 
-    Characters that a stream cannot encode are spelled with others. Descriptors 0 to 2 that are
-    closed are opened on /dev/null, or the next file that is opened would be the stdout
-    of every child. Read-only: what is written there fails, as it would if they were closed.
+    Characters that a stream cannot encode are replaced. Closed descriptors 0 to 2 are opened on
+    /dev/null, because otherwise the next opened file would become the stdout of every child. They
+    are opened read-only, so that writing fails as on a closed one.
     """
     codecs.register_error(spelled.__name__, spelled)
     while (number := os.open(os.devnull, os.O_RDONLY)) <= 2:
@@ -167,7 +175,7 @@ def guard_streams() -> None:
 
 
 def lose(number: int) -> None:
-    """Send stdout (1) or stderr (2) nowhere from now on, with what its buffer still holds."""
+    """Discard stdout (1) or stderr (2) from now on, including what is buffered."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, number)
     os.close(nowhere)

@@ -1,8 +1,7 @@
-"""What ``tune`` says while it runs: a live view on a terminal, else a line for each trial."""
+"""Progress of ``tune``: a live view on a terminal, else a line for each trial."""
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 import time
@@ -21,23 +20,25 @@ if TYPE_CHECKING:
     from rich.live import Live
 
 _REFRESH_PER_SECOND = 1
-"""Seconds between redraws, beside one for each event. A redraw takes a millisecond or two of the
-time that is measured."""
+"""Redraws per second, in addition to one per event. A redraw takes one or two milliseconds of the
+measured time.
+"""
 
 
 @contextmanager
 def progress(started: float, most_seconds: float | None = None) -> Iterator[OnEvent]:
-    """Show a study on stderr while the block runs: what is yielded takes its events.
+    """Show a study on stderr while the block runs. The yielded function takes its events.
 
-    ``started`` is when the command began, ``most_seconds`` the time that it was given.
+    ``started`` is when the command began, ``most_seconds`` its time limit.
     """
-    standing = Standing(
-        started=started, most_seconds=math.inf if most_seconds is None else most_seconds
-    )
-    alive = verbosity() == 0 and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-    live = _live(standing) if alive else None
+    standing = Standing(started=started)
+    if most_seconds is not None:
+        standing.most_seconds = most_seconds
+    live = None
+    if verbosity() == 0 and sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
+        live = _live(standing)
 
-    def hear(event: Event) -> None:
+    def show(event: Event) -> None:
         if not isinstance(event, StudyEnded):
             stop_if_interrupted()
         standing.take(event)
@@ -56,7 +57,7 @@ def progress(started: float, most_seconds: float | None = None) -> Iterator[OnEv
             live.refresh()
 
     with live or nullcontext():
-        yield hear
+        yield show
 
 
 def _live(standing: Standing) -> Live:

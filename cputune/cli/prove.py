@@ -1,4 +1,4 @@
-"""``cputune prove``: whether each lever trains the same as the command that was typed."""
+"""``cputune prove``: whether each knob trains the same as the command that was typed."""
 
 from __future__ import annotations
 
@@ -94,8 +94,8 @@ def command(
     except TrialError as error:
         raise CannotError(f"the command as typed does not train: {error}") from error
     except TimeUp as error:
-        said = f"the time was up {error}" if str(error) else "the time was up"
-        raise CannotError(said, hint="give it more: --max-time 5m") from error
+        problem = f"the time limit was reached {error}".rstrip()
+        raise CannotError(problem, hint="raise the limit: --max-time 5m") from error
     if json:
         print_json({"schema": "cputune.proof/1", **plain(proof)})
     else:
@@ -104,7 +104,7 @@ def command(
 
 
 def _telling(answers: Sequence[Deviation]) -> list[Deviation]:
-    """Of each question the answer that says most: a reason, or the largest deviation."""
+    """The most informative answer of each question: a reason, or the largest deviation."""
     found: dict[str, Deviation] = {}
     for answer in answers:
         known = found.setdefault(answer.question, answer)
@@ -119,7 +119,7 @@ def _telling(answers: Sequence[Deviation]) -> list[Deviation]:
 
 
 def blocks(proof: Proof) -> Iterator[Block]:
-    """The answers of the model, and a row for each lever."""
+    """The answers of the model, and a row for each knob."""
     from cputune.report.writing import Heading, Lines, Rows
     from cputune.text.plain import figure
 

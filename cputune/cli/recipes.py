@@ -17,7 +17,7 @@ from cputune.plans.workload import DEFAULT_RECIPE, Workload, load_recipe, recipe
 @click.command(name="recipes", cls=ConfiguredCommand)
 @click.argument("name", required=False, shell_complete=completing.recipes)
 def command(name: str | None) -> None:
-    """List the workloads that can be tuned on, or print the file of one.
+    """List the workloads that can be tuned, or print the file of one.
 
     \b
     cputune recipes
@@ -32,28 +32,28 @@ def command(name: str | None) -> None:
 def _print_list() -> None:
     from cputune.report.writing import Rows, rich_table
 
-    rows = tuple(
-        (
-            recipe.name,
-            recipe.task,
-            str(recipe.global_batch_size),
-            str(recipe.sequence_length),
-            recipe.description + (" (default)" if recipe.name == DEFAULT_RECIPE else ""),
-        )
-        for recipe in map(load_recipe, recipe_names())
-    )
+    rows = []
+    for recipe in map(load_recipe, recipe_names()):
+        description = recipe.description
+        if recipe.name == DEFAULT_RECIPE:
+            description += " (default)"
+        batch, length = str(recipe.global_batch_size), str(recipe.sequence_length)
+        rows.append((recipe.name, recipe.task, batch, length, description))
     headings = ("recipe", "task", "batch", "sequence", "")
     right = frozenset(("batch", "sequence"))
-    console().print(rich_table(Rows(headings=headings, rows=rows, right=right)))
+    console().print(rich_table(Rows(headings=headings, rows=tuple(rows), right=right)))
 
 
 def _with_its_size(name: str) -> str:
-    """The recipe's file as it is, below a comment that says how large its model is."""
+    """The recipe's file, after a comment with the size of its model."""
     from cputune.report.machine import gib
 
     recipe = load_recipe(name)
-    counted = f"{recipe.parameters / 1e6:.0f} million" if recipe.parameters else "not told"
+    parameters = "not known"
+    if recipe.parameters:
+        parameters = f"{recipe.parameters / 1e6:.0f} million"
     memory = f"{gib(needed_bytes(Workload.from_recipe(name)))} at least, one rank"
-    shipped = recipes_dir() / f"{name}.toml"
-    text = read_document(shipped if shipped.is_file() else Path(name))
-    return f"# {recipe.name}: parameters: {counted}; memory: {memory}\n{text}"
+    path = recipes_dir() / f"{name}.toml"
+    if not path.is_file():
+        path = Path(name)
+    return f"# {recipe.name}: parameters: {parameters}; memory: {memory}\n{read_document(path)}"

@@ -46,7 +46,7 @@ _result_argument = click.argument("result", required=False, shell_complete=compl
 @click.command(name="show", cls=ConfiguredCommand)
 @_result_argument
 @json_option
-@click.option("--all", is_flag=True, help="All of it: the plans, the launch, what it rests on.")
+@click.option("--all", is_flag=True, help="All of it: the plans, the launch, the basis.")
 @click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print the trials as CSV, a line each.")
 def show(result: str | None, json: bool, all: bool, as_markdown: bool, as_csv: bool) -> None:
@@ -71,7 +71,10 @@ def show(result: str | None, json: bool, all: bool, as_markdown: bool, as_csv: b
         click.echo(trials_csv(found), nl=False)
         return
     shown = ResultToShow(result=found, file=file, facts=facts_or_none())
-    chosen = blocks(shown) if all else end_blocks(shown)
+    if all:
+        chosen = blocks(shown)
+    else:
+        chosen = end_blocks(shown)
     if as_markdown:
         from cputune.report.markdown import markdown
 
@@ -115,10 +118,14 @@ def compare(ctx: click.Context, /, before: str, after: str | None, **typed: Any)
     from cputune.tuner.comparing import compare as measure, why_not_here
 
     started = time.monotonic()
-    share = None if typed["fail_if_slower"] is None else slower_by(typed["fail_if_slower"])
-    most = None if typed["max_time"] is None else seconds_of(typed["max_time"])
+    share, most, second = None, None, None
+    if typed["fail_if_slower"] is not None:
+        share = slower_by(typed["fail_if_slower"])
+    if typed["max_time"] is not None:
+        most = seconds_of(typed["max_time"])
     first = opened(before)[0]
-    second = None if after is None else opened(after)[0]
+    if after is not None:
+        second = opened(after)[0]
     choose_python(typed["python"], first.workload.argv)
     facts = facts_of()
     if why_not_here(first, second, facts) is None:
@@ -141,7 +148,7 @@ def compare(ctx: click.Context, /, before: str, after: str | None, **typed: Any)
         return
     if found.speedup is None:
         raise CannotError(
-            f"nothing was measured, so nobody knows whether it is slower: {found.not_compared}",
+            f"nothing was measured, so it is not known which is slower: {found.not_compared}",
             hint=page.TUNE_BOTH,
         )
     lost = page.slower(shown, share)
@@ -168,10 +175,13 @@ def history(json: bool) -> None:
     from cputune.report.writing import Lines
 
     kept = kept_results()
-    where = "Nothing was tuned yet, or nothing was kept: cputune tune"
+    lines = Lines((("", "There are no results yet. Run `cputune tune` to make one."),))
+    listing: tuple[Block, ...] = (lines,)
     if kept:
-        where = f"Kept in {history_folder()}, the newest {MOST_KEPT}. One of them: cputune show ID"
-    listing = (*([history_rows(kept)] if kept else ()), Lines((("", where),)))
+        place = (
+            f"Stored in {history_folder()}, the newest {MOST_KEPT}. One of them: cputune show ID"
+        )
+        listing = (history_rows(kept), Lines((("", place),)))
     _print(listing, lambda: history_document(kept), json=json)
 
 
@@ -193,20 +203,22 @@ def report(result: str | None, output: str, force: bool, shown: bool) -> None:
     if shown and output == "-":
         raise UsageError("--open needs a file", hint="-o report.html")
     if not Path(output).parent.is_dir():
-        said = f"there is no directory {Path(output).parent}"
-        raise UsageError(said, hint="make it, or choose another")
+        folder = Path(output).parent
+        raise UsageError(f"the directory {folder} does not exist", hint=f"mkdir -p {folder}")
     found, name = opened(result)
 
     from cputune.report.page import page
 
     text = page(found, name, facts_or_none())
-    mode = 0o600 if found.workload.argv else 0o644  # the page is as private as the result itself
+    mode = 0o644
+    if found.workload.argv:
+        mode = 0o600  # arguments may be private
     if output == "-":
         sys.stdout.write(text)
         return
     write_own(Path(output), text, force=force, mode=mode)
-    said = f"wrote {output}, one file of {len(text.encode()) / 1e3:.0f} kB"
+    written = f"wrote {output}, one file of {len(text.encode()) / 1e3:.0f} kB"
     if shown and click.launch(str(Path(output).absolute())) == 0:
-        tell(said)
+        tell(written)
     else:
-        tell(f"{said}: open it in a browser")
+        tell(f"{written}: open it in a browser")

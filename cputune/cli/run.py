@@ -1,4 +1,4 @@
-"""``run``: train with the best plan that is known for this machine and command, here, now."""
+"""``run``: trains with the best known plan for this machine and command, here and now."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 )
 @click.option("--dry-run", is_flag=True, help="Print what would be started, and start nothing.")
 @click.option("--no-guard", is_flag=True, help="Do not compare the ranks while they train.")
-@click.option("--other-machine", is_flag=True, help="Take a result of another machine.")
+@click.option("--other-machine", is_flag=True, help="Accept a result of another machine.")
 @secret_option
 @python_option
 @click.pass_context
@@ -98,8 +98,8 @@ def command(
     facts = facts_of(watched=False)
     if not has_module("torch"):
         raise MissingPackageError(
-            f"{training_python()} has no torch, so nothing can be trained",
-            hint="--python ENV names the environment that has it",
+            f"{training_python()} has no torch, so it cannot train",
+            hint="--python ENV chooses an environment that has it",
         )
     unknown = False
     if result is None and script is not None and not other_machine:
@@ -112,7 +112,9 @@ def command(
         if unknown and plan == "best":
             _as_typed(typed, facts, dry_run=dry_run)
             return
-    found = None if unknown else tuned(result, facts, other_machine=other_machine)
+    found = None
+    if not unknown:
+        found = tuned(result, facts, other_machine=other_machine)
     if found is not None:
         found = keeping(found, keep)
     workload = launched(found, script, secret=secret)
@@ -123,28 +125,32 @@ def command(
         how = _how(found, chosen, workload, facts)
         ctx.exit(_train(workload, chosen, facts, dry_run=dry_run, how=how, guard=not no_guard))
     except ValueError as error:
-        raise UsageError(str(error), hint="--plan baseline trains as before") from error
+        raise UsageError(
+            str(error), hint="--plan baseline trains as your current launch"
+        ) from error
     except (Infeasible, OSError) as error:
         raise CannotError(
-            f"the plan cannot run here: {error}", hint="`cputune doctor` looks the machine over"
+            f"the plan cannot run here: {error}", hint="run `cputune doctor` to examine the machine"
         ) from error
 
 
 def _take_secrets(workload: Workload) -> None:
-    """Ask on a terminal for what was left out of a result, where no variable holds it."""
+    """Ask on a terminal for secrets that a result does not contain and no variable has."""
     for name in workload.secrets:
         if name not in os.environ and sys.stdin.isatty():
-            said = f"{name}, which is no part of the result"
-            os.environ[name] = click.prompt(said, hide_input=True, err=True)
+            prompt = f"{name}, which the result does not contain"
+            os.environ[name] = click.prompt(prompt, hide_input=True, err=True)
 
 
 def _known(workload: Workload, facts: HostFacts) -> str | None:
-    """The word for the newest result of this machine and command: the file here, else an id."""
+    """The newest result of this machine and command: the file in this folder, or an id."""
     from cputune.host import read_document
     from cputune.records.history import kept_ids, result_path
 
-    here = [str(DEFAULT_RESULT)] if DEFAULT_RESULT.exists() else []
-    for word in (*here, *kept_ids()):
+    names = list(kept_ids())
+    if DEFAULT_RESULT.exists():
+        names.insert(0, str(DEFAULT_RESULT))
+    for word in names:
         path = result_path(word)
         try:
             if workload.program[-1] not in read_document(path):
@@ -157,7 +163,7 @@ def _known(workload: Workload, facts: HostFacts) -> str | None:
 
 
 def _is_of(path: Path, workload: Workload, facts: HostFacts) -> bool:
-    """Whether a result is of this command and this machine, and of a quiet one."""
+    """Whether a result is of this command and this machine, and was not disturbed."""
     from cputune.records.result import Result
     from cputune.records.words import machine_difference, missing_cpus
 
@@ -169,36 +175,45 @@ def _is_of(path: Path, workload: Workload, facts: HostFacts) -> bool:
 
 
 def _chosen(found: Result | None, which: str, facts: HostFacts, workload: Workload) -> Plan:
-    """The plan that is asked for. Raises UsageError for a trial that there is not."""
+    """The requested plan. Raises UsageError for a trial that does not exist."""
     if which not in ("best", "baseline"):
-        trials = () if found is None else found.trials
-        numbered = {str(trial.number): trial.plan for trial in trials}
+        numbered = {}
+        if found is not None:
+            numbered = {str(trial.number): trial.plan for trial in found.trials}
         if which not in numbered:
             known = ", ".join(numbered) or "none: there is no result"
             raise UsageError(f"there is no trial {which}", hint=f"best, baseline, or of {known}")
         plan = numbered[which]
+    elif found is None and which == "baseline":
+        plan = baseline_plan(facts)
     elif found is None:
-        plan = baseline_plan(facts) if which == "baseline" else guide_plan(facts, workload)
+        plan = guide_plan(facts, workload)
+    elif which == "best":
+        plan = found.best.plan
     else:
-        plan = found.best.plan if which == "best" else found.baseline.plan
+        plan = found.baseline.plan
     if plan.nodes > 1:
         raise UsageError(
-            f"the plan is for {plan.nodes} nodes, and run starts ranks on this machine alone",
-            hint="cputune emit --format mpirun writes its launch",
+            f"the plan is for {plan.nodes} nodes, and run starts ranks only on this machine",
+            hint="write its launch with cputune emit --format mpirun",
         )
-    return replace(plan, processes_per_node=1, cpus=plan.cpus[:1]) if plan.as_found else plan
+    if plan.as_found:
+        plan = replace(plan, processes_per_node=1, cpus=plan.cpus[:1])
+    return plan
 
 
 def _how(found: Result | None, plan: Plan, workload: Workload, facts: HostFacts) -> str:
-    """Whether the plan was measured, for this training and on this machine."""
+    """Describe whether the plan was measured, for this training and on this machine."""
     from cputune.emitters.job import versions_of
     from cputune.emitters.trained import digests
     from cputune.host import LiveHost
     from cputune.records.claims import FASTER, ClaimContext, host_fingerprint
     from cputune.records.words import YOURS, between, times_as_fast
 
-    if found is None or plan.as_found:
-        return "not measured" if found is None else YOURS
+    if found is None:
+        return "not measured"
+    if plan.as_found:
+        return YOURS
     context = ClaimContext(
         workload=workload,
         host=host_fingerprint(facts),
@@ -212,13 +227,13 @@ def _how(found: Result | None, plan: Plan, workload: Workload, facts: HostFacts)
         return claim.not_measured
     ratio = claim.ratio
     if ratio is not None and ratio.outcome == FASTER and ratio.narrow:
-        words = f"{times_as_fast(ratio)} as the launch before, {between(ratio)}"
+        words = f"{times_as_fast(ratio)} as the previous launch, {between(ratio)}"
         return f"measured {claim.measured}: {words}"
-    return f"measured {claim.measured}, not found faster than the launch before"
+    return f"measured {claim.measured}, not found faster than the previous launch"
 
 
 def _as_typed(workload: Workload, facts: HostFacts, *, dry_run: bool) -> None:
-    """Start the command as typed, with what changes none of its numbers; one line says what."""
+    """Start the command as typed, with settings that do not change its numbers, and say which."""
     from cputune.ranks import typed
 
     plan = mild_plan(facts)
@@ -232,7 +247,7 @@ def _as_typed(workload: Workload, facts: HostFacts, *, dry_run: bool) -> None:
     cpus = command.get("cpus")
     if cpus is not None:
         given.append(f"CPUs {cpulist.render(cpus)}")
-    what = ", ".join(given) or "nothing, as all of it is set already"
+    what = ", ".join(given) or "nothing, because all of it is set already"
     say(f"no plan is known for this command; set {what}; not measured (cputune tune measures)")
     typed.become(command)
 
@@ -240,21 +255,21 @@ def _as_typed(workload: Workload, facts: HostFacts, *, dry_run: bool) -> None:
 def _train(
     workload: Workload, plan: Plan, facts: HostFacts, *, dry_run: bool, how: str, guard: bool
 ) -> int:
-    """Start the ranks of a plan; a lone one takes the place of this process."""
+    """Start the ranks of a plan. A single rank replaces this process."""
     from cputune.ranks import typed
 
-    said = f"training with {plan.describe()} ({how})"
+    note = f"training with {plan.describe()} ({how})"
     if plan.world_size == 1:
         command = typed.alone(workload, plan, facts, filled=not dry_run)
         if not dry_run:
-            say(said)
+            say(note)
             typed.become(command)
         click.echo(typed.line_of(command, os.environ))
         return 0
     from cputune.ranks import foreground
 
     if not dry_run:
-        say(said)
+        say(note)
         return foreground.run(workload, plan, facts, guard=guard)
     for line in foreground.lines(workload, plan, facts, guard=guard):
         click.echo(line)

@@ -1,9 +1,9 @@
-"""Options, and their defaults from a file and variables, by click's own means.
+"""Options, and their defaults from a file and from variables.
 
-Command line > variable (``CPUTUNE_TUNE_BUDGET``, click's ``auto_envvar_prefix``) > file (click's
-``default_map``) > default. The file is the user's own, ``~/.config/cputune/config.toml`` (below
-``$XDG_CONFIG_HOME``, where that is set), or what ``--config FILE`` names; ``--config none`` reads
-none. What lies in a working folder, which can be a clone, a download or /tmp, sets nothing.
+The order is: command line, variable (``CPUTUNE_TUNE_BUDGET``, click's ``auto_envvar_prefix``), file
+(click's ``default_map``), default. The file is ``~/.config/cputune/config.toml`` (below
+``$XDG_CONFIG_HOME`` if that is set), or that of ``--config FILE``; ``--config none`` reads no file.
+Files in the working folder are never read, because it may be a clone, a download or /tmp.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from cputune.records.options import options_in
 _SCRIPT = "cputune.script"
 NO_FILE = "none"
 MOST_BYTES = 1 << 20
-"""The most bytes of a configuration file."""
+"""Largest configuration file that is read."""
 
 _ACT_AT_ONCE = ("version", "config")
-"""Options of ``cputune`` itself that only do something: there is no default to give them."""
+"""Options of ``cputune`` that act at once, and so have no default."""
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 Record = TypeVar("Record")
@@ -42,7 +42,7 @@ fail_if_slower = click.option(
 
 
 def output_option(help: str, default: str | None = None) -> Callable[[Decorated], Decorated]:
-    """The option for where a product goes; ``-`` is stdout."""
+    """The option for the file of a product. ``-`` is stdout."""
     names = ("-o", "--output")
     return click.option(
         *names,
@@ -55,7 +55,7 @@ def output_option(help: str, default: str | None = None) -> Callable[[Decorated]
 
 
 def all_of(*options: Callable[[Decorated], Decorated]) -> Callable[[Decorated], Decorated]:
-    """Several options as one decorator, in their order."""
+    """Combine several options into one decorator, in their order."""
 
     def decorate(command: Decorated) -> Decorated:
         for add in reversed(options):
@@ -66,11 +66,16 @@ def all_of(*options: Callable[[Decorated], Decorated]) -> Callable[[Decorated], 
 
 
 def options_from(record: type) -> Callable[[Decorated], Decorated]:
-    """Every option of a record as one of a command."""
-    found = []
+    """Make an option of a command for each option of a record."""
+    options = []
     for name, hint, default, text in options_in(record):
         kinds = [kind for kind in (int, float) if kind in (hint, *get_args(hint))]
-        number = kinds[0] if kinds and not text.reads else None
+        number = None
+        if kinds and not text.reads:
+            number = kinds[0]
+        value = default
+        if text.repeated:
+            value = None
         made = click.option(
             text.flag or "",
             help=text.help,
@@ -78,34 +83,39 @@ def options_from(record: type) -> Callable[[Decorated], Decorated]:
             type=number,
             is_flag=hint is bool,
             multiple=text.repeated,
-            default=None if text.repeated else default,
+            default=value,
             show_default=number is not None and default is not None,
             shell_complete=OF_OPTIONS.get(name),
         )
-        found.append(made)
-    return all_of(*found)
+        options.append(made)
+    return all_of(*options)
 
 
 def given(record: Callable[..., Record], options: Mapping[str, object]) -> Record:
-    """The record of what was typed. Raises UsageError."""
+    """Build the record from the typed options. Raises UsageError."""
     values = {}
     for name, _, _, text in options_in(record):  # type: ignore[arg-type]
         value = options[(text.flag or "").lstrip("-").replace("-", "_")]
         if value not in (None, ()):
-            values[name] = value if text.reads is None else text.reads(value)
+            if text.reads is not None:
+                value = text.reads(value)
+            values[name] = value
     return record(**values)
 
 
 MORE = "Print more"
-"""What -v does, unless a command says more of it."""
+"""What -v does by default."""
 
 
 def common_options(more: str = MORE) -> list[click.Parameter]:
-    """The options -v and -q; they act by themselves, and are not passed to the command."""
+    """The options -v and -q. They act when they are parsed, and are not passed to the command."""
 
     def act(ctx: click.Context, parameter: click.Parameter, value: int) -> None:
         if value and not ctx.resilient_parsing:
-            set_verbosity(-1 if parameter.name == "quiet" else verbosity() + value)
+            if parameter.name == "quiet":
+                set_verbosity(-1)
+            else:
+                set_verbosity(verbosity() + value)
 
     return [
         click.Option(
@@ -128,8 +138,8 @@ def common_options(more: str = MORE) -> list[click.Parameter]:
 class ConfiguredCommand(click.Command):
     """A command with -v and -q.
 
-    ``takes_script``: what stands after ``--`` is the user's script. ``groups``: headings of its
-    help, each with the names of its options. ``more``: what -v does.
+    ``takes_script``: the words after ``--`` are the user's script. ``groups``: headings of the help
+    with the names of their options. ``more``: what -v does.
     """
 
     def __init__(
@@ -138,15 +148,15 @@ class ConfiguredCommand(click.Command):
         takes_script: bool = False,
         groups: Groups | None = None,
         more: str = MORE,
-        **said: Any,
+        **attributes: Any,
     ) -> None:
-        super().__init__(*words, **said)
+        super().__init__(*words, **attributes)
         self.takes_script = takes_script
         self.groups: Groups = groups or {}
         self.params += common_options(more)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options in their groups; those of no group come last."""
+        """Write the options in their groups, those without a group last."""
         records = {}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
@@ -155,11 +165,14 @@ class ConfiguredCommand(click.Command):
         for heading, names in self.groups.items():
             with formatter.section(heading):
                 formatter.write_dl([records.pop(name) for name in names])
-        with formatter.section(OTHERS if self.groups else "Options"):
+        heading = "Options"
+        if self.groups:
+            heading = OTHERS
+        with formatter.section(heading):
             formatter.write_dl(list(records.values()))
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Look at the defaults and cut off the script, then read the options."""
+        """Apply the defaults and cut off the script, then parse the options."""
         take_defaults(ctx)
         if self.takes_script and "--" in args:
             cut = args.index("--")
@@ -169,13 +182,13 @@ class ConfiguredCommand(click.Command):
 
 
 def script_of(ctx: click.Context) -> tuple[str, ...] | None:
-    """The words after ``--``; None where there was none."""
+    """The words after ``--``. None if there was no ``--``."""
     words: tuple[str, ...] | None = ctx.meta.get(_SCRIPT)
     return words
 
 
 def options_of(command: click.Command) -> dict[str, click.Option]:
-    """The options that a default can be given for, by their keys: as typed, without the dashes."""
+    """The options that can have a configured default, by their name without dashes."""
     return {
         (parameter.name or "").replace("_", "-"): parameter
         for parameter in command.params
@@ -184,8 +197,10 @@ def options_of(command: click.Command) -> dict[str, click.Option]:
 
 
 def place_of(ctx: click.Context, parameter: click.Parameter | None) -> str | None:
-    """The variable, or the file and its key, that a value is of; None where it was typed."""
-    name = parameter.name if isinstance(parameter, click.Option) else None
+    """The variable, or the file and its key, that set a value. None if it was typed."""
+    name = None
+    if isinstance(parameter, click.Option):
+        name = parameter.name
     source = ctx.get_parameter_source(name or "")
     if source is ParameterSource.ENVIRONMENT:
         return f"{ctx.auto_envvar_prefix}_{name}".upper()
@@ -195,55 +210,71 @@ def place_of(ctx: click.Context, parameter: click.Parameter | None) -> str | Non
 
 
 def _key_in_file(ctx: click.Context, key: str) -> str:
-    table = "" if ctx.parent is None else f"{ctx.info_name}."
+    table = ""
+    if ctx.parent is not None:
+        table = f"{ctx.info_name}."
     return f"{ctx.find_root().obj}: {table}{key}"
 
 
 def take_defaults(ctx: click.Context) -> None:
-    """Make of a table of the file click's default map: each value as it would be typed.
+    """Turn a table of the file into click's default map, with each value as it would be typed.
 
-    Raises UsageError for what means nothing there.
+    Raises UsageError for unknown keys and for values of the wrong type.
     """
-    hint = "`cputune config` shows every option and its value"
+    hint = "run `cputune config` to see all options and their values"
     options = options_of(ctx.command)
-    commands = ctx.command.list_commands(ctx) if isinstance(ctx.command, click.Group) else []
+    commands = []
+    if isinstance(ctx.command, click.Group):
+        commands = ctx.command.list_commands(ctx)
     typed: dict[str, Any] = {}
     for key, value in (ctx.default_map or {}).items():
         place, option = _key_in_file(ctx, key), options.get(key)
         if key in commands and isinstance(value, dict):
             typed[key] = value  # a table, for the context of that command
         elif option is None:
-            raise UsageError(f"{place} means nothing", hint=hint)
+            raise UsageError(f"{place} is not an option", hint=hint)
         elif isinstance(value, dict) or isinstance(value, list) is not option.multiple:
-            wanted = "a list of texts" if option.multiple else "a text or a number"
-            raise UsageError(f"{place} is {wanted}, not {value!r}", hint=hint)
+            wanted = "a text or a number"
+            if option.multiple:
+                wanted = "a list of texts"
+            raise UsageError(f"{place} must be {wanted}, not {value!r}", hint=hint)
+        elif option.multiple:
+            typed[option.name or ""] = list(map(str, value))
         else:
-            typed[option.name or ""] = list(map(str, value)) if option.multiple else str(value)
+            typed[option.name or ""] = str(value)
     ctx.default_map = typed
 
 
 def user_file() -> Path | None:
-    """The user's own file, whether it is there or not; None where there is no home."""
-    from cputune.host.files import user_folder  # not for --help: it brings msgspec
+    """The path of the user's configuration file, which may not exist. None without a home
+    folder.
+    """
+    from cputune.host.files import user_folder  # slow to import, and --help does not need it
 
     folder = user_folder("config")
-    return folder / "config.toml" if folder else None
+    if folder is None:
+        return None
+    return folder / "config.toml"
 
 
 def read_settings(ctx: click.Context, parameter: click.Parameter, config: str | None) -> None:
-    """Read the file before any other option: the callback of ``--config``.
+    """Read the file before any other option. This is the callback of ``--config``.
 
     The context then has the file's name, and its tables as click's default map. Raises UsageError
-    for what means nothing, CannotError for what cannot be read.
+    for content that is not valid, CannotError if it cannot be read.
     """
-    path = user_file() if config is None else Path(config)
+    path: Path | None
+    if config is None:
+        path = user_file()
+    else:
+        path = Path(config)
     absent = path is None or config == NO_FILE or not (config or os.path.lexists(path))
     if path is None or absent or ctx.resilient_parsing:  # completion
         return
     from cputune.host import read_document
-    from cputune.text.documents import toml  # imported here: `cputune --help` needs neither
+    from cputune.text.documents import toml  # slow to import, and --help does not need it
 
-    hint = f"mend it; --config {NO_FILE} does without"
+    hint = f"fix the file, or ignore it with --config {NO_FILE}"
     try:
         ctx.obj, ctx.default_map = str(path), toml(read_document(path, most_bytes=MOST_BYTES))
     except OSError as error:
@@ -271,26 +302,33 @@ def config(ctx: click.Context) -> None:
     assert isinstance(root.command, click.Group)
     rows = [("cputune", *row[1:]) for row in _rows(root)]
     for name in root.command.list_commands(root):
-        found = root.command.get_command(root, name)
-        assert found is not None
-        rows += _rows(click.Context(found, info_name=name, parent=root))
+        command = root.command.get_command(root, name)
+        assert command is not None
+        rows += _rows(click.Context(command, info_name=name, parent=root))
     changed = frozenset(number for number, row in enumerate(rows) if row[-1] != "default")
     table = Rows(headings=("command", "option", "value", "from"), rows=tuple(rows), strong=changed)
-    where = f"the file that was read: {root.obj or f'none; it would be {user_file()}'}"
-    print_blocks((table, Lines((("", where),))), console())
+    source = f"none; it would be {user_file()}"
+    if root.obj:
+        source = root.obj
+    print_blocks((table, Lines((("", f"the file that was read: {source}"),))), console())
 
 
 def _rows(ctx: click.Context) -> Iterator[tuple[str, str, str, str]]:
-    """The options of a command as click would fill them in, and who says so. Raises as click."""
-    from cputune.text.hidden import without_secrets  # an address of --study may hold a password
+    """The options of a command with their values and sources. Raises as click does."""
+    from cputune.text.hidden import without_secrets  # the address of --study may have a password
 
     take_defaults(ctx)
     for key, option in options_of(ctx.command).items():
         value, source = option.consume_value(ctx, {})
         ctx.set_parameter_source(option.name or "", source)
         place = place_of(ctx, option)
-        value = option.type_cast_value(ctx, value) if place else option.to_info_dict()["default"]
+        if place:
+            value = option.type_cast_value(ctx, value)
+        else:
+            value = option.to_info_dict()["default"]
         if option.multiple:
             value = ", ".join(map(str, value or ()))
-        shown = "–" if value in (None, "") else without_secrets(str(value), {})
+        shown = "–"
+        if value not in (None, ""):
+            shown = without_secrets(str(value), {})
         yield ctx.info_name or "", key, shown, place or "default"

@@ -1,4 +1,4 @@
-"""Signals in two stages: the first stops and lets the command save, another Ctrl-C ends at once."""
+"""Handles signals in two stages: the first one stops and saves, a second Ctrl-C ends at once."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from cputune.cli.output import lose
 from cputune.errors import Interrupted
 
 _AGAIN = [getattr(signal, name) for name in ("SIGINT", "SIGQUIT") if hasattr(signal, name)]
-"""The signals of keys: a second one ends at once. Schedulers and terminals send other signals
-several times, and mean the same by each."""
+"""Signals of keys: a second one ends at once. Schedulers and terminals send other signals several
+times, so repetition means nothing there.
+"""
 
 _came = False
 
 
 class Stopped(KeyboardInterrupt):
-    """Raised when one of these signals came.
+    """Raised when one of these signals arrives.
 
-    It is no KeyboardInterrupt: where that is raised while Python runs the text of a program
-    (SQLAlchemy makes some of its functions so), Python remembers it and in the end dies of SIGINT,
-    whatever exit code it is given (``run_eval_code_obj`` in Python/pythonrun.c).
+    Raise this and not KeyboardInterrupt: if KeyboardInterrupt is raised while Python runs source
+    text (as SQLAlchemy does for some functions), Python remembers it and finally dies of SIGINT,
+    whatever the exit code (``run_eval_code_obj`` in Python/pythonrun.c).
     """
 
 
@@ -32,9 +33,10 @@ class Stopped(KeyboardInterrupt):
 def interrupted_by(numbers: Collection[int]) -> Iterator[None]:
     """While the block runs, the first of these signals raises Stopped.
 
-    What the block does to stop shall be finished, so later signals are ignored, except those of
-    keys: a second Ctrl-C (or QUIT) ends all that was started, and then this process with 130. After
-    a signal they stay ignored when the block is over, and the process ends with its own exit code.
+    The block must be able to finish its cleanup, so later signals are ignored, except those of
+    keys: a second Ctrl-C (or QUIT) ends everything that was started, and then this process with
+    130. After a signal they stay ignored when the block is over, so that the process ends with its
+    own exit code.
     """
     global _came
     _came = False
@@ -44,7 +46,10 @@ def interrupted_by(numbers: Collection[int]) -> Iterator[None]:
         global _came
         _came = True
         for signum in numbers:
-            signal.signal(signum, _end_at_once if signum in _AGAIN else signal.SIG_IGN)
+            if signum in _AGAIN:
+                signal.signal(signum, _end_at_once)
+            else:
+                signal.signal(signum, signal.SIG_IGN)
         _leave_a_lost_terminal()
         raise Stopped
 
@@ -57,13 +62,15 @@ def interrupted_by(numbers: Collection[int]) -> Iterator[None]:
     finally:
         sys.unraisablehook = shown
         for number, handler in before.items():
-            signal.signal(number, signal.SIG_IGN if _came else handler)
+            if _came:
+                handler = signal.SIG_IGN
+            signal.signal(number, handler)
 
 
 def stop_if_interrupted() -> None:
     """Raise Stopped again, for a signal that came where it could not be raised.
 
-    Python drops what is raised in a finalizer (``sys.unraisablehook``), and goes on.
+    Python drops an exception in a finalizer (``sys.unraisablehook``), and continues.
     """
     if _came:
         raise Stopped
@@ -74,7 +81,7 @@ def _end_at_once(number: int, frame: FrameType | None) -> None:
         signal.signal(signum, signal.SIG_IGN)
     try:
         os.write(2, b"\nerror: interrupted twice: ended at once\n")
-        lose(2)  # other threads may complain of closed files
+        lose(2)  # other threads may report closed files
     finally:
         from cputune.host.children import leave
 
@@ -82,7 +89,7 @@ def _end_at_once(number: int, frame: FrameType | None) -> None:
 
 
 def _leave_a_lost_terminal() -> None:
-    """Where SIGHUP means that the terminal is gone, write to /dev/null instead of failing."""
+    """If SIGHUP means that the terminal is gone, write to /dev/null instead of failing."""
     for stream in (1, 2):
         try:
             os.write(stream, b"")

@@ -1,4 +1,4 @@
-"""``cputune tune``: measure plans on this machine and find the fastest."""
+"""``cputune tune``: measures plans on this machine and finds the fastest."""
 
 from __future__ import annotations
 
@@ -82,9 +82,9 @@ _NEEDED_BY_RECIPES = ("transformers", "accelerate")
 @host_options
 @output_option("The result; - is stdout.", "cputune.json")
 @click.option(
-    "--force", is_flag=True, help="Replace FILE, whatever it is, and a study that was cut off."
+    "--force", is_flag=True, help="Replace FILE in any case, and a study that was interrupted."
 )
-@click.option("--no-history", is_flag=True, help="Do not keep the result for `cputune history`.")
+@click.option("--no-history", is_flag=True, help="Do not store the result for `cputune history`.")
 @json_option
 @click.argument(
     "script",
@@ -151,7 +151,7 @@ def command(ctx: click.Context, /, script: tuple[str, ...], **typed: Any) -> Non
         _show(result, saved.name, facts, as_json=typed["json"] or destination is None)
         if saved.failure is not None:
             raise saved.failure
-        if result.speedup is None and not result.disturbed:  # of the latter the user knew
+        if result.speedup is None and not result.disturbed:  # --share-machine accepts the latter
             sys.exit(NoValidTrialError.exit_code)
     except (Interrupted, KeyboardInterrupt, NotMeasurableError) as error:
         found = getattr(error, "result", None) or result  # Ctrl-C while a whole result was saved
@@ -159,11 +159,11 @@ def command(ctx: click.Context, /, script: tuple[str, ...], **typed: Any) -> Non
             _save_what_was_found(found, destination, history=history and found is not result)
         if isinstance(error, NotMeasurableError):
             raise
-        raise Interrupted(str(error) or "interrupted", hint=f"{RESUME} goes on") from None
+        raise Interrupted(str(error) or "interrupted", hint=f"{RESUME} continues it") from None
 
 
 def _say_limit(options: TuneOptions) -> float:
-    """Say how long the study takes at most, in seconds."""
+    """Print the time limit, and return it in seconds."""
     most = options.max_time_seconds or DEFAULT_LIMIT_SECONDS
     if most < math.inf:
         tell(f"this takes at most {exactly(most)} (--max-time)")
@@ -171,11 +171,11 @@ def _say_limit(options: TuneOptions) -> float:
 
 
 _NOT_REPEATED = ("script", "resume", "force", "json", "dry_run", "max_time_seconds")
-"""Parameters that a command to go on with the study does not repeat."""
+"""Parameters that are left out of the command to continue the study."""
 
 
 def _typed_command(ctx: click.Context, job: Workload) -> tuple[str, ...]:
-    """The command as it was typed, without values of secrets and without a time limit."""
+    """The command as typed, without values of secrets and without a time limit."""
     words = ["cputune", "tune"]
     for parameter in ctx.command.params:
         name = parameter.name or ""
@@ -185,16 +185,20 @@ def _typed_command(ctx: click.Context, job: Workload) -> tuple[str, ...]:
         flag = max(parameter.opts, key=len)
         if value is True:
             words.append(flag)
-        else:
-            for each in value if isinstance(value, tuple) else (value,):
-                words += [flag, str(each)]
+            continue
+        values = value
+        if not isinstance(value, tuple):
+            values = (value,)
+        for each in values:
+            words += [flag, str(each)]
     if job.recipe is None:
-        words += ["--", *(job.launch or ("python", *job.argv))]
+        words.append("--")
+        words += job.launch or ("python", *job.argv)
     return tuple(words)
 
 
 def _job_of(script: tuple[str, ...], typed: Mapping[str, Any]) -> Workload:
-    """What is trained. Raises UsageError."""
+    """The workload to tune. Raises UsageError."""
     if script and typed["recipe"] is not None:
         raise UsageError("give a recipe or a script, not both", hint="cputune tune -- train.py")
     batch = typed["batch_per_rank"], typed["global_batch_size"]
@@ -208,25 +212,25 @@ def _job_of(script: tuple[str, ...], typed: Mapping[str, Any]) -> Workload:
 
 
 def _named_hosts(typed: Mapping[str, Any]) -> tuple[tuple[Node, ...], Reach] | None:
-    """The hosts that are named, and how they are reached. Raises UsageError."""
+    """The hosts of the options, and how they are reached. Raises UsageError."""
     root = typed["root"]
     if root is not None and not typed["dry_run"]:
         raise UsageError(
-            "nothing can be measured on a recorded machine", hint="give --dry-run beside --root"
+            "nothing can be measured on a recorded machine", hint="add --dry-run to --root"
         )
     named = chosen_hosts(typed, allocation=root is None)
     if root is not None and named:
-        raise UsageError("a recorded machine has no hosts beside it", hint="leave out --root")
+        raise UsageError("--root cannot be combined with hosts", hint="remove --root")
     return named
 
 
 def _save_what_was_found(found: Result, destination: Path | None, *, history: bool) -> None:
-    """Keep the result of a study that was cut off, and say where it is."""
+    """Store the result of an interrupted study, and say where it is."""
     saved = _saved(found, destination, history=history)
     if saved.failure is not None:
         tell(f"warning: {saved.failure}; {saved.failure.hint}")
     elif destination is not None:
-        tell(f"what was found so far is in {destination}; it says why it is provisional")
+        tell(f"the result so far is in {destination}; it says why it is provisional")
 
 
 def _saved(
@@ -236,25 +240,27 @@ def _saved(
     history: bool,
     ended: StudyDatabase | None = None,
 ) -> Saved:
-    """Save the result; the study of it is ``ended`` if it was not cut off."""
+    """Save the result. ``ended`` is its study, if it was not interrupted."""
     from cputune.records.history import save
 
     now = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
     saved = save(result, destination, history=history, now=now)
     if ended is not None and result.not_compared is None:
-        ended.finish()  # else its message says --resume
+        ended.finish()  # not without a ratio: then the next step is --resume
     return saved
 
 
 def _require_room(
     destination: Path | None, database: StudyDatabase, *, force: bool, resume: bool
 ) -> None:
-    """Raise at once for an output that could not be written hours later. Raises CputuneError."""
+    """Raise CputuneError now for an output that could not be written hours later."""
     from cputune.host.files import require_writable
     from cputune.tuner.databases import StudyFile
     from cputune.tuner.earlier import require_result
 
-    study = database.path if isinstance(database, StudyFile) else None
+    study = None
+    if isinstance(database, StudyFile):
+        study = database.path
     for path in (destination, study):
         if path is not None:
             require_writable(path)
@@ -263,15 +269,15 @@ def _require_room(
     there = database.holds_study()
     if resume:
         if not there:
-            said = f"there is no study {database.shown} to resume"
-            raise CannotError(said, hint="leave out --resume")
+            problem = f"there is no study {database.shown} to resume"
+            raise CannotError(problem, hint="remove --resume")
         return
     if destination is not None and destination.exists():
         require_result(destination)
 
 
 def _make_room(destination: Path | None, database: StudyDatabase, *, force: bool) -> None:
-    """Put aside what an earlier tune left, and say how to see it. Raises CputuneError."""
+    """Move aside what an earlier tune left, and say how to see it. Raises CputuneError."""
     from cputune.tuner.earlier import keep_result, make_room
 
     if force:
@@ -280,7 +286,7 @@ def _make_room(destination: Path | None, database: StudyDatabase, *, force: bool
         return
     if destination is not None and destination.exists():
         kept = keep_result(destination)
-        tell(f"note: {destination} held an earlier result: cputune show {kept}")
+        tell(f"note: {destination} had an earlier result, which is now: cputune show {kept}")
     if database.holds_study():
         moved = make_room(database)
         if moved is not None:
@@ -291,12 +297,16 @@ def _make_room(destination: Path | None, database: StudyDatabase, *, force: bool
 
 
 def _say_beforehand(facts: HostFacts) -> None:
-    """What the doctor finds that would make every trial fail or lie; and what cannot be tried."""
+    """Warn about findings with which every trial fails or misleads, and note what cannot be
+    tried.
+    """
     from cputune.doctor import Severity, diagnose
     from cputune.doctor.checks.libraries import allocator_missing
 
     for finding in {found.code: found for found in diagnose(facts).findings}.values():
-        kind = "warning" if finding.severity is Severity.ERROR else "note"
+        kind = "note"
+        if finding.severity is Severity.ERROR:
+            kind = "warning"
         if kind == "warning" or finding.code == allocator_missing.code:
             tell(f"{kind}: {finding.title}:")
             tell(f"  cputune doctor --explain {finding.code}")
@@ -320,24 +330,31 @@ def _show(result: Result, file: str | None, facts: HostFacts, *, as_json: bool) 
 
 
 def _require_packages(job: Workload) -> None:
-    """Raise MissingPackageError for what every trial needs; a script reports its own needs."""
+    """Raise MissingPackageError for what every trial needs. A script reports its own needs."""
     lora = job.recipe is not None and job.recipe.lora is not None
-    needed = ("torch", *(_NEEDED_BY_RECIPES if job.recipe else ()), *(("peft",) if lora else ()))
+    needed = ["torch"]
+    if job.recipe:
+        needed += _NEEDED_BY_RECIPES
+    if lora:
+        needed.append("peft")
     missing = [name for name in needed if not has_module(name)]
-    names = ", ".join([*missing, *(["optuna"] if find_spec("optuna") is None else [])])
+    names = list(missing)
+    if find_spec("optuna") is None:
+        names.append("optuna")
     if not names:
         return
     hint = install_tuning(stack=bool(missing))
     if missing and training_python() != sys.executable:
         hint = shlex.join([training_python(), "-m", "pip", "install", *missing])
     elif missing:
-        hint = hint.replace("[tune]", "[tune,lora]") if lora else hint
-        hint += ", or --python ENV names the environment that has it"
-    raise MissingPackageError(f"tuning needs {names}, not installed", hint=hint)
+        if lora:
+            hint = hint.replace("[tune]", "[tune,lora]")
+        hint += ", or choose another environment with --python ENV"
+    raise MissingPackageError(f"tuning needs {', '.join(names)}, not installed", hint=hint)
 
 
 def _show_space(space: SearchSpace, *, as_json: bool) -> None:
-    """The plans that would be tried, and what was left out and why."""
+    """Print the plans that would be tried, and what was left out and why."""
     from cputune.report.tuning import space_blocks
     from cputune.report.writing import print_blocks
 

@@ -1,4 +1,4 @@
-"""``cputune verify``: launch files, handed to their real consumers."""
+"""``cputune verify``: passes launch files to the programs that read them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SIGNS: dict[State, str] = {"passed": "✓", "failed": "✗", "not checked": "–
     "--result",
     "--baseline",
     metavar="FILE",
-    help="The result that the files must reproduce, and its speed.",
+    help="The result that the files must reproduce, with its throughput.",
     shell_complete=completing.results,
 )
 @click.option(
@@ -55,14 +55,14 @@ SIGNS: dict[State, str] = {"passed": "✓", "failed": "✗", "not checked": "–
     metavar="COMMAND",
     default="ssh",
     show_default=True,
-    help="Reaches the hosts of a launch on several nodes, e.g. 'ssh -F file'.",
+    help="The ssh command for the hosts of a launch on several nodes, e.g. 'ssh -F file'.",
 )
-@click.option("--submit", is_flag=True, help="Hand a Slurm job to the cluster.")
+@click.option("--submit", is_flag=True, help="Submit a Slurm job to the cluster.")
 @click.option("--no-run", is_flag=True, help="Read the files only; start nothing.")
 @json_option
 @fail_if_slower
 @click.pass_context
-def command(ctx: click.Context, /, paths: tuple[str, ...], **asked: Any) -> None:
+def command(ctx: click.Context, /, paths: tuple[str, ...], **options: Any) -> None:
     """Run launch files for a few steps and check what they do.
 
     Scripts are run by their launchers, and every rank reports its CPUs, threads and precision.
@@ -79,25 +79,35 @@ def command(ctx: click.Context, /, paths: tuple[str, ...], **asked: Any) -> None
     from cputune.tuner.events import waiting_for
     from cputune.verifier import verify
 
-    choose_python(asked["python"])
-    if asked["python"] is not None:
-        os.environ["PYTHON"] = training_python()  # emitted scripts ask this variable first
-    lost_share = asked["fail_if_slower"]
-    share = None if lost_share is None else slower_by(lost_share)
+    choose_python(options["python"])
+    if options["python"] is not None:
+        os.environ["PYTHON"] = training_python()  # emitted scripts use this variable first
+    lost_share = options["fail_if_slower"]
+    share, on_event = None, None
+    if lost_share is not None:
+        share = slower_by(lost_share)
+    if sys.stderr.isatty():
+
+        def on_event(text: str) -> None:
+            tell(f"… {text}")
+
+    default = "."
+    if Path("launch").is_dir():
+        default = "launch"
     verdicts = verify(
-        paths or ("launch" if Path("launch").is_dir() else ".",),
-        result=asked["result"],
-        steps=asked["steps"],
-        timeout_seconds=asked["timeout"],
-        run=not asked["no_run"],
-        on_event=(lambda text: tell(f"… {text}")) if sys.stderr.isatty() else None,
-        share_machine=asked["share_machine"],
+        paths or (default,),
+        result=options["result"],
+        steps=options["steps"],
+        timeout_seconds=options["timeout"],
+        run=not options["no_run"],
+        on_event=on_event,
+        share_machine=options["share_machine"],
         on_wait=lambda owner: tell(waiting_for(owner)),
-        ssh=asked["ssh"],
-        submit=asked["submit"],
+        ssh=options["ssh"],
+        submit=options["submit"],
     )
     states = [verdict.state for verdict in verdicts]
-    if asked["json"]:
+    if options["json"]:
         summary = {state.replace(" ", "_"): states.count(state) for state in SIGNS}
         documents = [verdict.to_json() for verdict in verdicts]
         print_json({"schema": "cputune.verify/1", "verdicts": documents, "summary": summary})
@@ -106,19 +116,23 @@ def command(ctx: click.Context, /, paths: tuple[str, ...], **asked: Any) -> None
     lost = [v.path for v in verdicts if share is not None and slower_beyond(v.throughput, share)]
     for path in lost:
         tell(f"slower by more than {lost_share} than it was tuned: {path}; {TUNE_AGAIN}")
-    ctx.exit(1 if lost else exit_code(verdicts))
+    if lost:
+        ctx.exit(1)
+    ctx.exit(exit_code(verdicts))
 
 
 def exit_code(verdicts: Sequence[Verification]) -> int:
-    """1 where something failed, 3 where something was not checked, else 0."""
+    """1 if something failed, 3 if something was not checked, else 0."""
     states = {verdict.state for verdict in verdicts}
     if "failed" in states:
         return 1
-    return 3 if "not checked" in states else 0
+    if "not checked" in states:
+        return 3
+    return 0
 
 
 def blocks(verdicts: Sequence[Verification]) -> Iterator[Block]:
-    """What was seen, artefact by artefact, what failed in full."""
+    """What was seen of each artefact, with the evidence of what failed."""
     for verdict in verdicts:
         checks = verdict.checks
         yield Heading(f"{verdict.path}  {verdict.format}: {verdict.state}")
@@ -131,9 +145,13 @@ def blocks(verdicts: Sequence[Verification]) -> Iterator[Block]:
 
 
 def _details(check: Outcome) -> Iterator[tuple[str, str]]:
-    for row in check.evidence if check.state == "failed" else ():
-        expected = "" if row.expected is None else f" (expected {row.expected})"
-        rank = "" if row.rank is None else f", rank {row.rank}"
-        yield f"{check.name}{rank}", f"{row.what}: {row.seen}{expected}"
+    if check.state == "failed":
+        for row in check.evidence:
+            label, text = check.name, f"{row.what}: {row.seen}"
+            if row.rank is not None:
+                label += f", rank {row.rank}"
+            if row.expected is not None:
+                text += f" (expected {row.expected})"
+            yield label, text
     if check.remedy:
         yield f"{check.name}, hint", check.remedy

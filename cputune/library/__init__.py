@@ -1,1 +1,1 @@
-"""The library as people type it: ``tune`` of a command, ``doctor`` of this machine."""
+"""The library functions ``cputune.tune`` and ``cputune.doctor``."""

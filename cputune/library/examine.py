@@ -1,4 +1,4 @@
-"""``cputune.doctor``: what is wrong with this machine, and with a launch on it."""
+"""``cputune.doctor``: says what is wrong with this machine, and with a launch on it."""
 
 from __future__ import annotations
 
@@ -26,21 +26,25 @@ def doctor(
 ) -> Diagnosis:
     """Say what is wrong with this machine for training, and how to fix it.
 
-    With ``launch`` (``"torchrun --nproc-per-node 2 train.py"``, or a list of words) also what is
-    wrong with that launch. ``root`` is the folder of a recorded machine. Nothing is measured::
+    With ``launch`` (``"torchrun --nproc-per-node 2 train.py"``, or a list of words) it also checks
+    that launch. ``root`` is the folder of a recorded machine. Nothing is timed::
 
         report = cputune.doctor()
         report.findings
 
-    Raises UsageError for a launch that trains nothing, CannotError for a folder that is no
+    Raises UsageError for a launch that does not train, CannotError if the folder is not a
     recording.
     """
-    host: Host = LiveHost() if root is None else RecordedHost(root)
+    host: Host = LiveHost()
+    if root is not None:
+        host = RecordedHost(root)
     command = None
     if launch is not None:
         from cputune.doctor import typed_launch
 
-        words = shlex.split(launch) if isinstance(launch, str) else launch
+        words = launch
+        if isinstance(launch, str):
+            words = shlex.split(launch)
         command = typed_launch.read_launch(words)
     return look_at(host, probe(host), command)
 
@@ -48,7 +52,9 @@ def doctor(
 def look_at(
     host: Host, facts: HostFacts, launch: Launch | None = None, *, deep: bool = False
 ) -> Diagnosis:
-    """What is wrong with a machine and a launch on it; with ``deep`` children import the stack."""
+    """Examine a machine and a launch on it. With ``deep``, children import the training
+    packages.
+    """
     if launch is not None:
         from cputune.doctor import typed_launch
         from cputune.records.history import peak_bytes_before
@@ -58,14 +64,14 @@ def look_at(
             held = peak_bytes_before(launch.argv, launch.ranks or 1)
             around = replace(facts.surroundings, held_bytes=held)
             facts = replace(facts, surroundings=around)
-    found = (*diagnose(facts).findings, *configured_findings(facts, host))
+    findings = diagnose(facts).findings + tuple(configured_findings(facts, host))
     if launch is not None:
-        found += typed_launch.judge_typed(launch, facts, host)
+        findings += typed_launch.judge_typed(launch, facts, host)
     if deep:
         from cputune.doctor.deep import deep_findings
 
-        found += deep_findings(facts, host)
-    diagnosis = Diagnosis(facts=facts, findings=by_severity(found))
+        findings += deep_findings(facts, host)
+    diagnosis = Diagnosis(facts=facts, findings=by_severity(findings))
     if host.live and host.executable != sys.executable:
         diagnosis = diagnosis.for_python(host.executable)
     if host.live and os.geteuid() == 0:

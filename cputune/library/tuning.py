@@ -1,4 +1,4 @@
-"""``cputune.tune``: of a command as it is typed, of a recipe, or of a workload."""
+"""``cputune.tune``: tunes a command as it is typed, a recipe, or a workload."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from cputune.tuner.databases import database_of
 
 @keywords_of(AskedToTune)
 def tune(job: Workload | str | Sequence[str], asked: AskedToTune) -> Result:
-    """Measure plans of this job on this machine and return the fastest, compared with today's.
+    """Measure plans of a job on this machine, and return the fastest, compared with the baseline.
 
     ``job`` is a command as you type it (``"train.py --lr 3e-5"``, or a list of words), the name of
-    a recipe (``"bert-mini"``, or a path of your own ``*.toml``), or a ``Workload``. The keywords
+    a recipe (``"bert-mini"``, or the path of your own ``*.toml``), or a ``Workload``. The keywords
     are the options of ``cputune.TuneOptions``, and ``facts``, ``runner``, ``on_event``, ``hosts``
-    and ``started``: docs/library.md says what each is for::
+    and ``started`` (see docs/library.md)::
 
         result = cputune.tune("train.py --lr 3e-5", budget=10, max_time="2m")
 
-    Raises UsageError for what makes no sense, MissingPackageError without optuna, CannotError for
-    a study that is in use or of something else, NoValidTrialError if no trial gave a number,
-    NotMeasurableError if other processes computed here all the time (the trials are kept in the
-    study), and Interrupted on SIGINT, whose ``result`` is what was found.
+    Raises UsageError for bad arguments, MissingPackageError without optuna, CannotError for a study
+    that is in use or of another job, NoValidTrialError if no trial gave a number,
+    NotMeasurableError if other processes kept the machine busy (the trials are kept in the study),
+    and Interrupted on SIGINT, with the ``result`` so far.
     """
     workload = Workload.of(job)
     if not isinstance(job, Workload) and workload.recipe is None:

@@ -1,4 +1,4 @@
-"""Two results beside each other: the ratio that was measured side by side, and what differs."""
+"""Compares two results: the ratio measured side by side, and their differences."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ TUNE_BOTH = "cputune tune, on this machine, once for each, and compare those res
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonToShow:
-    """A comparison with the results that it is of, each by the word that the user gave.
+    """A comparison with its results, each by the name that the user gave.
 
-    ``after`` is None where the best plan of ``before`` is held against today's launch.
+    ``after`` is None if the best plan of ``before`` is compared with the current launch.
     """
 
     found: Comparison
@@ -52,68 +52,68 @@ class ComparisonToShow:
 
     @property
     def names(self) -> tuple[str, str]:
-        """What the two plans are called."""
         if self.after is None:
             return TODAY, f"the best plan of {self.first}"
         return f"the plan of {self.first}", f"the plan of {self.second}"
 
     @property
     def differences(self) -> tuple[str, ...]:
-        """In what the two results differ."""
+        """The differences between the two results."""
         if self.after is None:
             return ()
         return differences(self.before, self.after)
 
 
 def differences(a: Result, b: Result) -> tuple[str, ...]:
-    """In what two results differ: machine, limits, work, software, plans."""
+    """List the differences between two results: machine, limits, workload, software, plans."""
     machines = host_difference(a.host, b.host, names=("of the first", "of the second"))
-    found = [f"other machine: {machines}"] if machines else []
     missing = unknown_facts(a.host) or unknown_facts(b.host)
-    if not machines and missing:
+    texts = []
+    if machines:
+        texts.append(f"other machine: {machines}")
+    elif missing:
         facts = ", ".join(missing)
-        found.append(f"nobody knows whether it is the same machine: {facts} of one is not told")
-    found += _differences(_BEARING, dict(basis(a)), dict(basis(b)))
-    first, second = _beside(a), _beside(b)
-    found += _differences({**first, **second}, first, second)
-    return tuple(found)
+        texts.append(f"it is not known whether the machine is the same: one result has no {facts}")
+    texts += _differences(_BEARING, dict(basis(a)), dict(basis(b)))
+    first, second = _software_and_plans(a), _software_and_plans(b)
+    texts += _differences(first | second, first, second)
+    return tuple(texts)
 
 
 _BEARING = ("allowed CPUs", "CPU quota", "memory limit", "batch", "script", "data")
-"""What the ratio depends on; limits may change while the machine stays the same."""
+"""What the ratio depends on. Limits may change while the machine stays the same."""
 
 
-def _beside(result: Result) -> dict[str, str | None]:
-    """Other things that may differ: software, and which plans they are."""
-    return {
+def _software_and_plans(result: Result) -> dict[str, str | None]:
+    facts: dict[str, str | None] = {
         "kernel": result.kernel,
         "microcode": result.microcode,
         "best plan": result.best.plan.describe(),
-        "launch of today": result.baseline.plan.describe(),
-        **result.versions,
+        "current launch": result.baseline.plan.describe(),
     }
+    return facts | dict(result.versions)
 
 
 def _differences(
     names: Iterable[str], first: Mapping[str, str | None], second: Mapping[str, str | None]
 ) -> Iterator[str]:
     for name in names:
-        there, here = (versions.get(name) or "not told" for versions in (first, second))
+        there, here = (facts.get(name) or "not known" for facts in (first, second))
         if there != here:
             yield f"other {name}: {there}, and {here}"
 
 
 def verdict(shown: ComparisonToShow) -> Verdict:
-    """The verdict, which stands first: the ratio, or why there is none."""
-    found, (first, second) = shown.found, shown.names
-    ratio = found.speedup
-    if found.is_same_plan:
+    """The verdict: the ratio, or why there is none."""
+    comparison, (first, second) = shown.found, shown.names
+    ratio = comparison.speedup
+    if comparison.is_same_plan:
         means = f"{_capital(second)} and {first} are one and the same plan."
         return Verdict(means=means, do=KEEP_THE_LAUNCH, sure="nothing had to be measured")
     if ratio is None:
-        means = f"{_capital(second)} was not compared with {first}: {found.not_compared}."
+        means = f"{_capital(second)} was not compared with {first}: {comparison.not_compared}."
         sure = "nothing was measured"
-        if found.disturbed:
+        if comparison.disturbed:
             do = shlex.join(["cputune", "compare", *_files(shown)])
             return Verdict(means=means, do=do, sure=sure, when=QUIET)
         do = command_of(NextStep(kind="tune"), shown.after or shown.before)
@@ -129,8 +129,10 @@ def verdict(shown: ComparisonToShow) -> Verdict:
             f"{ratio.low:.2f}–{ratio.high:.2f} allows both faster and slower."
         )
         return Verdict(means=means, do=_longer(shown), sure=f"not sure: {sure}")
-    rate = found.before_rate
-    reference = None if rate is None else Measured(plan=found.before, samples_per_second=rate)
+    rate = comparison.before_rate
+    reference = None
+    if rate is not None:
+        reference = Measured(plan=comparison.before, samples_per_second=rate)
     whole = shown.before.time_to_end(reference, ratio.ratio)
     time = training_time(shown.before, whole, ratio.ratio)
     means = f"{_capital(second)} is {times_as_fast(ratio)} as {first}: {time}."
@@ -143,17 +145,19 @@ def verdict(shown: ComparisonToShow) -> Verdict:
 
 
 LONGER = "10m"
-"""The time that is proposed for a comparison that is undecided: some three times the usual one."""
+"""Proposed time limit after an undecided comparison, about three times the usual one."""
 
 
 def _longer(shown: ComparisonToShow) -> str:
-    """The command that compares again for a longer time."""
+    """The command that compares for a longer time."""
     return shlex.join(["cputune", "compare", "--max-time", LONGER, *_files(shown)])
 
 
 def _files(shown: ComparisonToShow) -> list[str]:
-    """The words by which the user named the results."""
-    return [shown.first] if shown.after is None else [shown.first, shown.second]
+    """The names of the results, as the user gave them."""
+    if shown.after is None:
+        return [shown.first]
+    return [shown.first, shown.second]
 
 
 def _capital(text: str) -> str:
@@ -161,7 +165,7 @@ def _capital(text: str) -> str:
 
 
 def blocks(shown: ComparisonToShow) -> Iterator[Block]:
-    """The verdict, the table of what was measured, and in what the results differ."""
+    """The verdict, the table of measurements, and the differences."""
     yield verdict(shown)
     if shown.found.speedup is not None:
         yield table(shown, shown.found.speedup)
@@ -170,7 +174,7 @@ def blocks(shown: ComparisonToShow) -> Iterator[Block]:
 
 
 def slower(shown: ComparisonToShow, share: float) -> str | None:
-    """That the second plan is surely slower by more than this share; None where it is not."""
+    """A sentence if the second plan is slower by more than this share, else None."""
     ratio = shown.found.speedup
     if ratio is None or not slower_beyond(ratio, share):
         return None
@@ -179,16 +183,19 @@ def slower(shown: ComparisonToShow, share: float) -> str | None:
 
 
 def table(shown: ComparisonToShow, ratio: Speedup) -> Rows:
-    """Both plans, each with its speed, and the ratio."""
-    found, (first, second) = shown.found, shown.names
-    said = (f"{ratio.ratio:.2f}", f"{ratio.low:.2f}–{ratio.high:.2f}, {ratio.outcome}")
+    """Both plans with their throughput, and the ratio."""
+    comparison, (first, second) = shown.found, shown.names
+    interval = f"{ratio.low:.2f}–{ratio.high:.2f}, {ratio.outcome}"
+    sides = (
+        (first, comparison.before, comparison.before_rate, "1", "the reference"),
+        (second, comparison.after, comparison.after_rate, f"{ratio.ratio:.2f}", interval),
+    )
     rows = []
-    for name, plan, rate, words in (
-        (first, found.before, found.before_rate, ("1", "the reference")),
-        (second, found.after, found.after_rate, said),
-    ):
-        figures = ("–", "–") if rate is None else speed(rate)
-        rows.append((name, plan.describe(), *figures, *words))
+    for name, plan, rate, value, range_text in sides:
+        throughput, of_throughput = "–", "–"
+        if rate is not None:
+            throughput, of_throughput = speed(rate)
+        rows.append((name, plan.describe(), throughput, of_throughput, value, range_text))
     return Rows(
         headings=("", "plan", "samples/s", "95 % interval", "ratio", ""),
         right=frozenset({"samples/s", "ratio"}),
@@ -198,22 +205,26 @@ def table(shown: ComparisonToShow, ratio: Speedup) -> Rows:
 
 def document(shown: ComparisonToShow) -> dict[str, object]:
     """The ``cputune.comparison/3`` document."""
-    said, found, (first, second) = verdict(shown), shown.found, shown.names
-    ratio = found.speedup
+    answer, comparison, (first, second) = verdict(shown), shown.found, shown.names
+    ratio = comparison.speedup
+    speedup = None
+    if ratio is not None:
+        speedup = plain(ratio) | {"outcome": ratio.outcome}
     sides = {}
     for key, name, plan, rate in (
-        ("before", first, found.before, found.before_rate),
-        ("after", second, found.after, found.after_rate),
+        ("before", first, comparison.before, comparison.before_rate),
+        ("after", second, comparison.after, comparison.after_rate),
     ):
         sides[key] = {"name": name, "plan": plain(plan), "samples_per_second": plain(rate)}
     return {
         "schema": "cputune.comparison/3",
-        "verdict": said.means,
-        "do": said.do,
-        "sure": said.sure,
-        "speedup": None if ratio is None else {**plain(ratio), "outcome": ratio.outcome},
-        "not_compared": found.not_compared,
-        **sides,
+        "verdict": answer.means,
+        "do": answer.do,
+        "sure": answer.sure,
+        "speedup": speedup,
+        "not_compared": comparison.not_compared,
+        "before": sides["before"],
+        "after": sides["after"],
         "differences": list(shown.differences),
-        "runs": plain(found.runs),
+        "runs": plain(comparison.runs),
     }

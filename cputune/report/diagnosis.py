@@ -1,4 +1,4 @@
-"""Shows a diagnosis, of one machine or of several: as blocks for people, as a document."""
+"""Shows a diagnosis of one or several machines: as blocks for a terminal, as a document."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def document(diagnosis: Diagnosis | HostsDiagnosis) -> dict[str, Any]:
-    """The ``cputune.doctor/1`` document; for several hosts, ``cputune.hosts/1``.
+    """The ``cputune.doctor/1`` document, or ``cputune.hosts/1`` for several hosts.
 
     ``host`` is null for a host that was not reached.
     """
@@ -45,9 +45,9 @@ def document(diagnosis: Diagnosis | HostsDiagnosis) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """The findings as they are shown: folded into the one that they follow from, alike ones joined.
+    """The findings as they are shown: consequences folded into their cause, equal ones joined.
 
-    ``by_tune`` is the advice that ``cputune tune`` tries by itself, each with its word for it.
+    ``by_tune`` is advice that ``cputune tune`` tries, each with the name of its knob.
     """
 
     wrong: tuple[Finding, ...]
@@ -56,7 +56,7 @@ class Shown:
 
     @classmethod
     def of(cls, findings: tuple[Finding, ...], *, brief: bool) -> Shown:
-        """What is shown of findings; ``brief``: what tune tries is one line."""
+        """Group findings. If ``brief``, what tune tries becomes one line."""
         from cputune.doctor.checks import CHECKS
 
         tuned = {check.code: check.tuned for check in CHECKS if check.tuned and brief}
@@ -70,10 +70,10 @@ class Shown:
 
     @property
     def counts(self) -> str:
-        """``1 error, 2 pieces of advice``: as many as there are blocks below."""
+        """For example ``1 error, 2 pieces of advice``, as many as there are blocks below."""
         counted = []
         for severity in Severity:
-            of_it = [f for f in (*self.wrong, *self.advice) if f.severity is severity]
+            of_it = [f for f in self.wrong + self.advice if f.severity is severity]
             if of_it:
                 counted.append(f"{len(of_it)} {_counted(severity, len(of_it))}")
         return ", ".join(counted)
@@ -85,9 +85,9 @@ def blocks(
     examined: Examined | None = None,
     unfold: bool = False,
 ) -> Iterator[Block]:
-    """The verdict, the faults, then the advice; the hosts first, the machine last.
+    """Yield the verdict, the faults, then the advice. Hosts come first, the machine last.
 
-    If something else than a machine is ``examined``, the findings alone. With ``unfold`` each
+    If something other than a machine is ``examined``, there are only findings. With ``unfold`` each
     finding has its symptom, cause and source, and each unknown fact its reason.
     """
     from cputune.doctor.registry import all_checks
@@ -101,7 +101,9 @@ def blocks(
         chosen = interface_of(diagnosis)
         line = f"interface between the hosts: {chosen.name or 'none'} ({chosen.why})"
         yield Lines((("", line),))
-    stories = {check.code: check.story for check in all_checks()} if unfold else {}
+    stories = {}
+    if unfold:
+        stories = {check.code: check.story for check in all_checks()}
     shown = Shown.of(diagnosis.findings, brief=brief)
     if shown.wrong:
         yield Heading("What is wrong")
@@ -126,15 +128,15 @@ def blocks(
 
 
 def passed(diagnosis: FoundOn) -> int:
-    """How many checks of a machine found nothing, of what is known of it."""
+    """Number of checks of a machine that found nothing."""
     from cputune.doctor.checks import CHECKS
 
-    found = {finding.code for finding in (*diagnosis.findings, *diagnosis.hidden)}
-    return sum(check.code not in found for check in CHECKS)
+    codes = {finding.code for finding in diagnosis.findings + diagnosis.hidden}
+    return sum(check.code not in codes for check in CHECKS)
 
 
 IN_BRIEF = ("CPU", "precision", "cores", "NUMA nodes", "memory", "limits", "packages")
-"""What of a machine is shown without ``-v``, a line each."""
+"""What is shown of a machine without ``-v``, one line each."""
 
 
 def _tried(finding: Finding, word: str) -> str:
@@ -144,30 +146,32 @@ def _tried(finding: Finding, word: str) -> str:
 
 
 def _machine(facts: HostFacts, *, unfold: bool, recipe: str) -> Labelled:
-    of_recipe = [("recipe", recipe)] if recipe else []
-    if unfold:
-        known = (*machine_lines(facts), *of_recipe)
-        return Labelled(rows=(*known, *_unknown_rows(facts, unfold=True)))
-    described = {**dict(machine_lines(facts)), **nodes_in_brief(facts)}
-    rows = tuple((label, text) for label, text in described.items() if label in IN_BRIEF)
-    return Labelled(rows=(*rows, *of_recipe, *_unknown_rows(facts, unfold=False)), cut=True)
+    rows = machine_lines(facts)
+    if not unfold:
+        described = dict(rows) | nodes_in_brief(facts)
+        rows = [(label, text) for label, text in described.items() if label in IN_BRIEF]
+    if recipe:
+        rows.append(("recipe", recipe))
+    rows += _unknown_rows(facts, unfold=unfold)
+    return Labelled(rows=tuple(rows), cut=not unfold)
 
 
 def _folded(findings: tuple[Finding, ...]) -> list[Finding]:
-    """The findings, those that follow from another as a sentence in the evidence of that one."""
+    """Fold findings that follow from another one into the evidence of that one."""
     from cputune.doctor.checks import CHECKS
     from cputune.doctor.registry import all_checks
 
     codes = {finding.code for finding in findings}
-    known = codes <= {check.code for check in CHECKS}
-    checks = CHECKS if known else all_checks()  # the others take long to import
+    checks = all_checks()
+    if codes <= {check.code for check in CHECKS}:
+        checks = CHECKS  # the others take long to import
     under = {check.code: [c for c in check.under if c in codes] for check in checks}
     follows = [finding for finding in findings if under.get(finding.code)]
     kept = [finding for finding in findings if finding not in follows]
     for finding in follows:
         cause = under[finding.code][0]
         place = next((n for n, other in enumerate(kept) if other.code == cause), None)
-        if place is None:  # what it follows from follows from another itself
+        if place is None:  # the cause was itself folded into another one
             kept.append(finding)
             continue
         also = f"; with it {finding.code}: {finding.evidence}"
@@ -176,7 +180,7 @@ def _folded(findings: tuple[Finding, ...]) -> list[Finding]:
 
 
 def _joined(findings: list[Finding]) -> Iterator[Finding]:
-    """Findings that differ in their evidence alone are shown as one, with a line for each."""
+    """Join findings that differ only in their evidence, one line of evidence for each."""
     alike: dict[Finding, list[str]] = {}
     for finding in findings:
         alike.setdefault(replace(finding, evidence=""), []).append(visible(finding.evidence))
@@ -185,14 +189,14 @@ def _joined(findings: list[Finding]) -> Iterator[Finding]:
 
 
 def _unknown_rows(facts: HostFacts, *, unfold: bool) -> list[tuple[str, str]]:
-    """The unknown facts: a row for each with its reason, or one row for all of them."""
+    """The unknown facts: a row with the reason for each, or one row for all of them."""
     if unfold or len(facts.unknown) < 2:
         return [("unknown", f"{item.fact}: {item.reason}") for item in facts.unknown]
     return [("unknown", f"{len(facts.unknown)} facts; with -v each of them and why")]
 
 
 def _means(findings: tuple[Finding, ...]) -> str:
-    """What the findings mean for training; "" if there are none."""
+    """What the findings mean for training. Empty if there are none."""
     severities = {finding.severity for finding in findings}
     if Severity.ERROR in severities:
         return "Training fails, or is wrong, until something is fixed"
@@ -205,29 +209,34 @@ def _means(findings: tuple[Finding, ...]) -> str:
         if warned & SLOWER:
             return "Training may be slower than it could, and more is not right"
         return "Nothing was found that stops training, but not everything is right"
-    return "Nothing is wrong" if findings else ""
+    if findings:
+        return "Nothing is wrong"
+    return ""
 
 
 def verdict_of(
     diagnosis: Diagnosis | HostsDiagnosis, examined: Examined | None = None, *, brief: bool = True
 ) -> Verdict:
-    """What the findings mean together, what to do first, and what that is read from.
+    """The verdict: what the findings mean, what to do first, and what was read.
 
-    ``brief``: the advice that ``cputune tune`` tries is counted by itself, as it is shown.
+    ``brief``: advice that ``cputune tune`` tries is counted separately, as it is shown.
     """
     examined = examined or Examined()
-    if not isinstance(diagnosis, Diagnosis):
-        looked_at = [host.facts for host in diagnosis.hosts if host.facts is not None]
-        where = f"{len(looked_at)} of {len(diagnosis.hosts)} hosts"
-    else:
+    if isinstance(diagnosis, Diagnosis):
         looked_at = [diagnosis.facts]
-        where = "the recording" if diagnosis.facts.recorded else "this machine"
-        where += ", nothing was timed"
+        source = "this machine"
+        if diagnosis.facts.recorded:
+            source = "the recording"
+        source += ", nothing was timed"
+    else:
+        looked_at = [host.facts for host in diagnosis.hosts if host.facts is not None]
+        source = f"{len(looked_at)} of {len(diagnosis.hosts)} hosts"
     unknown = sum(len(facts.unknown) for facts in looked_at)
     gaps = ""
-    if unknown:
-        are = "is" if unknown == 1 else "are"
-        gaps = f"; {count(unknown, 'fact')} {are} not known"
+    if unknown == 1:
+        gaps = "; 1 fact is not known"
+    elif unknown:
+        gaps = f"; {unknown} facts are not known"
     means = _means(diagnosis.findings)
     counted = verdict(diagnosis, brief=brief)
     sentence = f"{means}: {counted}"
@@ -236,30 +245,38 @@ def verdict_of(
     return Verdict(
         means=f"{sentence}.",
         do=next_step(diagnosis, examined),
-        sure=f"read from {where}{gaps}",
+        sure=f"read from {source}{gaps}",
     )
 
 
 def verdict(diagnosis: FoundOn, *, brief: bool = False) -> str:
-    """One line: how many findings of each severity are shown, and how many are not."""
+    """One line: how many findings of each severity are shown, and how many are left out."""
     shown = Shown.of(diagnosis.findings, brief=brief)
     hidden = Shown.of(diagnosis.hidden, brief=False).counts
-    parts = [shown.counts] if shown.counts else []
+    parts = []
+    if shown.counts:
+        parts.append(shown.counts)
     if shown.by_tune:
-        more = " more" if shown.advice else ""
+        more = ""
+        if shown.advice:
+            more = " more"
         parts.append(f"cputune tune tries {len(shown.by_tune)}{more}")
     if hidden:
-        parts = [*(parts or ["nothing found"]), f"left out by --only or --ignore: {hidden}"]
+        parts = (parts or ["nothing found"]) + [f"left out by --only or --ignore: {hidden}"]
     return "; ".join(parts) or "nothing is wrong, and there is nothing to advise"
 
 
 def _counted(severity: Severity, count: int) -> str:
-    many = "s" if count > 1 else ""
-    return f"piece{many} of advice" if severity is Severity.ADVICE else severity.value + many
+    plural = ""
+    if count > 1:
+        plural = "s"
+    if severity is Severity.ADVICE:
+        return f"piece{plural} of advice"
+    return f"{severity.value}{plural}"
 
 
 def explain(check: Check) -> str:
-    """The whole story of a check: symptom, cause, remedy and the threads."""
+    """The text of ``--explain``: symptom, cause, remedy and sources."""
     sources = "\n".join(f"Source: {url}" for url in source_urls(check.source))
     head = f"{check.code} ({check.severity.value}): {check.title}"
     places = f"{sources}\nDocs: {docs_of(check.code)}"
@@ -267,19 +284,23 @@ def explain(check: Check) -> str:
 
 
 def check_list(checks: tuple[Check, ...]) -> str:
-    """A line for each check: code, usual severity, title."""
+    """One line for each check: code, usual severity, title."""
     width = max(len(check.code) for check in checks)
     lines = [f"{c.code:{width}}  {c.severity.value:7}  {c.title}" for c in checks]
-    return "\n".join([*lines, "", "The story of one: cputune doctor --explain CODE", ""])
+    lines += ["", "To explain one: cputune doctor --explain CODE", ""]
+    return "\n".join(lines)
 
 
 def interface_of(diagnosis: HostsDiagnosis) -> Chosen:
-    """The interface that a job over the hosts that were reached would be told."""
+    """The network interface of a job over the hosts that were reached."""
     seen = [(host.name, host.facts.network) for host in diagnosis.hosts if host.facts is not None]
     return choose_interface(seen)
 
 
 def _host(host: SeenHost) -> dict[str, object]:
+    facts = None
+    if host.facts is not None:
+        facts = host_document(host.facts)
     return {
         "name": host.name,
         "slots": host.node.slots,
@@ -288,13 +309,13 @@ def _host(host: SeenHost) -> dict[str, object]:
         "cure": host.cure,
         "seconds": round(host.seconds, 3),
         "python_path": host.python,
-        "host": None if host.facts is None else host_document(host.facts),
+        "host": facts,
         "findings": [finding.to_json() for finding in host.findings],
     }
 
 
 def host_rows(diagnosis: HostsDiagnosis) -> Rows:
-    """One row for each host: what people compare first."""
+    """One row for each host."""
     headings = ("host", "CPU", "cores", "allowed", "memory", "Python", "torch")
     rows = []
     for host in diagnosis.hosts:
@@ -303,16 +324,16 @@ def host_rows(diagnosis: HostsDiagnosis) -> Rows:
             blank = [""] * (len(headings) - 2)
             rows.append((host.name, f"not reached: {host.reason}", *blank))
             continue
-        memory, torch = facts.memory.total_bytes, facts.package("torch")
-        rows.append(
-            (
-                host.name,
-                facts.cpu.codename or facts.cpu.model_name or "?",
-                str(facts.topology.physical_cores) if facts.topology.cores_known else "?",
-                cpulist.render(facts.topology.allowed) or "?",
-                "?" if memory is None else gib(memory),
-                facts.python or "?",
-                "none" if torch is None else torch.version or "?",
-            )
-        )
+        topology, torch = facts.topology, facts.package("torch")
+        cores, memory, torch_version = "?", "?", "none"
+        if topology.cores_known:
+            cores = str(topology.physical_cores)
+        if facts.memory.total_bytes is not None:
+            memory = gib(facts.memory.total_bytes)
+        if torch is not None:
+            torch_version = torch.version or "?"
+        cpu = facts.cpu.codename or facts.cpu.model_name or "?"
+        allowed = cpulist.render(topology.allowed) or "?"
+        row = (host.name, cpu, cores, allowed, memory, facts.python or "?", torch_version)
+        rows.append(row)
     return Rows(headings=headings, rows=tuple(rows), right=frozenset({"memory"}))

@@ -1,7 +1,7 @@
-"""The live view of a study: what runs, how long still, and each plan with its speed as a bar.
+"""The live view of a study: what runs, how long it may still take, and the plans with bars.
 
-At most ``MOST_LINES`` lines, none wider than the terminal; it is drawn again in its place, and gone
-when the study is over.
+It has at most ``MOST_LINES`` lines, none wider than the terminal. It is redrawn in place, and
+removed when the study ends.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ if TYPE_CHECKING:
 
 MOST_LINES = 12
 LONGEST_NAME = 42
-"""Half of a terminal of 24 lines and 80 columns; on a wider one a name has half of it."""
+"""Half of a terminal with 24 lines and 80 columns. On a wider one a name has half of the width."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Standing:
-    """The present state of a study, from its events so far.
+    """The state of a study, from its events so far.
 
-    ``started`` is when the command began, ``most_seconds`` when the study is over at the latest.
-    ``trials`` is the largest number of trials; None before the space is known. ``number`` is the
-    trial that runs, or ran last, from 0. ``done`` is how many have ended, ``measured`` the speed of
-    each plan that has one. ``doing`` says what goes on now, ``detail`` says more of it. ``steps``
-    counts the steps of all plans, ``delayed`` those of them that other processes delayed.
+    ``started`` is when the command began, ``most_seconds`` the time limit. ``trials`` is the
+    largest number of trials, None before the space is known. ``number`` is the trial that runs, or
+    ran last, from 0. ``done`` is how many have ended, ``measured`` the throughput of each plan.
+    ``doing`` and ``detail`` say what happens now. ``steps`` counts the steps of all plans,
+    ``delayed`` those that other processes delayed.
     """
 
     started: float
@@ -60,11 +60,11 @@ class Standing:
 
     @property
     def best(self) -> float:
-        """The most samples per second that a single trial has shown; 0 before the first."""
+        """The best samples per second of a single trial, 0 before the first."""
         return max((rate.centre for rate in self.measured.values()), default=0.0)
 
     def take(self, event: Event) -> None:
-        """Learn from an event."""
+        """Update the state."""
         if isinstance(event, StudyStarted):
             self.trials = most_trials(event.space, event.budget)
             self.done = max(self.done, event.resumed)
@@ -97,8 +97,9 @@ class Standing:
         self.steps += 1
         self.delayed += event.delayed
         if event.number in (None, self.number):
-            late = ", delayed by others" if event.delayed else ""
-            self.detail = f"step {event.index + 1}, {figure(event.seconds)} s{late}"
+            self.detail = f"step {event.index + 1}, {figure(event.seconds)} s"
+            if event.delayed:
+                self.detail += ", delayed by others"
 
     def share(self, now: float) -> float | None:
         """How much of the study is over, from 0 to 1: of its time limit, else of its trials."""
@@ -109,18 +110,21 @@ class Standing:
         return None
 
     def tail(self, now: float) -> str:
-        """How many trials, the time, the best so far: of single trials, so it is roughly known."""
-        of = "" if self.trials is None else f"{self.done} of {self.trials} trials, "
-        gone = now - self.started
-        left = ""
+        """The number of trials, the time, and the best so far. Single trials are only rough."""
+        parts = []
+        if self.trials is not None:
+            parts.append(f"{self.done} of {self.trials} trials")
+        elapsed = now - self.started
+        parts.append(duration(elapsed))
         if self.most_seconds != math.inf:
-            left = f", at most {duration(max(0.0, self.most_seconds - gone))} more"
-        best = f", best {figure(self.best)} samples/s" if self.best else ""
-        return f"{of}{duration(gone)}{left}{best}"
+            parts.append(f"at most {duration(max(0.0, self.most_seconds - elapsed))} more")
+        if self.best:
+            parts.append(f"best {figure(self.best)} samples/s")
+        return ", ".join(parts)
 
 
 def live_lines(standing: Standing, now: float, columns: int) -> tuple[Text, ...]:
-    """The standing for a terminal, each line cut where the terminal ends."""
+    """The lines of the view, each cut at the width of the terminal."""
     from rich.text import Text
 
     above = [Text(visible(standing.doing), "bold cyan")]
@@ -136,20 +140,20 @@ def live_lines(standing: Standing, now: float, columns: int) -> tuple[Text, ...]
         late = f"{standing.delayed} of {standing.steps} steps were delayed by other processes"
         below.append(Text(late, "yellow"))
     plans = _plans(standing, columns, MOST_LINES - len(above) - len(below))
-    lines = (*above, *plans, *below)
+    lines = tuple(above + plans + below)
     for line in lines:
         line.truncate(max(1, columns - 1), overflow="ellipsis")
     return lines
 
 
 MOST_TIMES = 10.0
-"""Times as fast: where the line ends at the latest."""
+"""Largest ratio on the line."""
 
 
 def _ruler(compared: ComparisonSoFar, columns: int) -> Text:
-    """The ratio and its interval on a line from 0; where it is 1, today's launch stands.
+    """Draw the ratio and its interval on a line from 0, with the current launch at 1.
 
-    The interval is seen to narrow, and to leave the 1.
+    You can see the interval get narrower, and leave the 1.
     """
     from rich.text import Text
 
@@ -159,13 +163,14 @@ def _ruler(compared: ComparisonSoFar, columns: int) -> Text:
     place = [round(min(at, most) * (room - 1) / most) for at in points]
     signs = ["·"] * room
     signs[place[0] : place[2] + 1] = "─" * (place[2] + 1 - place[0])
-    for at, sign in zip((*place, round((room - 1) / most)), "├●┤│", strict=True):
+    places = place + [round((room - 1) / most)]
+    for at, sign in zip(places, "├●┤│", strict=True):
         signs[at] = sign
     return Text(f"×0 {''.join(signs)} ×{most}", "dim")
 
 
 def _plans(standing: Standing, columns: int, most: int) -> list[Text]:
-    """The fastest plans, each with a bar up to the lower end of its interval and a lighter one on
+    """The fastest plans, each with a bar up to the lower end of its interval, and a lighter one up
     to the upper end.
     """
     from rich.text import Text
@@ -179,7 +184,9 @@ def _plans(standing: Standing, columns: int, most: int) -> list[Text]:
     room = max(0, columns - wide - 14)
     lines = []
     for name, (_, rate) in zip(names, ordered, strict=True):
-        cut = name if len(name) <= wide else f"{name[: wide - 1]}…"
+        cut = name
+        if len(name) > wide:
+            cut = f"{name[: wide - 1]}…"
         sure, unsure = round(room * rate.low / top), round(room * rate.high / top)
         line = Text.assemble(
             f"{visible(cut):<{wide}}  {figure(rate.centre):>6}  ",

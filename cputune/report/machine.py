@@ -1,4 +1,4 @@
-"""The facts of a machine: lines for people, and the ``host`` part of a document."""
+"""The facts of a machine: lines for a terminal, and the ``host`` part of a document."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ _BF16_UNITS = (
 
 
 def precision_units(facts: HostFacts) -> dict[str, str]:
-    """What a matrix product of each precision runs on; empty where the ISA is not known.
+    """The units that compute matmuls of each precision. Empty if the ISA is not known.
 
-    oneDNN's own order: AMX, then AVX-512 with the type's instructions, then conversion
+    The order is that of oneDNN: AMX, then AVX-512 with instructions for the type, then conversion
     to fp32 (https://uxlfoundation.github.io/oneDNN/dev_guide_data_types.html).
     """
     cpu = facts.cpu
@@ -63,7 +63,7 @@ def precision_units(facts: HostFacts) -> dict[str, str]:
 
 
 def machine_lines(facts: HostFacts) -> list[tuple[str, str]]:
-    """(label, text) for CPU, precision, cores, memory, limits, settings, software, load."""
+    """(label, text) for CPU, precision, cores, memory, limits, settings, software and load."""
     rows = [
         ("CPU", _cpu(facts)),
         ("precision", ", ".join(f"{k}: {v}" for k, v in precision_units(facts).items())),
@@ -82,14 +82,16 @@ def machine_lines(facts: HostFacts) -> list[tuple[str, str]]:
 
 def _cpu(facts: HostFacts) -> str:
     cpu = facts.cpu
-    parts = (
-        cpu.model_name or cpu.vendor or "a processor that does not name itself",
-        cpu.codename,
-        cpu.architecture,
-        "virtual machine" if cpu.hypervisor else None,
-        "hybrid: fast and slow cores" if facts.topology.hybrid else None,
-    )
-    return ", ".join(filter(None, parts))
+    parts = [cpu.model_name or cpu.vendor or "a processor that does not name itself"]
+    if cpu.codename:
+        parts.append(cpu.codename)
+    if cpu.architecture:
+        parts.append(cpu.architecture)
+    if cpu.hypervisor:
+        parts.append("virtual machine")
+    if facts.topology.hybrid:
+        parts.append("hybrid: fast and slow cores")
+    return ", ".join(parts)
 
 
 def _cores(facts: HostFacts) -> str:
@@ -97,12 +99,16 @@ def _cores(facts: HostFacts) -> str:
     if not topology.cores:
         return ""
     each, threads = sorted(set(topology.cores_per_socket)), topology.threads_per_core
-    shape = f"{count(topology.sockets, 'socket')} × {'/'.join(map(str, each))} "
-    shape += "core" if each == [1] else "cores"
+    each, threads = sorted(set(topology.cores_per_socket)), topology.threads_per_core
+    shape = f"{count(topology.sockets, 'socket')} × {'/'.join(map(str, each))} cores"
+    if each == [1]:
+        shape = shape.removesuffix("s")
     if threads > 1:
         with_all = sum(len(core.cpus) == threads for core in topology.cores)
-        whole = with_all == len(topology.cores)
-        shape += f" × {threads} threads" if whole else f" ({with_all} with {threads} threads)"
+        if with_all == len(topology.cores):
+            shape += f" × {threads} threads"
+        else:
+            shape += f" ({with_all} with {threads} threads)"
     parts = [shape, f"{len(topology.online)} CPUs online ({cpulist.render(topology.online)})"]
     if topology.allowed != topology.online:
         parts.append(f"allowed {cpulist.render(topology.allowed) or 'none'}")
@@ -110,34 +116,46 @@ def _cores(facts: HostFacts) -> str:
 
 
 def _joined(*pairs: tuple[str, object]) -> str:
-    """Each value in its words; values that are not known are left out."""
+    """Format each value, leaving out those that are not known."""
     return ", ".join(words.format(value) for words, value in pairs if value not in (None, ""))
 
 
 def _nodes(facts: HostFacts) -> str:
-    """Where there are several: the CPUs of each, and its memory."""
+    """The CPUs and the memory of each node, if there are several."""
     nodes = facts.topology.numa_nodes
+    if len(nodes) < 2:
+        return ""
     sizes = []
-    for node in nodes if len(nodes) > 1 else ():
-        cpus = "not known" if node.cpus is None else cpulist.render(node.cpus) or "none"
-        size = "" if node.memory_bytes is None else f", {gib(node.memory_bytes)}"
-        sizes.append(f"{node.id}: CPUs {cpus}{size}")
+    for node in nodes:
+        cpus = "not known"
+        if node.cpus is not None:
+            cpus = cpulist.render(node.cpus) or "none"
+        text = f"{node.id}: CPUs {cpus}"
+        if node.memory_bytes is not None:
+            text += f", {gib(node.memory_bytes)}"
+        sizes.append(text)
     return "; ".join(sizes)
 
 
 def nodes_in_brief(facts: HostFacts) -> dict[str, str]:
-    """The row of NUMA nodes where there are more than two: those that are alike, together."""
+    """The row of NUMA nodes if there are more than two, with equal nodes together."""
     alike: dict[str, list[int]] = {}
     nodes = facts.topology.numa_nodes
-    for node in nodes if len(nodes) > 2 else ():
-        cpus = "CPUs not known" if node.cpus is None else f"{len(node.cpus) or 'no'} CPUs"
-        size = "" if node.memory_bytes is None else f", {gib(node.memory_bytes)}"
-        alike.setdefault(cpus + size, []).append(node.id)
-    listed = "; ".join(
-        f"{cpulist.render(ids)}: {words}" + (" each" if len(ids) > 1 else "")
-        for words, ids in alike.items()
-    )
-    return {"NUMA nodes": listed} if listed else {}
+    if len(nodes) < 3:
+        return {}
+    for node in nodes:
+        text = "CPUs not known"
+        if node.cpus is not None:
+            text = f"{len(node.cpus) or 'no'} CPUs"
+        if node.memory_bytes is not None:
+            text += f", {gib(node.memory_bytes)}"
+        alike.setdefault(text, []).append(node.id)
+    listed = []
+    for text, ids in alike.items():
+        if len(ids) > 1:
+            text += " each"
+        listed.append(f"{cpulist.render(ids)}: {text}")
+    return {"NUMA nodes": "; ".join(listed)}
 
 
 def _memory(facts: HostFacts) -> str:
@@ -168,6 +186,9 @@ def _settings(facts: HostFacts) -> str:
     settings = facts.settings
     yes_no = {True: "on", False: "off", None: None}
     system = settings.distribution
+    smt = settings.smt
+    if smt == "notsupported":
+        smt = "none"
     return _joined(
         ("{}", system and f"{system.id} {system.version or ''}".strip()),
         ("{}", settings.kernel),
@@ -175,16 +196,20 @@ def _settings(facts: HostFacts) -> str:
         ("turbo {}", yes_no[settings.turbo]),
         ("transparent huge pages {}", settings.transparent_huge_pages),
         ("NUMA balancing {}", yes_no[settings.numa_balancing]),
-        ("SMT {}", "none" if settings.smt == "notsupported" else settings.smt),
+        ("SMT {}", smt),
     )
 
 
 def _packages(facts: HostFacts) -> str:
-    found = [facts.package(name) for name in _PACKAGES]
-    parts = [f"{p.name} {p.version or '(no version)'}" for p in found if p is not None]
+    parts = []
     if facts.python:
-        without = [] if facts.package("torch") else ["no torch"]
-        parts = [f"Python {facts.python}", *parts, *without]
+        parts.append(f"Python {facts.python}")
+    for name in _PACKAGES:
+        package = facts.package(name)
+        if package is not None:
+            parts.append(f"{package.name} {package.version or '(no version)'}")
+    if facts.python and not facts.package("torch"):
+        parts.append("no torch")
     return ", ".join(parts)
 
 
@@ -197,65 +222,72 @@ def _launchers(facts: HostFacts) -> str:
 
 def _load(facts: HostFacts) -> str:
     load = facts.load
+    steal = None
+    if load.steal_share is not None:
+        steal = 100 * load.steal_share
     return _joined(
         ("{:g} over the last minute", load.average_1min),
         ("CPU pressure {:g} %", load.cpu_pressure_percent),
         ("memory pressure {:g} %", load.memory_pressure_percent),
-        ("steal {:.1f} %", None if load.steal_share is None else 100 * load.steal_share),
+        ("steal {:.1f} %", steal),
     )
 
 
 def _size(size_bytes: int | None) -> str | None:
-    return None if size_bytes is None else gib(size_bytes)
+    if size_bytes is None:
+        return None
+    return gib(size_bytes)
 
 
 def gib(size_bytes: int) -> str:
-    """Bytes for people, in MiB or GiB."""
+    """Format bytes in MiB or GiB."""
     if size_bytes < 1 << 30:
         return f"{size_bytes / (1 << 20):.0f} MiB"
     return f"{size_bytes / (1 << 30):.1f} GiB"
 
 
 _NOT_SHOWN = frozenset(("requires", "host_name", "recorded"))
-"""Left out of a document: files of packages, some of which have hundreds of lines, and the name of
-the machine, which is private."""
+"""Left out of a document: requirements of packages, which can be hundreds of lines, and the name of
+the machine, which is private.
+"""
 
 _CPU_LISTS = frozenset(("cpus", "cpuset", "memory_nodes"))
 
-_WHERE_TOLD = frozenset(
-    (
-        *("up", "mbits_per_second", "installer", "build", "others", "driver"),
-        *("energy_preference", "free_files", "model_bytes", "held_bytes", "files_missing"),
-        *("memory_high_bytes", "cpu_weight", "cpu_idle", "memory_nodes", "nice", "policy"),
-        *("frequency_caps", "max_perf_percent", "commit_left_bytes", "throttled_share"),
-    )
-)
-"""Facts that only some kernels, firmwares and installers tell; people see them only where they are
-known."""
+_SELDOM_KNOWN = """
+    up mbits_per_second installer build others driver energy_preference free_files model_bytes
+    held_bytes files_missing memory_high_bytes cpu_weight cpu_idle memory_nodes nice policy
+    frequency_caps max_perf_percent commit_left_bytes throttled_share
+"""
+_ONLY_IF_KNOWN = frozenset(_SELDOM_KNOWN.split())
+"""Facts that only some kernels, firmwares and installers report. They are left out if unknown."""
 
 
 def host_document(facts: HostFacts) -> dict[str, object]:
-    """The machine as plain JSON values; null where a fact is not known.
+    """The machine as plain JSON values. Unknown facts are null.
 
-    ``unknown`` gives the reason. A limit that does not exist is null as well, and is listed in
-    ``limits.unlimited``.
+    ``unknown`` gives the reasons. A limit that does not exist is also null, and
+    ``limits.unlimited`` lists it.
     """
-    document = _record(facts)
+    document: dict[str, object] = dict(_record(facts))
     unknown = document.pop("unknown")
     topology = _topology(facts.topology)
     launchers: list[JSON] = [_launcher(launcher) for launcher in facts.launchers]
-    return {**document, "topology": topology, "launchers": launchers, "unknown": unknown}
+    return document | {"topology": topology, "launchers": launchers, "unknown": unknown}
 
 
 def _record(record: object) -> dict[str, JSON]:
-    """A record's fields, its tuples of CPUs as the kernel writes them (``0-3,8``)."""
+    """The fields of a record, with sets of CPUs as the kernel writes them (``0-3,8``)."""
     assert is_dataclass(record)
-    values = {field.name: getattr(record, field.name) for field in fields(record)}
-    return {
-        name: cpulist.render(value) if name in _CPU_LISTS and value is not None else _json(value)
-        for name, value in values.items()
-        if name not in _NOT_SHOWN and not (name in _WHERE_TOLD and value in (None, ()))
-    }
+    document: dict[str, JSON] = {}
+    for field in fields(record):
+        name, value = field.name, getattr(record, field.name)
+        if name in _NOT_SHOWN or (name in _ONLY_IF_KNOWN and value in (None, ())):
+            continue
+        if name in _CPU_LISTS and value is not None:
+            document[name] = cpulist.render(value)
+        else:
+            document[name] = _json(value)
+    return document
 
 
 def _json(value: object) -> JSON:
@@ -269,7 +301,7 @@ def _json(value: object) -> JSON:
 
 
 def _launcher(launcher: Launcher) -> dict[str, JSON]:
-    """The dialect and version of an MPI launcher; other launchers have neither."""
+    """An MPI launcher with its dialect and version, which other launchers do not have."""
     shown = _record(launcher)
     if launcher.name not in MPI_PROGRAMS:
         del shown["dialect"], shown["version"]
@@ -277,23 +309,31 @@ def _launcher(launcher: Launcher) -> dict[str, JSON]:
 
 
 def _topology(topology: Topology) -> dict[str, JSON]:
-    cores, sockets = topology.cores_known, topology.sockets_known
-    online = set(topology.online)
-    present = topology.present
-    return {
-        "sockets": topology.sockets if sockets else None,
-        "physical_cores": topology.physical_cores if cores else None,
-        "threads_per_core": topology.threads_per_core if cores else None,
-        "logical_cpus": len(topology.online) or None,
-        "online": _list(topology.online or None),
-        "offline": _list(None if present is None else tuple(set(present) - online)),
+    online, present = topology.online, topology.present
+    offline = None
+    if present is not None:
+        offline = tuple(set(present) - set(online))
+    document: dict[str, JSON] = {
+        "sockets": topology.sockets,
+        "physical_cores": topology.physical_cores,
+        "threads_per_core": topology.threads_per_core,
+        "logical_cpus": len(online) or None,
+        "online": _list(online or None),
+        "offline": _list(offline),
         "allowed": _list(topology.allowed or None),
-        "cores_per_socket": list(topology.cores_per_socket) if cores and sockets else None,
+        "cores_per_socket": list(topology.cores_per_socket),
         "numa_nodes": [_record(node) for node in topology.numa_nodes],
         "l3": _json(topology.l3),
         "hybrid": topology.hybrid,
     }
+    if not topology.cores_known:
+        document |= {"physical_cores": None, "threads_per_core": None, "cores_per_socket": None}
+    if not topology.sockets_known:
+        document |= {"sockets": None, "cores_per_socket": None}
+    return document
 
 
 def _list(cpus: tuple[int, ...] | None) -> str | None:
-    return None if cpus is None else cpulist.render(cpus)
+    if cpus is None:
+        return None
+    return cpulist.render(cpus)

@@ -22,7 +22,7 @@ from cputune.text.plain import visible
 
 
 def markdown(blocks: Iterable[Block], title: str) -> str:
-    """The blocks below a title; nothing in them is markup of its own."""
+    """The blocks below a title. Text in them is escaped."""
     parts = [f"### {title}"]
     for block in blocks:
         text = "\n".join(_lines(block))
@@ -64,20 +64,26 @@ def _verdict(verdict: Verdict) -> Iterator[str]:
 
 
 def _labelled(block: Labelled | Lines) -> Iterator[str]:
-    pasted: tuple[str, ...] = (COMMAND,)
-    rows = block.rows if isinstance(block, Labelled) else block.lines
+    pasted = {COMMAND}
     if isinstance(block, Labelled):
-        pasted = (COMMAND, *block.pasted)
+        rows = block.rows
+        pasted.update(block.pasted)
+    else:
+        rows = block.lines
     for label, text in rows:
-        value = _code(text) if label in pasted else _plain(text)
-        named = label and label != COMMAND
-        yield f"- {_plain(label)}: {value}" if named else f"- {value}"
+        value = _plain(text)
+        if label in pasted:
+            value = _code(text)
+        if label and label != COMMAND:
+            value = f"{_plain(label)}: {value}"
+        yield f"- {value}"
 
 
 def _finding(finding: Finding, block: FindingRows) -> Iterator[str]:
     yield f"- **{finding.severity.value}: {_plain(finding.title)}** (`{finding.code}`)"
-    for line in () if block.brief else finding.evidence.splitlines():
-        yield f"  - {_plain(line)}"
+    if not block.brief:
+        for line in finding.evidence.splitlines():
+            yield f"  - {_plain(line)}"
     commands = (finding.command or "").splitlines()
     if not block.brief or not commands:
         yield f"  - {_plain(finding.remedy)}"
@@ -101,16 +107,18 @@ def _cell(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Text that no Markdown reads as markup, a link to a person, or a tag of HTML."""
+    """Escape text that Markdown would read as markup, a mention, or HTML."""
     clean = " ".join(visible(text).split())
     clean = re.sub(r"([\\`*|<>\[\]#]|(?<!\w)_|_(?!\w))", r"\\\1", clean)
     return re.sub(r"@(?=\w)", "@\u200b", clean)
 
 
 def _code(text: str) -> str:
-    """A command as code, whatever backticks are in it."""
+    """A command as code. It may contain backticks."""
     clean = " ".join(visible(text).split())
     longest = max((len(run) for run in re.findall("`+", clean)), default=0)
     fence = "`" * (longest + 1)
-    space = " " if longest else ""
+    space = ""
+    if longest:
+        space = " "
     return f"{fence}{space}{clean}{space}{fence}"

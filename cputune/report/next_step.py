@@ -18,20 +18,20 @@ if TYPE_CHECKING:
     from cputune.host.facts import HostFacts
 
 MOST_COMMANDS = 2
-"""Commands of a finding that fit into one line; more are printed below the finding alone."""
+"""Commands of a finding that fit in one line. If there are more, they are only printed with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examined:
-    """What a diagnosis is about, in the words that name it on a command line.
+    """What a diagnosis is about, as on the command line.
 
     Attributes:
         file: a launch file.
-        stack: versions that are named; "installed" for those of the environment.
-        symptom: an error text was judged.
+        stack: named versions, or "installed" for those of the environment.
+        symptom: an error text was examined.
         root: the folder of a recorded machine.
         launch: the words of a launch.
-        pid: a job that runs.
+        pid: a running job.
         options: options that ``doctor`` and ``tune`` share, such as ``--hosts a,b``.
     """
 
@@ -45,13 +45,13 @@ class Examined:
 
     @property
     def is_machine(self) -> bool:
-        """Whether the findings are about a machine: no file, versions, error text or job."""
+        """Whether it is about a machine, and not a file, versions, an error text or a job."""
         named = (self.file, self.stack, self.pid)
         return all(what is None for what in named) and not self.symptom
 
 
 def next_step(diagnosis: Diagnosis | HostsDiagnosis, examined: Examined) -> str:
-    """The command to run next; "nothing: …" if there is none."""
+    """The command to run next, or "nothing: ..."."""
     serious = [f for f in diagnosis.findings if f.severity is not Severity.ADVICE]
     if examined.file is not None:
         return _for_file(diagnosis.findings, examined)
@@ -60,18 +60,20 @@ def next_step(diagnosis: Diagnosis | HostsDiagnosis, examined: Examined) -> str:
     if examined.pid is not None:
         return _for_no_fault("nothing is wrong with the job that runs")
     if examined.symptom:
-        return _for_no_fault("the error text names no fault of this machine")
+        return _for_no_fault("the error text does not indicate a fault of this machine")
     if examined.stack not in (None, "installed") and isinstance(diagnosis, Diagnosis):
         return _install(examined.stack, diagnosis.facts)
     if examined.root is not None:
         return shlex.join(["cputune", "tune", "--dry-run", "--root", examined.root])
     if isinstance(diagnosis, Diagnosis) and diagnosis.facts.recorded:
-        return _for_no_fault("run cputune tune on the machine that was recorded")
+        return _for_no_fault("run cputune tune on the recorded machine")
     options = examined.options
     if not isinstance(diagnosis, Diagnosis) and not options:
         options = ("--hosts", ",".join(host.name for host in diagnosis.hosts))
-    launch = ("--", *examined.launch) if examined.launch else ()
-    return shlex.join(["cputune", "tune", *options, *launch])
+    words = ["cputune", "tune"] + list(options)
+    if examined.launch:
+        words += ["--"] + list(examined.launch)
+    return shlex.join(words)
 
 
 def _for_no_fault(sentence: str) -> str:
@@ -79,7 +81,7 @@ def _for_no_fault(sentence: str) -> str:
 
 
 def _for_file(findings: tuple[Finding, ...], examined: Examined) -> str:
-    """The diff of all fixes, applied; if no finding has one, what the gravest is about."""
+    """The command that applies all fixes, or that explains the most severe finding."""
     assert examined.file is not None
     if any(finding.edits for finding in findings):
         words = ["cputune", "doctor", "--check-file", examined.file]
@@ -87,14 +89,15 @@ def _for_file(findings: tuple[Finding, ...], examined: Examined) -> str:
             words += ["--stack", examined.stack]
         if examined.root is not None:
             words += ["--root", examined.root]
-        return f"{shlex.join([*words, *examined.options, '--print-fix'])} | {_patch(examined.file)}"
+        words += list(examined.options) + ["--print-fix"]
+        return f"{shlex.join(words)} | {_patch(examined.file)}"
     if findings:
         return _explain(findings[0].code)
     return _for_no_fault("the file can be used as it is")
 
 
 def _patch(file: str) -> str:
-    """``patch`` refuses absolute names and ``..`` in a diff, and ends a name at a blank."""
+    """``patch`` rejects absolute names and ``..`` in a diff, and ends a name at a blank."""
     path = PurePath(file)
     if path.is_absolute() or ".." in path.parts or re.search(r"\s", file):
         return shlex.join(["patch", file])
@@ -104,10 +107,10 @@ def _patch(file: str) -> str:
 def _for_finding(
     finding: Finding, diagnosis: Diagnosis | HostsDiagnosis, examined: Examined
 ) -> str:
-    """The command of a finding if it belongs on this machine, else its explanation."""
+    """The command of a finding if it is for this machine, else the one that explains it."""
     if finding.code == "symptom":
         return finding.command or _for_symptom(finding)
-    # The command of one host of several, or of a recording, is not for this machine.
+    # A command for one of several hosts, or for a recording, is not for this machine.
     of_a_host = not isinstance(diagnosis, Diagnosis) and not finding.code.startswith("hosts-")
     recorded = isinstance(diagnosis, Diagnosis) and diagnosis.facts.recorded
     elsewhere = of_a_host or recorded
@@ -118,7 +121,7 @@ def _for_finding(
 
 
 def _for_symptom(finding: Finding) -> str:
-    """The check that finds the cause of an error text beforehand; else the fix is no command."""
+    """Explain the check that finds the cause of an error text, if there is one."""
     from cputune.doctor.symptoms import symptoms
 
     for symptom in symptoms():
@@ -132,7 +135,7 @@ def _explain(code: str) -> str:
 
 
 def _install(stack: str, facts: HostFacts) -> str:
-    """The pip command for versions that are named; Python itself is not one of them."""
+    """The pip command for named versions. Python is not part of it."""
     from cputune.doctor.named_stack import stack_facts
     from cputune.stack import versions_of
     from cputune.stack.version_changes import ORDER, VersionChange

@@ -1,6 +1,6 @@
 """What a notebook shows: a running study, a result at the end of a cell, its trials as a frame.
 
-A kernel is known by IPython's own word for its shell. Outside of one nothing is shown.
+A kernel is recognized by the name of IPython's shell class. Elsewhere nothing is shown.
 """
 
 from __future__ import annotations
@@ -28,17 +28,18 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 COLUMNS = 100
-"""Of the view, as a notebook shows them without a scroll bar."""
+"""Width of the view, which fits in a notebook without a scroll bar."""
 
 LEAST_SECONDS = 0.5
-"""Between two drawings of the view: a browser need not follow every step."""
+"""Seconds between two updates of the view. A browser does not need every step."""
 
 
 def is_notebook() -> bool:
     """Whether this process is the kernel of a notebook."""
     ipython = sys.modules.get("IPython")
-    shell = None if ipython is None else ipython.get_ipython()
-    return type(shell).__name__ == "ZMQInteractiveShell"
+    if ipython is None:
+        return False
+    return type(ipython.get_ipython()).__name__ == "ZMQInteractiveShell"
 
 
 def view(started: float) -> OnEvent:
@@ -68,7 +69,9 @@ def view(started: float) -> OnEvent:
 
 
 def _import_tqdm() -> None:
-    """Without ipywidgets tqdm, which optuna imports, warns in a red box of what we do not use."""
+    """Import tqdm, which optuna needs, without its warning about ipywidgets, which are not used
+    here.
+    """
     if find_spec("tqdm") is not None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -96,7 +99,7 @@ class _Text:
 
 
 def html_of(result: Result) -> str:
-    """The verdict in words and, where matplotlib is installed, the waterfall."""
+    """The verdict, and the waterfall if matplotlib is installed."""
     verdict = _shown(result).verdict()
     means, sure = escape(visible(verdict.means)), escape(visible(verdict.sure))
     words = f"<p><strong>{means}</strong><br><small>How sure: {sure}</small></p>"
@@ -117,10 +120,7 @@ def _shown(result: Result) -> ResultToShow:
 
 
 def frame_of(result: Result) -> DataFrame:
-    """The rows of ``trial_rows`` as a frame of pandas.
-
-    Raises MissingPackageError without pandas.
-    """
+    """The rows of ``trial_rows`` as a pandas frame. Raises MissingPackageError."""
     if find_spec("pandas") is None:
         raise MissingPackageError(
             "a frame needs pandas, which is not installed", hint="pip install pandas"

@@ -1,9 +1,8 @@
-"""``cputune report``: a result as one page of HTML that needs no network.
+"""``cputune report``: a result as one HTML page that needs no network.
 
-The verdict and what to type come first; then what each change brings, where the time of a step
-goes, how the plans were compared, the machine, what would pay and was not tried, the trials, and
-how it was measured. The pictures are those of ``cputune.report.figures``, each drawn twice: for a
-desk and for a telephone.
+The verdict and the commands come first, then the gain of each change, the time of a step, the
+comparison, the machine, what was not tried, the trials, and how it was measured. The figures are
+those of ``cputune.report.figures``, each in one size for a desktop and one for a phone.
 """
 
 from __future__ import annotations
@@ -41,10 +40,10 @@ if TYPE_CHECKING:
     from cputune.records.words import Verdict
 
 MOST_ROWS = 30
-"""Of the table of trials, the fastest first."""
+"""Rows of the table of trials, the fastest first."""
 
 PHONE = 3.6
-"""Inches that a picture is wide, of 96 pixels each; on a desk it is as wide as the text."""
+"""Width of a figure for a phone in inches of 96 pixels. On a desktop it is as wide as the text."""
 
 WAYS = {
     "train": "Train with it",
@@ -53,15 +52,17 @@ WAYS = {
     "variables": "By hand: the variables of every rank",
     "flags": "By hand: the flags of the script",
 }
-"""How the page calls each way to start the best plan."""
+"""The heading of each way to start the best plan."""
 
 MOST_SAVED_BYTES = 250_000
-"""A result that is larger is not kept in the page."""
+"""A larger result is not stored in the page."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """One picture of the page, as SVG for a desk and for a telephone; ``says`` is read aloud."""
+    """One figure of the page, as SVG for a desktop and for a phone. ``says`` is for screen
+    readers.
+    """
 
     name: str
     says: str
@@ -71,8 +72,6 @@ class Picture:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """All that the template shows."""
-
     result: Result
     verdict: Verdict
     launch: tuple[tuple[str, str], ...]
@@ -90,11 +89,10 @@ class Page:
 
 
 def page(result: Result, file: str = "cputune.json", facts: HostFacts | None = None) -> str:
-    """The whole page. ``file`` is the path of the result, for the commands to copy.
+    """Render the page. ``file`` is the path of the result in the commands.
 
-    ``facts`` are those of the machine on which it is written; None if they are not known.
-
-    Raises MissingPackageError without jinja2 or matplotlib.
+    ``facts`` are those of the machine that writes the page, None if not known. Raises
+    MissingPackageError without jinja2 or matplotlib.
     """
     for name in ("jinja2", "matplotlib"):
         if find_spec(name) is None:
@@ -110,15 +108,20 @@ def page(result: Result, file: str = "cputune.json", facts: HostFacts | None = N
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
-        finalize=lambda said: visible(said) if type(said) is str else said,
+        finalize=_cleaned,
     )
     drawn = environment.from_string(template.read_text(encoding="utf-8"))
     text: str = drawn.render(page=page_of(result, file, facts), version=__version__)
     return text
 
 
+def _cleaned(value: object) -> object:
+    if type(value) is str:  # markupsafe.Markup is already HTML
+        return visible(value)
+    return value
+
+
 def page_of(result: Result, file: str, facts: HostFacts | None = None) -> Page:
-    """What the page of a result shows."""
     shown = ResultToShow(result=result, file=file, facts=facts)
     trials = trial_rows(result)
     return Page(
@@ -140,7 +143,7 @@ def page_of(result: Result, file: str, facts: HostFacts | None = None) -> Page:
 
 
 def pictures(result: Result) -> tuple[Picture, ...]:
-    """Those that there is something to draw for."""
+    """The figures for which the result has data."""
     figures = FiguresOf(result)
     drawn = (
         _picture("change", "What each change brings", figures.waterfall),
@@ -162,7 +165,7 @@ def _picture(name: str, says: str, draw: Callable[..., Figure | None]) -> Pictur
 
 
 def saved(result: Result) -> str | None:
-    """The result as an address that a browser saves; None where it is too large for a page."""
+    """The result as a data URL to save. None if it is too large for a page."""
     document = for_people(result.to_json()).encode()
     if len(document) > MOST_SAVED_BYTES:
         return None

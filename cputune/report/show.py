@@ -1,10 +1,10 @@
-"""Shows a result to people and to programs, and lists the results that were kept."""
+"""Shows a result as blocks and as a document, and lists the results of the history."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import log
 from typing import TYPE_CHECKING
 
@@ -55,11 +55,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeMade:
-    """One thing to change on the way from today's launch to the best plan.
+    """One change on the steps from the baseline to the best plan.
 
-    Knobs that were measured together are one change, separated by commas. ``keeps`` says what of
-    the training stays the same. ``worth`` is how many times as fast this change makes the plan
-    before it. It is None where the change was not measured by itself, or the machine was disturbed.
+    Knobs that were measured together are one change, with commas. ``keeps`` is what it keeps of the
+    training. ``worth`` is the ratio over the plan before it, None if it was not measured by itself
+    or the machine was disturbed.
     """
 
     knob: str
@@ -70,24 +70,35 @@ class ChangeMade:
 
 
 def changes_of(result: Result) -> tuple[ChangeMade, ...]:
-    """What differs between today's launch and the best plan, and what each is worth."""
+    """The differences between the baseline and the best plan, with the gain of each."""
     today, best = result.baseline.plan, result.best.plan
     left = dict(_differences(today, best))
-    ranks = knob_named("ranks").keeps if today.world_size != best.world_size else "numbers"
-    found = []
+    ranks: Keeps = "numbers"
+    if today.world_size != best.world_size:
+        ranks = knob_named("ranks").keeps
+    changes = []
     for worth in result.worth:
         names = [name for name in worth.knob.split(", ") if name in left]
         if names:
             values = [left.pop(name) for name in names]
-            known = worth.speedup.narrow and not result.disturbed
-            found.append(_change(names, values, ranks, worth.speedup if known else None))
-    return (*found, *(_change([name], [values], ranks, None) for name, values in left.items()))
+            speedup = None
+            if worth.speedup.narrow and not result.disturbed:
+                speedup = worth.speedup
+            changes.append(_change(names, values, ranks, speedup))
+    for name, values_of_name in left.items():
+        changes.append(_change([name], [values_of_name], ranks, None))
+    return tuple(changes)
 
 
 def _change(
     names: list[str], values: list[tuple[str, str]], ranks: Keeps, worth: Speedup | None
 ) -> ChangeMade:
-    kept = (ranks if name == LAYOUT else knob_named(name).keeps for name in names)
+    kept = []
+    for name in names:
+        if name == LAYOUT:
+            kept.append(ranks)
+        else:
+            kept.append(knob_named(name).keeps)
     return ChangeMade(
         knob=", ".join(names),
         today=", ".join(today for today, _ in values),
@@ -98,14 +109,18 @@ def _change(
 
 
 def _differences(today: Plan, best: Plan) -> Iterator[tuple[str, tuple[str, str]]]:
-    """Each knob that differs, with (today's value, the best plan's); the layout comes first."""
+    """Yield each knob that differs, with (value of the baseline, value of the best plan), layout
+    first.
+    """
     if shape(today) != shape(best):
         words = layout_words(today), layout_words(best)
         if words[0] == words[1]:
             words = _on_cpus(today), _on_cpus(best)
         yield LAYOUT, words
-    between = ("backend", "ccl_workers") if min(today.world_size, best.world_size) > 1 else ()
-    for name in (*between, *separate_knobs()):  # a single rank exchanges nothing
+    names = list(separate_knobs())
+    if min(today.world_size, best.world_size) > 1:  # a single rank exchanges nothing
+        names = ["backend", "ccl_workers"] + names
+    for name in names:
         values = today.value(name), best.value(name)
         if values[0] != values[1]:
             yield name, (knob_words(values[0]), knob_words(values[1]))
@@ -116,20 +131,23 @@ def _on_cpus(plan: Plan) -> str:
 
 
 def worth_words(change: ChangeMade) -> str:
-    """``×2.10 (2.02–2.18)``, and whether the change is surely faster."""
+    """The gain of a change, ``×2.10 (2.02–2.18)``, and whether it is undecided."""
     if change.worth is None:
         return "not known"
-    undecided = change.worth.outcome == UNDECIDED
-    return factor(change.worth) + (f", {UNDECIDED}" if undecided else "")
+    text = factor(change.worth)
+    if change.worth.outcome == UNDECIDED:
+        text += f", {UNDECIDED}"
+    return text
 
 
 def launch_commands(
     file: str, nodes: int = 1, facts: HostFacts | None = None, *, elsewhere: bool = False
 ) -> tuple[str, ...]:
-    """Train with the best plan of a result file: at once, and by files that launch it.
+    """The commands that train with the best plan of a result file: at once, and by launch files.
 
     ``facts`` are of the machine on which the command is typed; mpirun is proposed for several nodes
-    if it has one. ``elsewhere``: that is not the machine that was measured, which has to be said.
+    if it is installed there. ``elsewhere``: that is not the measured machine, which the command has
+    to confirm.
     """
     words = shlex.quote(file)
     if elsewhere:
@@ -144,17 +162,17 @@ def launch_commands(
 
 THE_REST = "the rest"
 LEAST_SHARE = 0.005
-"""A kind of work with a smaller share of the time is not shown."""
+"""Kinds of work with a smaller share of the time are not shown."""
 
 WORTH_A_HINT = 0.05
-"""Masks with a smaller share of the step cannot gain what a measurement can tell."""
+"""If dropout masks take a smaller share of the step, their gain could not be measured."""
 
 
 def time_rows(result: Result) -> Rows:
-    """The time of a step of the best plan, by what it is spent on.
+    """The time of a step of the best plan, by kind of work.
 
-    The step takes as many samples as one of today's launch; where their number is not known, it is
-    the time of one sample. The speed is the one that was measured without the profiler.
+    The step has as many samples as one of the baseline. If their number is not known, it is the
+    time of one sample. The throughput is that measured without the profiler.
     """
     profile, job, best = result.profile, result.workload, result.best
     rate = best.samples_per_second.centre
@@ -164,31 +182,40 @@ def time_rows(result: Result) -> Rows:
     if job.batch_per_rank is not None:
         samples = job.batch_per_rank * result.baseline.plan.world_size
     seconds = (samples or 1) / rate
-    rows = [(f"a step of {samples} samples" if samples else "a sample", _time(seconds))]
+    name = "a sample"
+    if samples:
+        name = f"a step of {samples} samples"
+    rows = [(name, _time(seconds))]
     for kind, share in sorted(profile.shares.items(), key=lambda part: -part[1]):
         if share >= LEAST_SHARE:
             rows.append((kind, f"{_time(share * seconds)} ({share:.0%})"))
-    column = "today" if best.plan == result.baseline.plan else "best"
+    column = "best"
+    if best.plan == result.baseline.plan:
+        column = "today"
     return Rows(headings=("", column), rows=tuple(rows))
 
 
 def _time(seconds: float) -> str:
-    return f"{figure(1000 * seconds)} ms" if seconds < 1 else f"{figure(seconds)} s"
+    if seconds < 1:
+        return f"{figure(1000 * seconds)} ms"
+    return f"{figure(seconds)} s"
 
 
 def profile_lines(result: Result) -> Iterator[str]:
-    """How far the best plan's products are from the limit, what the network costs, what helps."""
+    """Yield how far the matmuls of the best plan are from the limit, the cost of the network, and
+    hints.
+    """
     yield from network_lines(result)
     profile = result.profile
     if profile is None:
         return
     if profile.gflops is None:
-        yield "how far its matrix products are from the limit is not known: IPEX tells none"
+        yield "how far its matmuls are from the limit is not known: IPEX does not report them"
     elif profile.limit_gflops:
         dtype = profile.dtype or ""
         words = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}.get(dtype, dtype)
         yield (
-            f"matrix products of the best plan: {figure(profile.gflops)} GFLOP/s over the whole "
+            f"matmuls of the best plan: {figure(profile.gflops)} GFLOP/s over the whole "
             f"step, {100 * profile.gflops / profile.limit_gflops:.0f} % of the "
             f"{figure(profile.limit_gflops)} that its cores reach in {words}"
         )
@@ -198,30 +225,33 @@ def profile_lines(result: Result) -> Iterator[str]:
 
 
 def time_bars(result: Result, most: int) -> Bars:
-    """The time of a step of the best plan as at most so many bars, the rest as the last one."""
+    """The time of a step of the best plan as at most ``most`` bars, the rest as the last one."""
     profile = result.profile
     rate = result.best.samples_per_second.centre
     if profile is None or profile.plan != result.best.plan or rate <= 0:
         return Bars(())
-    shares = {kind: share for kind, share in profile.shares.items() if kind != THE_REST}
+    shares = dict(profile.shares)
+    shares.pop(THE_REST, None)
     kinds = sorted(shares, key=lambda kind: -shares[kind])[: most - 1]
     shown = {kind: shares[kind] for kind in kinds}
     shown[THE_REST] = sum(profile.shares.values()) - sum(shown.values())
     seconds = (result.workload.global_batch_size or 1) / rate
     longest = max(shown.values())
-    rows = (
-        (kind, _time(share * seconds), share / longest, f"{share:.0%}")
-        for kind, share in shown.items()
-    )
+    rows = []
+    for kind, share in shown.items():
+        rows.append((kind, _time(share * seconds), share / longest, f"{share:.0%}"))
     return Bars(tuple(rows))
 
 
 def change_bars(result: Result) -> Bars:
-    """What to change, a line each; the bar is what it brings, as a share of what all bring."""
+    """The changes, one line each. The bar is the gain of a change as a share of the largest one."""
     changes = changes_of(result)
-    logs = [
-        0.0 if change.worth is None else max(0.0, log(change.worth.ratio)) for change in changes
-    ]
+    logs = []
+    for change in changes:
+        length = 0.0
+        if change.worth is not None:
+            length = max(0.0, log(change.worth.ratio))
+        logs.append(length)
     longest = max(logs, default=0.0) or 1.0
     rows = []
     for change, length in zip(changes, logs, strict=True):
@@ -231,7 +261,7 @@ def change_bars(result: Result) -> Bars:
 
 
 def _brief(change: ChangeMade) -> str:
-    """``precision fp32 → bf16``; ranks and threads as in a plan's short name."""
+    """For example ``precision fp32 → bf16``; ranks and threads as in a plan's short name."""
     words = f"{change.knob} {change.today} → {change.best}"
     if LAYOUT in change.knob:
         words = words.replace(" × ", "×").replace(" threads", "").replace(LAYOUT, "ranks×threads")
@@ -241,21 +271,21 @@ def _brief(change: ChangeMade) -> str:
 SCHEMA = "cputune.summary/1"
 
 PASTED = ("train", "the same", "launch files", "variables", "flags")
-"""What of a launch is copied, and stands in one line."""
+"""Parts of a launch that are copied, each in one line."""
 
 MOST_LINES = 30
-"""Of the end of a study, at 80 columns."""
+"""Lines of the end of a study, at 80 columns."""
 
 MOST_CHANGES, MOST_UNTRIED, MOST_KINDS = 6, 2, 7
-"""Lines that each part of the end may have; the rest is a matter of ``cputune show --all``."""
+"""Lines of each part of the end. The rest is in ``cputune show --all``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultToShow:
-    """A result that is to be shown.
+    """A result to show.
 
-    ``file`` is the word by which commands name it. ``facts`` are those of the machine that it is
-    shown on; None where nothing is known of that.
+    ``file`` is its name in commands. ``facts`` are those of the machine on which it is shown, None
+    if not known.
     """
 
     result: Result
@@ -264,25 +294,24 @@ class ResultToShow:
 
     @property
     def elsewhere(self) -> str | None:
-        """How the machine that it was measured on differs from the one that it is shown on."""
+        """How the measured machine differs from the one on which the result is shown."""
         if self.facts is None:
             return None
         return machine_difference(self.result.host, self.facts)
 
     @property
     def context(self) -> ClaimContext:
-        """What a statement is made for: the machine that the result is shown on."""
+        """The context of statements: the machine on which the result is shown."""
         if self.facts is None:
             return ClaimContext()
         return ClaimContext(host=host_fingerprint(self.facts), versions=versions_of(self.facts))
 
     def notes(self) -> tuple[str, ...]:
-        """The notes of the result, after what warns."""
-        return (*self.warnings(), *self.result.notes)
+        return self.warnings() + self.result.notes
 
     def warnings(self) -> tuple[str, ...]:
-        """What has changed on this machine since it was measured."""
-        # The verdict itself names another machine.
+        """What has changed on this machine since the measurement."""
+        # If the machine is another one, the verdict names it.
         if self.facts is None or self.elsewhere is not None:
             return ()
         changes = changed_since(self.result, self.facts)
@@ -291,26 +320,21 @@ class ResultToShow:
         return (f"{'; '.join(changes)}: {TUNE_AGAIN}.",)
 
     def verdict(self) -> Verdict:
-        """What the result means, what to do now, and how sure it is."""
         nodes = self.result.best.plan.nodes
         now = launch_commands(self.file, nodes, self.facts)[0]
         return verdict_of(self.result, now, self.context)
 
     def by_hand(self) -> str:
-        """The best plan as a person types it. Raises UsageError where it cannot be launched."""
-        here = self.facts is not None and not self.facts.recorded
-        asked = Emission(
-            facts=self.facts,
-            named=self.file,
-            python=training_python() if here else None,
-            host=LiveHost() if here else None,
-        )
+        """The best plan as a command to type. Raises UsageError if it cannot be launched."""
+        asked = Emission(facts=self.facts, named=self.file)
+        if self.facts is not None and not self.facts.recorded:
+            asked = replace(asked, python=training_python(), host=LiveHost())
         return typed_lines(make_job(self.result, asked)).rstrip("\n")
 
     def launch(self) -> dict[str, str]:
-        """How the best plan is started, and what each of its ranks is given.
+        """The commands that start the best plan, and the variables and flags of each rank.
 
-        Empty if the machine was disturbed, since no plan is recommended then.
+        Empty if the machine was disturbed, because no plan is recommended then.
         """
         result, plan = self.result, self.result.best.plan
         if result.disturbed:
@@ -322,55 +346,59 @@ class ResultToShow:
         commands = {"train": now, "launch files": files}
         try:
             commands = {"train": self.by_hand(), "the same": now, "launch files": files}
-            way = carried(result.workload, plan, result.versions)
+            command = carried(result.workload, plan, result.versions)
         except (UsageError, ValueError) as error:  # the batch was changed by hand
-            return {**commands, "impossible": str(error)}
-        if commands["train"] == now:
-            del commands["the same"]
-        else:
+            commands["impossible"] = str(error)
             return commands
-        if way.variables:
-            words = (f"{name}={shlex.quote(value)}" for name, value in way.variables.items())
+        if commands["train"] != now:
+            return commands
+        del commands["the same"]
+        if command.variables:
+            words = (f"{name}={shlex.quote(value)}" for name, value in command.variables.items())
             commands["variables"] = " ".join(words)
-        if way.flags:
-            commands["flags"] = shlex.join(way.flags)
+        if command.flags:
+            commands["flags"] = shlex.join(command.flags)
         return commands
 
 
 def legend(result: Result) -> str:
-    """How the short name of a plan is read, with the numbers of this machine."""
+    """How to read the short name of a plan, with the numbers of this machine."""
     return f"{result.best.plan.legend()}; then precision, libraries, knobs."
 
 
 def speeds(result: Result) -> Rows:
-    """Today's launch, and the best plan where it is another."""
+    """The baseline, and the best plan if that is another one."""
     sides = {"today": result.baseline}
     if result.best.plan != result.baseline.plan:
-        name = "perhaps faster" if result.disturbed else "best"
+        name = "best"
+        if result.disturbed:
+            name = "perhaps faster"
         sides[name] = result.best
+    rows = []
+    for name, side in sides.items():
+        throughput, interval = said_speed(result, side)
+        rows.append((name, throughput, interval, side.plan.short()))
     return Rows(
         headings=("", "samples/s", "95 % interval", "plan"),
         right=frozenset({"samples/s"}),
-        rows=tuple(
-            (name, *said_speed(result, side), side.plan.short()) for name, side in sides.items()
-        ),
+        rows=tuple(rows),
         below=legend(result),
     )
 
 
 def change_rows(result: Result) -> Rows:
-    """What to change, and what each is worth."""
+    """The changes, and the gain of each."""
+    rows = []
+    for change in changes_of(result):
+        values = f"{change.today} → {change.best}"
+        rows.append((change.knob, values, worth_words(change), change.keeps))
     return Rows(
-        headings=("knob", "from today to best", "faster by", "it computes"),
-        rows=tuple(
-            (change.knob, f"{change.today} → {change.best}", worth_words(change), change.keeps)
-            for change in changes_of(result)
-        ),
+        headings=("knob", "from today to best", "faster by", "it computes"), rows=tuple(rows)
     )
 
 
 def blocks(shown: ResultToShow) -> Iterator[Block]:
-    """All of a result: the verdict, what to change, the launch, the plans, what they rest on."""
+    """All of a result: the verdict, the changes, the launch, the plans, and the basis."""
     result = shown.result
     yield shown.verdict()
     yield speeds(result)
@@ -396,14 +424,16 @@ def blocks(shown: ResultToShow) -> Iterator[Block]:
 
 
 def end_blocks(shown: ResultToShow) -> Iterator[Block]:
-    """The answer, in at most 30 lines of 80 columns: what ``tune`` prints at its end."""
+    """The answer in at most 30 lines of 80 columns, which ``tune`` prints at its end."""
     result = shown.result
     yield shown.verdict()
     yield speeds(result)
     yield Lines(tuple(("note", warning) for warning in shown.warnings()))
     launch = shown.launch()
     is_new = result.best.plan != result.baseline.plan
-    by_hand = launch["train"] if "the same" in launch and is_new else ""
+    by_hand = ""
+    if "the same" in launch and is_new:
+        by_hand = launch["train"]
     if by_hand:
         yield Heading("By hand")
         yield Labelled(rows=(("", by_hand),), pasted=("",))
@@ -414,18 +444,23 @@ def end_blocks(shown: ResultToShow) -> Iterator[Block]:
     untried = result.untried[:MOST_UNTRIED]
     lines = 2 * len(shown.verdict().ladder) + 2 * len(untried) + len(by_hand.splitlines())
     taken = 15 + lines + len(changes.rows)
-    if (times := time_bars(result, max(3, min(MOST_KINDS, MOST_LINES - taken)))).rows:
+    times = time_bars(result, max(3, min(MOST_KINDS, MOST_LINES - taken)))
+    if times.rows:
         samples = result.workload.global_batch_size
-        step = f", in a step of {samples} samples" if samples else ""
-        yield Heading(f"Where the time goes{step}")
+        heading = "Where the time goes"
+        if samples:
+            heading += f", in a step of {samples} samples"
+        yield Heading(heading)
         yield times
     yield from _untried(untried)
-    notes = f", with {count(len(result.notes), 'note')} on it" if result.notes else ""
-    yield Lines((("all of it", f"cputune show --all{notes}"), ("as a page", "cputune report")))
+    more = "cputune show --all"
+    if result.notes:
+        more += f", with {count(len(result.notes), 'note')} on it"
+    yield Lines((("all of it", more), ("as a page", "cputune report")))
 
 
 def _untried(levers: Sequence[Lever]) -> Iterator[Block]:
-    """What would pay: a line for each, and below it the command that does it."""
+    """What was not tried and may be faster: one line each, with its command below."""
     if not levers:
         return
     yield Heading("Not tried, and would pay")
@@ -439,23 +474,22 @@ def _untried(levers: Sequence[Lever]) -> Iterator[Block]:
 
 
 def basis(result: Result) -> tuple[tuple[str, str], ...]:
-    """(label, text) of what a result rests on: work, study, machine, versions; where known."""
-    job, runs, host = result.workload, result.confirmation, result.host
+    """(label, text) of what a result is based on: workload, study, machine, versions, if known."""
+    job, host = result.workload, result.host
     recipe = job.recipe
     batch = job.global_batch_size and f"{job.global_batch_size} samples per step"
     if job.batch_per_rank is not None:
         batch = f"{job.batch_per_rank} samples of each rank per step"
     states = [trial.state for trial in result.trials]
     kinds = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
-    failed = sum(run.samples_per_second is None for run in runs)
-    pairs = "no" if result.speedup is None else result.speedup.pairs
-    side = f"{pairs} pairs, {len(runs)} runs"
-    side += f", {failed} failed" if failed else ""
-    seed = None if result.seed is None else f"seed {result.seed}"
-    budget = f"budget {result.budget}" if result.budget else None
-    asked = (f"{name} {value}" for name, value in result.asked.items())
     cpu, topology, limits = (section(host, name) for name in ("cpu", "topology", "limits"))
-    memory = limits.get("memory_bytes")
+    codename, took, memory = None, None, None
+    if cpu.get("model_name"):
+        codename = cpu.get("codename")
+    if result.seconds is not None:
+        took = duration(result.seconds)
+    if isinstance(limits.get("memory_bytes"), int):
+        memory = gib(limits["memory_bytes"])
     rows = {
         "recipe": recipe and job.name,
         "task": recipe and recipe.task,
@@ -465,23 +499,49 @@ def basis(result: Result) -> tuple[tuple[str, str], ...]:
         "data": result.data,
         "measured": result.created,
         "trials": f"{len(states)} ({kinds or 'none'})",
-        "took": None if result.seconds is None else duration(result.seconds),
-        "search": ", ".join(filter(None, (result.sampler, budget, seed, *asked))),
-        "side by side": side if runs else "not confirmed: speeds are those of single trials",
+        "took": took,
+        "search": _search_words(result),
+        "side by side": _side_by_side_words(result),
         "machine": machine_name(host),
-        "codename": cpu.get("codename") if cpu.get("model_name") else None,
+        "codename": codename,
         "NUMA nodes": topology.get("numa_nodes"),
         "threads per core": topology.get("threads_per_core"),
         "allowed CPUs": topology.get("allowed"),
         "CPU quota": limits.get("cpu_quota"),
-        "memory limit": gib(memory) if isinstance(memory, int) else None,
+        "memory limit": memory,
         "versions": ", ".join(f"{name} {version}" for name, version in result.versions.items()),
     }
     return tuple((label, str(value)) for label, value in rows.items() if value)
 
 
+def _search_words(result: Result) -> str:
+    parts = []
+    if result.sampler:
+        parts.append(result.sampler)
+    if result.budget:
+        parts.append(f"budget {result.budget}")
+    if result.seed is not None:
+        parts.append(f"seed {result.seed}")
+    parts += [f"{name} {value}" for name, value in result.asked.items()]
+    return ", ".join(parts)
+
+
+def _side_by_side_words(result: Result) -> str:
+    runs = result.confirmation
+    if not runs:
+        return "not confirmed: speeds are those of single trials"
+    pairs: int | str = "no"
+    if result.speedup is not None:
+        pairs = result.speedup.pairs
+    text = f"{pairs} pairs, {len(runs)} runs"
+    failed = sum(run.samples_per_second is None for run in runs)
+    if failed:
+        text += f", {failed} failed"
+    return text
+
+
 def document(shown: ResultToShow) -> dict[str, object]:
-    """The ``cputune.summary/1`` document: what is shown, and the result in full."""
+    """The ``cputune.summary/1`` document: what is shown, and the whole result."""
     result, verdict = shown.result, shown.verdict()
     speedup = result.speedup
     return {
@@ -502,16 +562,21 @@ def document(shown: ResultToShow) -> dict[str, object]:
 
 
 def show(result: Result, *, every: bool = False) -> None:
-    """Print the answer, as ``cputune show`` does; with ``every`` all that the result says."""
+    """Print the answer as ``cputune show`` does. With ``every``, print all of the result."""
     from rich.console import Console
 
     console = Console(highlight=False, emoji=False, markup=False)
     shown = ResultToShow(result=result)
-    print_blocks(blocks(shown) if every else end_blocks(shown), console)
+    if every:
+        print_blocks(blocks(shown), console)
+    else:
+        print_blocks(end_blocks(shown), console)
 
 
 def history_rows(kept: Sequence[Kept]) -> Rows:
-    """A row for each result that was kept, the newest first; one that cannot be read is its id."""
+    """A row for each result of the history, the newest first. A result that cannot be read has only
+    its id.
+    """
     return Rows(headings=("id", "machine", "work", "gain"), rows=tuple(map(_history_row, kept)))
 
 

@@ -1,4 +1,4 @@
-"""The trials of a result as rows: for a frame of pandas, and for CSV."""
+"""The trials of a result as rows: for a pandas frame, and for CSV."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from cputune.text.plain import visible
 
 
 def trial_rows(result: Result) -> list[dict[str, Any]]:
-    """A row for each trial: its plan, knob by knob, its throughput in samples/s, its end.
+    """A row for each trial: its plan by knob, its throughput in samples/s, and how it ended.
 
-    A plan that was compared side by side has the throughput of all its rounds.
+    The throughput of a plan that was compared is that over all rounds.
     """
     rows: list[dict[str, Any]] = []
     for trial in result.trials:
@@ -29,21 +29,19 @@ def trial_rows(result: Result) -> list[dict[str, Any]]:
             "precision": plan.precision,
             "allocator": plan.allocator,
             "openmp": plan.openmp,
-            **plan.settings,
-            "state": trial.state,
-            "reason": trial.reason,
-            "steps": trial.steps,
-            "samples_per_second": None if rate is None else rate.centre,
-            "low": None if rate is None else rate.low,
-            "high": None if rate is None else rate.high,
-            "compared": result.is_compared(plan),
         }
+        row |= plan.settings
+        row |= {"state": trial.state, "reason": trial.reason, "steps": trial.steps}
+        row |= {"samples_per_second": None, "low": None, "high": None}
+        if rate is not None:
+            row |= {"samples_per_second": rate.centre, "low": rate.low, "high": rate.high}
+        row["compared"] = result.is_compared(plan)
         rows.append(row)
     return rows
 
 
 def trials_csv(result: Result) -> str:
-    """The rows as CSV (RFC 4180), with a line of headings; what a trial does not have is empty."""
+    """The rows as CSV (RFC 4180) with headings. Missing values are empty."""
     rows = trial_rows(result)
     names = list(dict.fromkeys(name for row in rows for name in row))
     text = io.StringIO()
@@ -55,8 +53,10 @@ def trials_csv(result: Result) -> str:
 
 
 def _cell(value: object) -> object:
-    """A value of a cell, with a quote before what a spreadsheet would run as a formula."""
+    """A cell's value, with a quote before text that a spreadsheet would run as a formula."""
     if not isinstance(value, str):
         return value
     clean = " ".join(visible(value).split())
-    return f"'{clean}" if clean[:1] in "=+-@" and clean else clean
+    if clean and clean[0] in "=+-@":
+        return f"'{clean}"
+    return clean

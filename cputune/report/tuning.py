@@ -1,4 +1,4 @@
-"""A study for people: progress while it runs, the table at its end."""
+"""A study for a terminal: progress while it runs, the table at its end."""
 
 from __future__ import annotations
 
@@ -28,37 +28,40 @@ if TYPE_CHECKING:
 
 
 def line_of(event: Event) -> str | None:
-    """One line for an event, or None for one that is not worth a line of its own."""
-    hidden = is_in_passing(event) or isinstance(event, StudyEnded)
-    return None if hidden else in_words(event)
+    """The line of an event, or None if it is not worth a line."""
+    if is_in_passing(event) or isinstance(event, StudyEnded):
+        return None
+    return in_words(event)
 
 
 def is_kept(event: Event) -> bool:
-    """Whether its line stays above the live view: what failed, and what warns."""
+    """Whether its line stays above the live view: failures and warnings."""
     if isinstance(event, TrialEnded):
         return event.trial.state == FAILED
     return isinstance(event, StudyStarted) or (isinstance(event, Message) and event.warns)
 
 
 def style_of(event: Event) -> str | None:
-    """The style of an event's line where there is colour; None for no style of its own."""
+    """The colour of an event's line, or None."""
     if isinstance(event, TrialEnded):
         return {FAILED: "red", PRUNED: "dim"}.get(event.trial.state)
-    return "yellow" if isinstance(event, Message) and event.warns else None
+    if isinstance(event, Message) and event.warns:
+        return "yellow"
+    return None
 
 
 _LAST = (COMPLETED, PRUNED, FAILED)
 BEST = "best"
-"""The mark beside the plan that is recommended."""
+"""The mark of the recommended plan."""
 
 TODAY_MARK = "today"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialRow:
-    """A trial for a table: its speed, its plan by a short name, and how it ended.
+    """A trial for a table: its throughput, its plan by a short name, and how it ended.
 
-    ``mark`` is "best" or "today" for these two plans, else empty. ``details`` has all the rest.
+    ``mark`` is "best" or "today" for these two plans, else empty. ``details`` is everything else.
     """
 
     number: int
@@ -71,28 +74,35 @@ class TrialRow:
 
 
 def trial_rows(result: Result) -> tuple[TrialRow, ...]:
-    """The trials, the fastest first, the failed last.
+    """The trials, the fastest first, the failed ones last.
 
-    The throughput of a plan that was compared is the one that was measured side by side. That of a
-    single trial has no interval, which would know nothing of other runs.
+    The throughput of a plan that was compared is that of the comparison. That of a single trial has
+    no interval, because it would not include differences between runs.
     """
 
     def rate(trial: Trial) -> Throughput | None:
-        return result.throughput_of(trial.plan) if trial.state == COMPLETED else None
+        if trial.state != COMPLETED:
+            return None
+        return result.throughput_of(trial.plan)
 
     def place(trial: Trial) -> tuple[int, float]:
-        known = rate(trial)
-        return _LAST.index(trial.state), 0.0 if known is None else -known.centre
+        throughput = rate(trial)
+        if throughput is None:
+            return _LAST.index(trial.state), 0.0
+        return _LAST.index(trial.state), -throughput.centre
 
-    return tuple(
-        _row(result, trial, rate(trial), known=result.is_compared(trial.plan))
-        for trial in sorted(result.trials, key=place)
-    )
+    rows = []
+    for trial in sorted(result.trials, key=place):
+        compared = result.is_compared(trial.plan)
+        rows.append(_row(result, trial, rate(trial), compared=compared))
+    return tuple(rows)
 
 
-def _row(result: Result, trial: Trial, rate: Throughput | None, *, known: bool) -> TrialRow:
+def _row(result: Result, trial: Trial, rate: Throughput | None, *, compared: bool) -> TrialRow:
     mark = _mark(result, trial)
     words, interval = speed(rate, trial.at_most_samples_per_second)
+    if not compared:
+        interval = ""
     details = [f"from {trial.origin}", count_of_steps(trial.steps), trial.plan.describe()]
     if trial.delayed_steps:
         details.append(f"{trial.delayed_steps} delayed by others")
@@ -101,7 +111,7 @@ def _row(result: Result, trial: Trial, rate: Throughput | None, *, known: bool) 
     return TrialRow(
         number=trial.number,
         speed=words,
-        interval=interval if known else "",
+        interval=interval,
         plan=trial.plan.short(),
         ended=mark or _ended(result, trial, rate),
         mark=mark,
@@ -112,24 +122,27 @@ def _row(result: Result, trial: Trial, rate: Throughput | None, *, known: bool) 
 def _mark(result: Result, trial: Trial) -> str:
     if trial.plan == result.best.plan and not result.disturbed:
         return BEST
-    return TODAY_MARK if trial.plan == result.baseline.plan else ""
+    if trial.plan == result.baseline.plan:
+        return TODAY_MARK
+    return ""
 
 
 def _ended(result: Result, trial: Trial, rate: Throughput | None) -> str:
     if trial.state == PRUNED:
-        return "cut short" if trial.cut_short else "stopped: most likely slower"
+        if trial.cut_short:
+            return "cut short"
+        return "stopped: most likely slower"
     if trial.state == FAILED:
         return outcome(trial)
     if rate is None or rate.centre <= result.best.samples_per_second.centre:
         return "measured"
-    # It looks faster than the plan that is recommended.
+    # It looks faster than the recommended plan, which needs an explanation.
     if not result.is_compared(trial.plan):
         return "a single trial, not compared"
     return "not faster side by side"
 
 
 def plans(result: Result) -> Rows:
-    """The trials for a terminal."""
     rows = trial_rows(result)
     return Rows(
         headings=("trial", "samples/s", "95 % interval", "plan", ""),
@@ -141,34 +154,41 @@ def plans(result: Result) -> Rows:
 
 
 def speed(rate: Throughput | None, most: float | None = None) -> tuple[str, str]:
-    """A speed and its interval, for two columns; of a trial without a number what is known."""
-    if rate is None:
-        return ("–" if most is None else f"at most {figure(most)}"), ""
-    return figure(rate.centre), f"{figure(rate.low)}–{figure(rate.high)}"
+    """A throughput and its interval for two columns. Without a rate, what is known of it."""
+    if rate is not None:
+        return figure(rate.centre), f"{figure(rate.low)}–{figure(rate.high)}"
+    if most is None:
+        return "–", ""
+    return f"at most {figure(most)}", ""
 
 
 def said_speed(result: Result, side: Measured) -> tuple[str, str]:
-    """The speed of today's launch or of the best plan; its interval where the two were compared."""
+    """The throughput of the baseline or the best plan, with its interval if the two were
+    compared.
+    """
     words, interval = speed(side.samples_per_second)
-    return words, interval if result.speedup is not None else ""
+    if result.speedup is None:
+        return words, ""
+    return words, interval
 
 
 OF_HOSTS = ("nodes", "interface")
-"""Knobs that are not listed where there is nothing to choose: on one machine."""
+"""Knobs that are not listed if there is nothing to choose, which is so on one machine."""
 
 
 def space_blocks(space: SearchSpace) -> Iterator[Block]:
-    """The space in words: its knobs, and what was left out and why."""
-    several = [
-        (k.name, ", ".join(map(knob_words, k.values))) for k in space.knobs if len(k.values) > 1
-    ]
-    fixed = [
-        f"{k.name}={knob_words(k.values[0])}"
-        for k in space.knobs
-        if len(k.values) == 1 and not (k.name in OF_HOSTS and k.values[0] == TODAY[k.name])
-    ]
+    """The search space: its knobs, and what was left out and why."""
+    rows, fixed = [], []
+    for knob in space.knobs:
+        if len(knob.values) > 1:
+            rows.append((knob.name, ", ".join(map(knob_words, knob.values))))
+        elif len(knob.values) == 1:
+            value = knob.values[0]
+            if knob.name not in OF_HOSTS or value != TODAY[knob.name]:
+                fixed.append(f"{knob.name}={knob_words(value)}")
+    rows.append(("always", ", ".join(fixed) or "nothing"))
     yield Heading(f"{len(space)} plans")
-    yield Labelled(rows=(*several, ("always", ", ".join(fixed) or "nothing")))
+    yield Labelled(rows=tuple(rows))
     if space.left_out:
         yield Heading("Left out")
         yield Lines(tuple(("", f"{out.what}: {out.why}") for out in space.left_out))

@@ -1,7 +1,7 @@
-"""What is shown of a record, as blocks, and how a terminal shows blocks.
+"""Blocks of output, and how a terminal shows them.
 
-A record is put into blocks once; ``print_blocks`` and the page of ``cputune report`` show the same
-ones. Words may come from outside, so each is cleaned where it is written.
+A record is converted to blocks once; ``print_blocks`` and the page of ``cputune report`` show the
+same ones. Text may come from outside, so it is cleaned when it is written.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ STYLES = {
     "advice": "bold cyan",
     "note": "yellow",
 }
-"""The style of a label: of severities, and of other labels that begin a line."""
+"""The style of each label: severities, and other labels at the beginning of a line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """The name of the next block."""
+    """The title of the next block."""
 
     words: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
-    """A table: headings, and cells in words.
+    """A table.
 
-    ``right`` are the headings of columns of numbers, ``spare`` of those that a terminal below 100
-    columns goes without, ``strong`` the numbers of the rows that stand out. ``below`` is a sentence
-    on how it is read.
+    ``right`` are the headings of columns with numbers, ``spare`` those that a terminal below 100
+    columns leaves out, ``strong`` the numbers of emphasized rows. ``below`` is a sentence on how to
+    read it.
     """
 
     headings: tuple[str, ...]
@@ -55,7 +55,7 @@ class Rows:
     below: str = ""
 
     def without_spare(self) -> Rows:
-        """The table without the columns that can be spared."""
+        """The table without its spare columns."""
         kept = [number for number, name in enumerate(self.headings) if name not in self.spare]
         return replace(
             self,
@@ -66,9 +66,9 @@ class Rows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Labelled:
-    """Label and text of each row; those of ``pasted`` are never wrapped.
+    """Rows of label and text. Rows in ``pasted`` are never wrapped.
 
-    ``cut``: each has one line, and ends where the terminal does, if there is one.
+    ``cut``: on a terminal each row is one line, cut at its width.
     """
 
     rows: tuple[tuple[str, str], ...]
@@ -77,7 +77,7 @@ class Labelled:
 
 
 COMMAND = "$"
-"""The label of a line that is a command: it is never wrapped."""
+"""The label of a command line, which is never wrapped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,16 +89,16 @@ class Lines:
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """A row each: a name, a number in words, the length of its bar (0 to 1), and what follows."""
+    """Rows of a name, a number as text, the length of a bar (0 to 1), and more text."""
 
     rows: tuple[tuple[str, str, float, str], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindingRows:
-    """What the doctor finds; ``stories``, by code, are told with it.
+    """Findings of the doctor, with their ``stories`` by code.
 
-    ``brief``: a finding is its title, what it is worth, and its command.
+    ``brief``: of each finding the title, the worth and the command.
     """
 
     found: tuple[Finding, ...]
@@ -109,11 +109,11 @@ class FindingRows:
 Block = Verdict | Heading | Rows | Bars | Labelled | Lines | FindingRows
 
 ROOMY = 100
-"""Columns of a terminal that has room for every column of a table."""
+"""Columns of a terminal with room for all columns of a table."""
 
 
 def print_blocks(blocks: Iterable[Block], console: Console) -> None:
-    """Show blocks in a terminal, with an empty line between them."""
+    """Print blocks with an empty line between them."""
     before: Block | None = None
     for block in blocks:
         if block == Lines(()):
@@ -151,17 +151,22 @@ def _print_verdict(verdict: Verdict, console: Console) -> None:
     from rich.text import Text
 
     means, do, sure = verdict.lines()
-    console.print(Text(visible(means), "bold green" if verdict.good else "bold"))
+    style = "bold"
+    if verdict.good:
+        style = "bold green"
+    console.print(Text(visible(means), style))
     for line in verdict.ladder:
         console.print(Text(f"  {visible(line)}"))
-    console.print(Text(visible(do)), soft_wrap=True)  # a wrapped command cannot be pasted
+    console.print(Text(visible(do)), soft_wrap=True)  # a wrapped command could not be copied
     console.print(Text(visible(sure), "dim"))
 
 
 def _print_rows(rows: Rows, console: Console) -> None:
     from rich.text import Text
 
-    console.print(rich_table(rows if console.width >= ROOMY else rows.without_spare()))
+    if console.width < ROOMY:
+        rows = rows.without_spare()
+    console.print(rich_table(rows))
     if rows.below:
         console.print(Text(visible(rows.below), "dim"))
 
@@ -176,7 +181,7 @@ def _print_labelled(head: Text, label: str, text: str, block: Labelled, console:
             console.print(Text(visible(line)), soft_wrap=True)
     elif block.cut:
         row = Text.assemble(head, visible(text))
-        if console.is_terminal:  # a log has room
+        if console.is_terminal:  # a log has no width
             row.truncate(console.width, overflow="ellipsis")
         console.print(row, soft_wrap=True)
     else:
@@ -189,18 +194,20 @@ def _print_line(label: str, text: str, console: Console) -> None:
     if label == COMMAND:
         console.print(Text(f"  $ {visible(text)}", "cyan"), soft_wrap=True)
         return
-    head = Text(f"{label}: " if label else "- ", STYLES.get(label, ""))
+    head = Text("- ")
+    if label:
+        head = Text(f"{label}: ", STYLES.get(label, ""))
     print_hanging(console, head, Text(visible(text)))
 
 
 def print_hanging(console: Console, label: Text, body: Text) -> None:
-    """Print ``body`` beside ``label``, its further lines indented as far."""
+    """Print ``body`` after ``label``, its further lines indented."""
     from rich.text import Text
 
     blank = Text(" " * len(label))
     for number, line in enumerate(body.wrap(console, max(20, console.width - len(label)))):
         line.rstrip()
-        # Not `label + line`: the sum of two texts has the style of the first throughout.
+        # Not `label + line`: a sum of texts has the style of the first one throughout.
         console.print(Text.assemble(blank if number else label, line), soft_wrap=True)
 
 
@@ -215,20 +222,22 @@ def _print_finding(finding: Finding, console: Console, block: FindingRows) -> No
     head = Text(visible(finding.title), style="bold")
     head.append(f"  [{visible(finding.code)}]", style="not bold dim")
     print_hanging(console, margin, head)
-    lines = [(line, "") for line in finding.evidence.split("\n")]
-    for text, style in (*lines, (finding.remedy, "green"), (finding.worth_words, "")):
+    parts = [(line, "") for line in finding.evidence.split("\n")]
+    parts += [(finding.remedy, "green"), (finding.worth_words, "")]
+    for text, style in parts:
         if text:
             print_hanging(console, blank, Text(visible(text), style))
     for line in (finding.command or "").splitlines():
         console.print(blank + Text(f"$ {visible(line)}", style="cyan"), soft_wrap=True)
-    if (story := block.stories.get(finding.code)) is not None:
-        sources = (f"Source: {url}" for url in source_urls(finding.source))
-        for line in (*story.splitlines(), *sources, f"Docs: {finding.docs}"):
+    story = block.stories.get(finding.code)
+    if story is not None:
+        lines = story.splitlines() + [f"Source: {url}" for url in source_urls(finding.source)]
+        for line in lines + [f"Docs: {finding.docs}"]:
             console.print(Text(f"        {line}".rstrip(), "dim"), soft_wrap=True)
 
 
 def _print_brief(finding: Finding, console: Console, margin: Text) -> None:
-    """Title and worth in one line; then the command, or what to do where there is none."""
+    """Title and worth in one line, then the command, or the remedy if there is no command."""
     from rich.text import Text
 
     head = Text(visible(finding.title), "bold")
@@ -251,56 +260,64 @@ _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
 def bar(length: float, columns: int) -> str:
-    """A bar of so many columns where ``length`` is 1, drawn to an eighth of a column."""
+    """A bar of ``columns`` columns for a ``length`` of 1, drawn in eighths of a column."""
     eighths = round(max(0.0, min(1.0, length)) * columns * 8)
     return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
 
 
 def bar_table(block: Bars, width: int, *, cut: bool = True) -> Table:
-    """The rows of bars; with ``cut`` each is one line of that width, else it folds."""
+    """A table of bars. With ``cut`` each is one line of that width, else it folds."""
     from rich.table import Table
     from rich.text import Text
 
     names = [visible(name) for name, _, _, _ in block.rows]
-    words = max((len(said) for _, said, _, _ in block.rows), default=0)
+    words = max((len(number) for _, number, _, _ in block.rows), default=0)
     tail = max((len(after) for _, _, _, after in block.rows), default=0)
     left = width - min(LONGEST_NAME, max(map(len, names), default=0)) - words - tail - 8
     columns = max(4, min(LONGEST_BAR, left))
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    long: OverflowMethod = "ellipsis" if cut else "fold"
+    long: OverflowMethod = "fold"
+    if cut:
+        long = "ellipsis"
     table.add_column(no_wrap=cut, overflow=long, max_width=LONGEST_NAME)
     table.add_column(no_wrap=True, justify="right")
     table.add_column(no_wrap=True, width=columns)
     table.add_column(no_wrap=cut, overflow=long)
-    for name, (_, said, length, after) in zip(names, block.rows, strict=True):
+    for name, (_, number, length, after) in zip(names, block.rows, strict=True):
         drawn = Text(bar(length, columns), "cyan")
-        table.add_row(Text(name), Text(visible(said)), drawn, Text(visible(after), "dim"))
+        table.add_row(Text(name), Text(visible(number)), drawn, Text(visible(after), "dim"))
     return table
 
 
 def rich_table(table: Rows) -> Table:
-    """A table for a terminal, without lines; headings are bold, and rows that are ``strong``.
+    """A table for a terminal, without lines. Headings and ``strong`` rows are bold.
 
-    What does not fit is broken, never cut.
+    Text that does not fit is wrapped, never cut.
     """
     from rich.table import Table
     from rich.text import Text
 
     shown = Table(box=None, pad_edge=False, header_style="bold")
     for heading in table.headings:
-        right = heading in table.right
-        shown.add_column(heading, justify="right" if right else "left", overflow="fold")
+        if heading in table.right:
+            shown.add_column(heading, justify="right", overflow="fold")
+        else:
+            shown.add_column(heading, justify="left", overflow="fold")
     for number, row in enumerate(table.rows):
-        style = "bold" if number in table.strong else None
+        style = None
+        if number in table.strong:
+            style = "bold"
         shown.add_row(*(Text(visible(cell)) for cell in row), style=style)
     return shown
 
 
 def source_urls(source: str) -> list[str]:
-    """The web addresses of a finding's source; what is neither thread nor URL stays as it is."""
+    """The web addresses of a finding's source. Text that is neither a thread nor a URL is kept."""
     return [_url(part.strip()) for part in source.split(",")]
 
 
 def _url(part: str) -> str:
     thread = re.fullmatch(r"([\w.-]+/[\w.-]+)#(\d+)", part)
-    return f"https://github.com/{thread[1]}/issues/{thread[2]}" if thread else part
+    if thread is None:
+        return part
+    return f"https://github.com/{thread[1]}/issues/{thread[2]}"

@@ -110,7 +110,7 @@ def test_an_unknown_code_is_answered_with_its_neighbours(cputune: Run) -> None:
     for option in ("--explain", "--only", "--ignore"):
         ended = cputune("doctor", option, "quota-thread")
         assert ended.code == 2
-        assert "error: no check is called 'quota-thread'" in ended.err
+        assert "error: there is no check 'quota-thread'" in ended.err
         assert "did you mean quota-threads" in ended.err
 
 

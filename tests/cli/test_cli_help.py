@@ -120,7 +120,7 @@ def said_instead(err: str) -> str:
     command = re.search(r"`(cputune [^`]+)`", hint)
     if command is not None:
         return command[1]
-    if re.search(r"leave --[a-z-]+ away", hint) is not None:
+    if re.search(r"remove --[a-z-]+$", hint) is not None:
         return ""
     option = re.search(r"--[a-z-]+ [^\s,;]+", hint)
     assert option is not None, f"nothing to type: {hint}"

@@ -58,7 +58,7 @@ def test_what_was_found_is_kept_and_nothing_is_left(tmp_path: Path, number: int)
         assert child.stderr is not None
         said = child.stderr.read()
     assert child.returncode == 130
-    assert "the same `cputune tune` command with --resume goes on" in said
+    assert "the same `cputune tune` command with --resume continues it" in said
     assert Result.load(tmp_path / "cputune.json").trials
     assert family
     assert not psutil.wait_procs(family, timeout=20)[1]

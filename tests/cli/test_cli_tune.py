@@ -252,7 +252,9 @@ def test_a_study_that_ended_is_never_in_the_way(
     again = cputune("tune", "--seed", "1")
     assert again.code == 0
     assert Path("cputune.json").read_text() != first
-    kept = re.search(r"cputune\.json held an earlier result: cputune show (\S+)", again.err)
+    kept = re.search(
+        r"cputune\.json had an earlier result, which is now: cputune show (\S+)", again.err
+    )
     assert kept is not None
     assert result_path(kept[1]).read_text() == first
     assert cputune("show", kept[1]).code == 0
@@ -392,7 +394,7 @@ def test_an_interrupt_keeps_the_study_and_says_how_to_go_on(
     runner.script = staticmethod(interrupted)
     ended = cputune("tune", "--force", "--seed", "3")
     assert ended.code == 130
-    assert "hint: the same `cputune tune` command with --resume goes on" in ended.err
+    assert "hint: the same `cputune tune` command with --resume continues it" in ended.err
     found = Result.load(Path("cputune.json"))
     assert 1 <= len(found.trials) < 7
     assert "nothing was confirmed" in " ".join(found.notes)
@@ -416,7 +418,7 @@ def test_an_interrupt_after_the_last_round_loses_nothing_and_says_how_to_go_on_t
     monkeypatch.setattr(moment, stopped)
     ended = cputune("tune", "--seed", "3")
     assert ended.code == 130
-    assert "hint: the same `cputune tune` command with --resume goes on" in ended.err
+    assert "hint: the same `cputune tune` command with --resume continues it" in ended.err
     assert Result.load("cputune.json").confirmation
 
 

@@ -77,7 +77,7 @@ def test_all_formats_share_their_companions(emit: Run) -> None:
 def test_what_is_printed_is_the_main_file(emit: Run) -> None:
     answer = emit("-f", "pytorchjob", "-o", "-")
     assert yaml.safe_load(answer.out)["kind"] == "PyTorchJob"
-    assert "it needs beside it: kustomization.yaml, Dockerfile, " in answer.err
+    assert "it also needs: kustomization.yaml, Dockerfile, " in answer.err
     assert list(Path().iterdir()) == []
 
 
@@ -262,7 +262,7 @@ def test_a_result_of_another_machine(emit: Run) -> None:
     answer = emit("-f", "mpirun")
     assert answer.code == 3
     assert "was measured on another machine: processor Intel(R) Xeon(R) Platinum" in answer.err
-    assert "hint: tune here, or give --other-machine" in answer.err
+    assert "hint: tune on this machine, or use it with --other-machine" in answer.err
     assert not Path("launch").exists()
     answer = emit("-f", "mpirun", "--other-machine")
     assert answer.code == 0
@@ -276,7 +276,7 @@ def test_a_plan_on_cpus_that_are_not_allowed_here(emit: Run) -> None:
     write(content)
     answer = emit("-f", "mpirun")
     assert answer.code == 3
-    assert "uses CPUs 4000-4001, which are not allowed here" in answer.err
+    assert "uses CPUs 4000-4001, which may not be used here" in answer.err
 
 
 def test_no_batch_is_promised_in_a_loop_over_torch_alone(emit: Run) -> None:
@@ -285,14 +285,14 @@ def test_no_batch_is_promised_in_a_loop_over_torch_alone(emit: Run) -> None:
     write({**tuned, "workload": {**tuned["workload"], **seen, "parses_arguments": None}})
     answer = emit("-f", "torchrun", "--batch-per-rank", "4")
     assert answer.code == 2
-    assert "in which no batch can be set" in answer.err
+    assert "so its batch cannot be set" in answer.err
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
         (("-f", "yarn"), 2, "'yarn' is not one of"),
-        ((), 2, "give a format"),
+        ((), 2, "give either --format or --like"),
         (("-f", "mpirun", "--mpi", "lam"), 2, "no MPI is called 'lam'"),
         (("gone.json", "-f", "mpirun"), 3, "cannot read gone.json"),
         (("-f", "mpirun", "--nodes", "2"), 2, "needs their names"),

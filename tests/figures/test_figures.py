@@ -108,7 +108,7 @@ def test_the_limit_of_the_products_is_drawn_where_it_is_known() -> None:
     limited = replace(profile, gflops=500.0, limit_gflops=1000.0)
     result = replace(profiled(), profile=limited, today_profile=None)
     drawn = result.figures.step()
-    assert "the products, at the limit of the cores" in words(drawn)
+    assert "the matmuls, at the limit of the cores" in words(drawn)
     assert drawn is not None
     (line,) = drawn.axes[0].lines
     assert line.get_xdata()[0] == pytest.approx(sum(heights(drawn)) / 2)
@@ -164,7 +164,7 @@ def test_the_steps_of_a_trial_say_which_do_not_count() -> None:
     assert drawn is not None
     crosses = [list(line.get_ydata()) for line in drawn.axes[0].lines if line.get_marker() == "x"]
     assert [5.0] in crosses
-    with pytest.raises(UsageError, match="there is no trial 4"):
+    with pytest.raises(UsageError, match="the result has no trial 4"):
         result.figures.steps(4)
     assert replace(result, trials=(replace(trial, taken=None),)).figures.steps(3) is None
 

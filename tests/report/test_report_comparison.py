@@ -119,8 +119,8 @@ def test_what_differs_is_listed(result: Result) -> None:
         "other allowed CPUs: 0-1, and 0",
         "other batch: 8 samples per step, and 16 samples per step",
         "other script: t.py --epochs 3, and t.py --epochs 4",
-        "other data: not told, and squad",
-        "other torch: not told, and 9.9",
+        "other data: not known, and squad",
+        "other torch: not known, and 9.9",
     )
     assert differences(a, a) == ()
 
@@ -129,7 +129,7 @@ def test_a_machine_that_does_not_name_itself_is_not_taken_for_the_same(result: R
     silent = replace(result, host={"topology": result.host["topology"]})
     for a, b in ((result, silent), (silent, result)):
         assert differences(a, b)[0] == (
-            "nobody knows whether it is the same machine: processor of one is not told"
+            "it is not known whether the machine is the same: one result has no processor"
         )
 
 

@@ -341,13 +341,13 @@ def test_products_that_one_rank_does_not_know_are_not_known() -> None:
     assert found is not None
     assert found.gflops is None
     assert next(profile_lines(replace(tuned(), profile=found))).endswith(
-        "is not known: IPEX tells none"
+        "is not known: IPEX does not report them"
     )
 
 
 def test_it_is_said_in_words_and_percent_and_held_against_the_limit() -> None:
     assert tuple(profile_lines(replace(tuned(), profile=profile()))) == (
-        "matrix products of the best plan: 300 GFLOP/s over the whole step, 38 % of the 800 that "
+        "matmuls of the best plan: 300 GFLOP/s over the whole step, 38 % of the 800 that "
         "its cores reach in bf16",
     )
     assert tuple(profile_lines(replace(tuned(), profile=None))) == ()
@@ -412,7 +412,7 @@ def test_what_the_network_costs_by_host() -> None:
     assert found.reduce_seconds == pytest.approx({"alpha": 0.4, "beta": 0.2})
     said = next(profile_lines(replace(tuned(), profile=found)))
     assert said == (
-        "gradients are on their way for 0.4 s of a step: 0.2 s on the wire, "
+        "sending gradients takes 0.4 s of a step: 0.2 s on the wire; "
         "waiting for the slowest rank: alpha 0.2 s, beta 0 s"
     )
 

@@ -1,8 +1,7 @@
-"""Pictures of a result and of a machine: one function for each, from a record to a figure.
+"""Figures of a result and of a machine, one function each.
 
-The page of ``cputune report``, notebooks and the documentation take their pictures from here;
-``FiguresOf`` has those of one result, as ``result.figures``. Each function returns a
-``matplotlib.figure.Figure`` that nobody else holds.
+The page of ``cputune report``, notebooks and the documentation use them. ``FiguresOf`` has those of
+one result, as ``result.figures``. Each function returns a new ``matplotlib.figure.Figure``.
 """
 
 from cputune.report.figures._comparison import comparison

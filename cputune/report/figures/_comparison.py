@@ -1,4 +1,4 @@
-"""The comparison of the best plan with today's launch, round by round."""
+"""The comparison of the best plan with the baseline, round by round."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Rounds = tuple[float, ...]
-"""Of one block: in each round how many times as fast the best plan was as today's launch."""
+"""The ratio of the best plan to the baseline in each round of a block."""
 
 
 def comparison(result: Result, *, width: float = WIDTH) -> Figure | None:
-    """How many times as fast the best plan ran in each round; None where nothing was compared.
+    """Draw the ratio of each round. None if nothing was compared.
 
-    A point is a round: both took some steps right after each other. The rounds of a block share
-    their processes; a new block starts new ones. The band is the 95 % interval. ``width`` is in
+    A point is a round: both plans ran some steps one after the other. Rounds of a block have the
+    same processes, and a new block starts new ones. The band is the 95 % interval. ``width`` is in
     inches. Raises MissingPackageError.
     """
     blocks = rounds_by_block(result)
@@ -56,8 +56,8 @@ def comparison(result: Result, *, width: float = WIDTH) -> Figure | None:
 
 
 def rounds_by_block(result: Result) -> tuple[Rounds, ...]:
-    """The ratio of each round in which both plans took steps, block by block."""
-    found = []
+    """The ratio of each round in which both plans ran steps, by block."""
+    blocks = []
     by_round: dict[int, list[ConfirmRun]] = {}
     for run in result.confirmation:
         by_round.setdefault(run.round, []).append(run)
@@ -66,18 +66,21 @@ def rounds_by_block(result: Result) -> tuple[Rounds, ...]:
         best = _run_of(runs, result, best=True)
         if today is None or best is None or today.plan == best.plan:
             continue
-        if ratios := _ratios(today, best):
-            found.append(ratios)
-    return tuple(found)
+        ratios = _ratios(today, best)
+        if ratios:
+            blocks.append(ratios)
+    return tuple(blocks)
 
 
 def _run_of(runs: list[ConfirmRun], result: Result, *, best: bool) -> ConfirmRun | None:
-    plan = result.best.plan if best else result.baseline.plan
+    plan = result.baseline.plan
+    if best:
+        plan = result.best.plan
     return next((run for run in runs if run.plan == plan), None)
 
 
 def _ratios(today: ConfirmRun, best: ConfirmRun) -> Rounds:
-    """The ratio of each turn of the one to the turn of the other that had the same place."""
+    """The ratio of each turn to the other plan's turn in the same place."""
     if not today.taken and today.samples_per_second and best.samples_per_second:
         return (best.samples_per_second.centre / today.samples_per_second.centre,)
     pairs = zip(today.taken, best.taken, strict=False)
@@ -86,11 +89,14 @@ def _ratios(today: ConfirmRun, best: ConfirmRun) -> Rounds:
 
 
 def _step_seconds(turn: Turn) -> float | None:
-    """The median of the steps that count: without the first after the pause, and delayed ones."""
-    first = 1 if len(turn.step_seconds) > 1 else 0
-    kept = [
-        seconds
-        for place, seconds in enumerate(turn.step_seconds)
-        if place >= first and place not in turn.delayed
-    ]
-    return median(kept) if kept else None
+    """The median of the steps, without the first after the pause and without delayed ones."""
+    skipped = 0
+    if len(turn.step_seconds) > 1:
+        skipped = 1
+    kept = []
+    for place, seconds in enumerate(turn.step_seconds):
+        if place >= skipped and place not in turn.delayed:
+            kept.append(seconds)
+    if not kept:
+        return None
+    return median(kept)

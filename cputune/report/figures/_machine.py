@@ -1,4 +1,4 @@
-"""A machine: its sockets, NUMA nodes, cores and CPUs, and which rank has which of them."""
+"""A machine: its sockets, NUMA nodes, cores and CPUs, and the CPUs of each rank."""
 
 from __future__ import annotations
 
@@ -21,24 +21,26 @@ Owners = Mapping[int, int]
 """The rank of each logical CPU."""
 
 LEAST_CPU, LARGEST_CPU = 0.2, 0.36
-"""Inches: the box of a CPU. In a smaller one its number could not be read."""
+"""Size of a CPU's box in inches. In a smaller one its number cannot be read."""
 
 WIDEST_NODE = 16
-"""Cores of a NUMA node that stand side by side before another socket has to go below."""
+"""Cores of a NUMA node in a row before the next socket goes below."""
 
 LEAST_WIDTH = 7
-"""Of a frame, in boxes: its name stands in it."""
+"""Width of a frame in boxes, so that its name fits."""
 
 NAME, GAP, MARGIN = 0.9, 0.3, 0.25
-"""In boxes: the height of a name, the space between rows of cores and between frames, the margin
-in a frame."""
+"""In boxes: the height of a name, the space between rows of cores and between frames, the margin in
+a frame.
+"""
 
 NAMED_FROM_INCHES = 0.24
-"""In a box from this size on a number of three digits can be read; in a smaller one only those of
-the first and the last core of a row stand there."""
+"""Size of a box in inches from which a number of three digits can be read. In smaller ones only the
+first and the last core of a row are numbered.
+"""
 
 TITLE_INCHES, LEGEND_INCHES = 0.42, 0.24
-"""Their heights."""
+"""Heights of the title and of a line of the legend."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +52,9 @@ class _Node:
 
 
 def machine(topology: Topology, plan: Plan | None = None, *, width: float = WIDTH) -> Figure:
-    """The CPUs of a machine, core by core; those of each rank of a ``plan`` in one colour.
+    """Draw the CPUs of a machine, core by core, with one colour for each rank of a ``plan``.
 
-    A box is a logical CPU; boxes that touch are one core (its SMT siblings). A frame is a NUMA node
+    A box is a logical CPU. Boxes that touch are one core (its SMT siblings). A frame is a NUMA node
     of a socket. CPUs that may not be used are hatched. ``width`` is in inches. Raises
     MissingPackageError.
     """
@@ -91,19 +93,21 @@ def machine(topology: Topology, plan: Plan | None = None, *, width: float = WIDT
 
 def _sockets(topology: Topology) -> list[list[_Node]]:
     """The NUMA nodes of each socket."""
-    found: dict[tuple[int, int], list[Core]] = {}
+    cores_of: dict[tuple[int, int], list[Core]] = {}
     for core in topology.cores:
-        found.setdefault((core.socket, core.numa_node or 0), []).append(core)
-    several = len({node for _, node in found}) > 1
+        cores_of.setdefault((core.socket, core.numa_node or 0), []).append(core)
+    several = len({node for _, node in cores_of}) > 1
     sockets: dict[int, list[_Node]] = {}
-    for (socket, node), cores in sorted(found.items()):
-        name = f"socket {socket}, NUMA node {node}" if several else f"socket {socket}"
+    for (socket, node), cores in sorted(cores_of.items()):
+        name = f"socket {socket}"
+        if several:
+            name += f", NUMA node {node}"
         sockets.setdefault(socket, []).append(_Node(name, tuple(cores)))
     return list(sockets.values())
 
 
 def _in_a_row(cores: int, most: int) -> int:
-    """How many cores stand side by side: rows of the same length, where that can be."""
+    """The number of cores in a row. Rows have equal lengths if possible."""
     if cores <= most:
         return cores
     for number in range(most, most // 2, -1):
@@ -131,12 +135,14 @@ def _title(topology: Topology, plan: Plan | None) -> str:
     words = f"{count(sockets, 'socket')}, {count(cores, 'core')}"
     if topology.threads_per_core > 1:
         words += f", {len(topology.online)} CPUs"
-    return words if plan is None else f"{words}: {plan.short()}"
+    if plan is None:
+        return words
+    return f"{words}: {plan.short()}"
 
 
 @dataclass(frozen=True, slots=True)
 class _NodeDrawer:
-    """Draws NUMA nodes; all lengths are in boxes, ``size`` is that of a box in inches."""
+    """Draws NUMA nodes. Lengths are in boxes, ``size`` is that of a box in inches."""
 
     axes: Axes
     topology: Topology
@@ -145,7 +151,6 @@ class _NodeDrawer:
     size: float
 
     def draw(self, node: _Node, x: float, y: float, wide: float) -> None:
-        """Draw a frame with its name, and the cores in it."""
         from matplotlib.patches import Rectangle
 
         threads = self.topology.threads_per_core
@@ -165,15 +170,18 @@ class _NodeDrawer:
         from matplotlib.patches import Rectangle
 
         rank = self.owners.get(cpu)
-        fill = GROUND if rank is None else RANKS[rank % len(RANKS)]
-        hatch = None if cpu in self.topology.allowed else "/////"
+        fill, colour, hatch = GROUND, DIM, None
+        if rank is not None:
+            fill = RANKS[rank % len(RANKS)]
+            colour = ink_on(fill)
+        if cpu not in self.topology.allowed:
+            hatch = "/////"
         box = Rectangle(
             (x + 0.06, y), 0.88, 1, facecolor=fill, edgecolor=LINE, hatch=hatch, linewidth=0.8
         )
         self.axes.add_patch(box)
         if not named:
             return
-        colour = DIM if rank is None else ink_on(fill)
         digits = len(str(cpu))
         points = min(8.0, 72 * self.size * 0.85 / (0.65 * digits))
         self.axes.text(
@@ -182,22 +190,26 @@ class _NodeDrawer:
 
 
 MOST_RANKS_NAMED = 3
-"""Of those that share a colour."""
+"""Of the ranks that have the same colour."""
 
 
 def _legend(topology: Topology, plan: Plan | None) -> list[tuple[str, str, str | None]]:
-    """(words, colour, hatch) of each kind of box."""
-    found: list[tuple[str, str, str | None]] = []
-    ranks = 0 if plan is None else len(plan.cpus)
+    """(text, colour, hatch) of each kind of box."""
+    kinds: list[tuple[str, str, str | None]] = []
+    ranks = 0
+    if plan is not None:
+        ranks = len(plan.cpus)
     for first, colour in enumerate(RANKS[:ranks]):
         alike = [str(rank) for rank in range(first, ranks, len(RANKS))]
-        more = ", …" if len(alike) > MOST_RANKS_NAMED else ""
-        found.append((f"rank {', '.join(alike[:MOST_RANKS_NAMED])}{more}", colour, None))
+        name = f"rank {', '.join(alike[:MOST_RANKS_NAMED])}"
+        if len(alike) > MOST_RANKS_NAMED:
+            name += ", …"
+        kinds.append((name, colour, None))
     if plan is not None and set(topology.allowed) - set(_owners(plan)):
-        found.append(("no rank", GROUND, None))
+        kinds.append(("no rank", GROUND, None))
     if set(topology.allowed) != set(topology.online):
-        found.append(("may not be used here", GROUND, "/////"))
-    return found
+        kinds.append(("may not be used here", GROUND, "/////"))
+    return kinds
 
 
 def _columns(width: float) -> int:

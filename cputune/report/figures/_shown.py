@@ -1,4 +1,4 @@
-"""A figure that a notebook shows without pyplot, which would keep every figure alive."""
+"""A figure that notebooks show without pyplot, which would keep every figure in memory."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import io
 from matplotlib.figure import Figure
 
 DOTS_PER_INCH = 110
-"""Of the PNG that a notebook shows."""
+"""Resolution of the PNG in a notebook."""
 
 
 class ShownFigure(Figure):
-    """A figure of matplotlib with what IPython asks of an object that has a picture."""
+    """A matplotlib figure with the method that IPython calls."""
 
     def _repr_png_(self) -> bytes:
         out = io.BytesIO()

@@ -1,4 +1,4 @@
-"""Where the time of a step goes, before and after."""
+"""How the time of a step is spent, before and after."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ Seconds = Mapping[str, float]
 
 
 def step(result: Result, *, width: float = WIDTH) -> Figure | None:
-    """A step of today's launch and of the best plan, stacked by the kind of work; None: not known.
+    """Draw a step of the baseline and of the best plan by kind of work. None if not known.
 
-    Milliseconds of a step at the speed that was measured without the profiler. The dashed line says
-    how long the matrix products would take at the speed that the same cores reach in products
-    alone. ``width`` is in inches. Raises MissingPackageError.
+    The bars are milliseconds of a step at the throughput measured without the profiler. The dashed
+    line is the time of the matmuls if they ran as fast as matmuls alone do on the same cores.
+    ``width`` is in inches. Raises MissingPackageError.
     """
     shown = _profiled(result)
     if not shown:
@@ -69,32 +69,36 @@ def step(result: Result, *, width: float = WIDTH) -> Figure | None:
 
 
 def _profiled(result: Result) -> list[tuple[str, Measured, Profile]]:
-    """(name, launch, profile) of each launch of which it is known where its time goes."""
+    """(name, launch, profile) of each launch that has a profile."""
     today, best = result.baseline, result.best
-    name = "today" if best.plan == today.plan else "best"
-    found = []
-    for called, launch, profile in (
+    name = "best"
+    if best.plan == today.plan:
+        name = "today"
+    profiled = []
+    for launch_name, launch, profile in (
         ("today", today, result.today_profile),
         (name, best, result.profile),
     ):
-        known = profile is not None and profile.plan == launch.plan
-        if profile is not None and known and launch.samples_per_second.centre > 0:
-            found.append((called, launch, profile))
-    return found
+        if profile is None or profile.plan != launch.plan:
+            continue
+        if launch.samples_per_second.centre > 0:
+            profiled.append((launch_name, launch, profile))
+    return profiled
 
 
 def _seconds(profile: Profile, step_seconds: float) -> Seconds:
-    """The seconds of each kind that has a colour; all others are the rest."""
+    """The seconds of each kind of work that has a colour, and of the rest."""
     total = sum(profile.shares.values()) or 1.0
-    found: dict[str, float] = {}
+    kinds: dict[str, float] = {}
     rest = 0.0
     for kind, share in sorted(profile.shares.items(), key=lambda part: -part[1]):
         seconds = step_seconds * share / total
         if kind in WORK and share > 0.01:
-            found[kind] = seconds
+            kinds[kind] = seconds
         else:
             rest += seconds
-    return {**found, THE_REST: rest}
+    kinds[THE_REST] = rest
+    return kinds
 
 
 def _draw_step(
@@ -103,7 +107,9 @@ def _draw_step(
     begin, whole = 0.0, sum(seconds.values())
     for kind in kinds:
         wide = 1000 * seconds.get(kind, 0.0)
-        label = kind if row == 0 else None
+        label = None
+        if row == 0:
+            label = kind
         colour = WORK.get(kind, REST)
         axes.barh(row, wide, left=begin, height=0.62, color=colour, label=label)
         if wide > 1000 * whole * least_share:
@@ -120,12 +126,12 @@ def _draw_step(
 
 
 def _draw_limit(axes: Axes, row: int, profile: Profile, step_seconds: float) -> None:
-    """How long the products would take at the limit of the cores."""
+    """Draw how long the matmuls would take at the limit of the cores."""
     if not profile.gflops or not profile.limit_gflops:
         return
     at = 1000 * step_seconds * profile.gflops / profile.limit_gflops
     axes.plot([at, at], [row - 0.4, row + 0.4], color=INK, linestyle="--", linewidth=1.2)
     axes.annotate(
-        "the products, at the limit of the cores", (at, row - 0.4), xytext=(0, 2),
+        "the matmuls, at the limit of the cores", (at, row - 0.4), xytext=(0, 2),
         textcoords="offset points", ha="left", va="bottom", color=DIM, fontsize=8,
     )  # fmt: skip

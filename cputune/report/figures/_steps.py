@@ -1,4 +1,4 @@
-"""The steps of one trial, one after another."""
+"""The steps of one trial."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 def steps(result: Result, number: int, *, width: float = WIDTH) -> Figure | None:
-    """The seconds of each step of the trial with this number; None where it took no step.
+    """Draw the seconds of each step of a trial. None if it has no steps.
 
-    Grey steps are the warm-up, which does not count. A cross is a step that other processes delayed
-    and that does not count either. ``width`` is in inches. Raises UsageError for no such trial, and
+    Grey steps are the warm-up, and crosses are steps that other processes delayed; neither is
+    counted. ``width`` is in inches. Raises UsageError if there is no such trial, and
     MissingPackageError.
     """
     trial = _numbered(result, number)
@@ -33,7 +33,9 @@ def steps(result: Result, number: int, *, width: float = WIDTH) -> Figure | None
         if place - 1 in late:
             axes.plot(place, seconds, marker="x", markersize=7, color=LOST)
         else:
-            colour = DIM if place <= warm else BEST
+            colour = BEST
+            if place <= warm:
+                colour = DIM
             axes.plot(place, seconds, marker="o", markersize=5, color=colour)
     _draw_legend(axes, warm=warm > 0, late=bool(late))
     axes.set_ylim(0, 1.15 * max(taken.step_seconds))
@@ -60,4 +62,4 @@ def _numbered(result: Result, number: int) -> Trial:
         if trial.number == number:
             return trial
     last = max((trial.number for trial in result.trials), default=0)
-    raise UsageError(f"there is no trial {number}", hint=f"trials are numbered from 0 to {last}")
+    raise UsageError(f"the result has no trial {number}", hint=f"use a number from 0 to {last}")

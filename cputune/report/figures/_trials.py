@@ -1,4 +1,4 @@
-"""The trials of a study in the order in which they were run."""
+"""The trials of a study in the order in which they ran."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from cputune.records.result import COMPLETED, FAILED, WIDTH, Result, Throughput,
 from cputune.report.figures.canvas import BEST, DIM, INK, LOST, OTHER, TODAY, new_figure
 
 MOST_SHOWN, MOST_IN_WORDS = 150, 40
-"""With more trials than that every second one, every third one … is drawn; and of so many at most
-the picture says in words how they ended."""
+"""With more trials only every second, third ... one is drawn. With at most MOST_IN_WORDS the figure
+also names how they ended.
+"""
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,11 +20,11 @@ if TYPE_CHECKING:
 
 
 def trials(result: Result, *, width: float = WIDTH) -> Figure:
-    """What each trial measured, and the best so far as a line.
+    """Draw the throughput of each trial, and the best so far as a line.
 
-    Samples per second over the number of the trial. A point with a whisker is a speed with its 95 %
-    interval; a triangle says that the plan was stopped and is not faster than that; a cross is a
-    trial that failed, with the kind of failure. ``width`` is in inches. Raises MissingPackageError.
+    A point with a whisker is a throughput with its 95 % interval. A triangle is an upper bound for
+    a plan that was stopped early. A cross is a failed trial, with the kind of failure. ``width`` is
+    in inches. Raises MissingPackageError.
     """
     shown = result.trials[:: ceil(len(result.trials) / MOST_SHOWN) or 1]
     title = "The trials, as they were run"
@@ -52,25 +53,32 @@ def trials(result: Result, *, width: float = WIDTH) -> Figure:
 
 
 def _rate(result: Result, trial: Trial) -> Throughput | None:
-    """The throughput of a completed trial's plan, as the table shows it."""
-    return result.throughput_of(trial.plan) if trial.state == COMPLETED else None
+    """The throughput of a completed trial's plan, as in the table."""
+    if trial.state != COMPLETED:
+        return None
+    return result.throughput_of(trial.plan)
 
 
 def _speed(rate: Throughput | None) -> float:
-    """Samples per second that were measured; 0 if none were."""
-    return 0.0 if rate is None else rate.centre
+    if rate is None:
+        return 0.0
+    return rate.centre
 
 
 def _top(result: Result, trial: Trial) -> float:
     rate = _rate(result, trial)
-    known = 0.0 if rate is None else rate.high
-    return max(known, trial.at_most_samples_per_second or 0.0)
+    bounds = [trial.at_most_samples_per_second or 0.0]
+    if rate is not None:
+        bounds.append(rate.high)
+    return max(bounds)
 
 
 def _colour(result: Result, trial: Trial) -> str:
     if trial.plan == result.baseline.plan:
         return TODAY
-    return BEST if trial.plan == result.best.plan else OTHER
+    if trial.plan == result.best.plan:
+        return BEST
+    return OTHER
 
 
 def _draw_speed(axes: Axes, trial: Trial, rate: Throughput, colour: str) -> None:
@@ -96,7 +104,9 @@ def _draw_unmeasured(axes: Axes, trial: Trial, *, in_words: bool) -> None:
         words: str = trial.kind or FAILED
     else:
         axes.plot(trial.number, at, marker="v", markersize=7, markerfacecolor="none", color=DIM)
-        words = "cut short" if trial.cut_short else "stopped"
+        words = "stopped"
+        if trial.cut_short:
+            words = "cut short"
     if not in_words:
         return
     axes.annotate(

@@ -1,4 +1,4 @@
-"""From today's launch to the best plan: what each change adds."""
+"""The steps from the baseline to the best plan, and the gain of each change."""
 
 from __future__ import annotations
 
@@ -23,17 +23,19 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LETTERS_PER_INCH = 4.8
-"""Of the width, for the name of a change, so that there is room for its bar."""
+"""Letters of a change's name per inch of width, so that its bar fits."""
 
 
 def waterfall(result: Result, *, width: float = WIDTH) -> Figure:
-    """The speed of today's launch, what each change makes of it, the speed of the best plan.
+    """Draw the throughput of the baseline, the effect of each change, and that of the best plan.
 
-    Samples per second, from the top down. A whisker is a 95 % interval: of the speed for a launch,
-    of the factor for a change. ``width`` is in inches. Raises MissingPackageError.
+    A whisker is a 95 % interval: of the throughput for a launch, of the ratio for a change.
+    ``width`` is in inches. Raises MissingPackageError.
     """
     changed = result.best.plan != result.baseline.plan
-    worth = result.worth if changed else ()
+    worth: tuple[Worth, ...] = ()
+    if changed:
+        worth = result.worth
     height = 1.0 + 0.42 * (1 + len(worth) + changed)
     figure, axes = new_figure(width, height, "From today to the best plan")
     named_rows(axes, _names(worth, changed, int(LETTERS_PER_INCH * width)))
@@ -44,8 +46,10 @@ def waterfall(result: Result, *, width: float = WIDTH) -> Figure:
     if changed:
         _draw_launch(axes, len(worth) + 1, result.best, BEST)
     axes.set_xlabel("samples per second")
-    words = 1.5 if width > NARROW else 2.1
-    axes.set_xlim(0, words * axes.dataLim.xmax)
+    room = 2.1
+    if width > NARROW:
+        room = 1.5
+    axes.set_xlim(0, room * axes.dataLim.xmax)
     return figure
 
 
@@ -53,7 +57,9 @@ def _names(worth: tuple[Worth, ...], changed: bool, letters: int) -> list[str]:
     names = ["today"]
     for change in worth:
         name = visible(f"{change.knob} {change.value}")
-        names.append(name if len(name) <= letters else f"{name[: letters - 1]}…")
+        if len(name) > letters:
+            name = f"{name[: letters - 1]}…"
+        names.append(name)
     if changed:
         names.append("best")
     return names
@@ -76,7 +82,7 @@ def _draw_launch(axes: Axes, row: int, launch: Measured, colour: str) -> None:
 
 
 def _draw_change(axes: Axes, row: int, before: float, change: Worth) -> float:
-    """Draw what a change adds to a speed, or takes from it, and give the speed after it."""
+    """Draw the effect of a change, and return the throughput after it."""
     gain = change.speedup
     after = before * gain.ratio
     sure = gain.low > 1

@@ -1,8 +1,8 @@
-"""What all pictures share: the library, the sizes, and the colours with their meaning.
+"""Sizes, colours and helpers that all figures share.
 
-A picture is a ``matplotlib.figure.Figure`` that nobody else holds: pyplot, which keeps figures in a
-list of its own, is not used. Colours are those of Okabe and Ito ("Color Universal Design", 2008),
-which people tell apart who see no red and green; what a colour says stands there in words, too.
+Figures are made without pyplot, which keeps all of them in a list. The colours are those of Okabe
+and Ito ("Color Universal Design", 2008), which colour-blind readers can distinguish. What a colour
+means is also written in the figure.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NARROW = 4.5
-"""Up to this width in inches, of a telephone, a picture is drawn with fewer words."""
+"""Width in inches of a figure for a phone, which has fewer words."""
 
 INK, DIM, LINE, GROUND = "#1b1f24", "#57606a", "#d0d7de", "#ffffff"
 TODAY, BEST, OTHER, LOST = "#6e7781", "#0072b2", "#a9b8c6", "#d55e00"
-"""Today's launch; the best plan; another plan; what failed, or was lost."""
+"""The baseline; the best plan; another plan; failed, or slower."""
 
 RANKS = ("#0072b1", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e02", "#f0e442", "#8c959f")
-"""The CPUs of each rank; from the ninth rank on the colours begin again, and the number tells."""
+"""Colour of each rank. From the ninth rank on they repeat, and the number tells the ranks apart."""
 
 WORK = {
     "matrix products": "#0072b3",
@@ -41,8 +41,9 @@ WORK = {
     "waiting for data": "#d55e01",
     "all-reduce": "#332288",
 }
-"""The kinds of work in a step that have a colour of their own. None of these colours, nor of RANKS,
-is one of a role: those are other ones on a dark page."""
+"""Kinds of work that have a colour. No colour of WORK or RANKS is that of a role, because roles
+have other colours on a dark page.
+"""
 
 REST = "#d0d7df"
 
@@ -59,10 +60,10 @@ _ROLES = {
 
 
 def new_figure(width: float, height: float, title: str) -> tuple[Figure, Axes]:
-    """An empty picture with one pair of axes; sizes in inches. Raises MissingPackageError."""
+    """An empty figure with one pair of axes, sizes in inches. Raises MissingPackageError."""
     if find_spec("matplotlib") is None:
         raise MissingPackageError(
-            "pictures need matplotlib, which is not installed",
+            "figures need matplotlib, which is not installed",
             hint="pip install 'cputune[report]'",
         )
     from cputune.report.figures._shown import ShownFigure
@@ -89,18 +90,22 @@ def new_figure(width: float, height: float, title: str) -> tuple[Figure, Axes]:
 
 
 def ink_on(colour: str) -> str:
-    """Black or white, whichever can be read better on a colour (WCAG 2.2, relative luminance)."""
+    """Black or white, whichever has more contrast on a colour (WCAG 2.2, relative luminance)."""
     channels = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
-    linear = [
-        value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4
-        for value in channels
-    ]
+    linear = []
+    for value in channels:
+        if value <= 0.04045:
+            linear.append(value / 12.92)
+        else:
+            linear.append(((value + 0.055) / 1.055) ** 2.4)
     luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-    return "#000000" if luminance > 0.179 else "#fffffe"
+    if luminance > 0.179:
+        return "#000000"
+    return "#fffffe"
 
 
 def named_rows(axes: Axes, names: Sequence[str]) -> None:
-    """Give a row to each name, the first on top."""
+    """Make a row for each name, the first on top."""
     axes.set_yticks(range(len(names)), names, color=INK, fontsize=9)
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.tick_params(axis="y", length=0)
@@ -108,17 +113,16 @@ def named_rows(axes: Axes, names: Sequence[str]) -> None:
 
 
 def svg(figure: Figure, name: str) -> str:
-    """The picture as SVG that can stand in a page: text as text, its colours as the page's.
+    """The figure as SVG for a page: text stays text, and colours can be set by the page.
 
-    ``name`` is put before every id in it, so that several pictures can stand in one page. A colour
-    that has a meaning becomes a variable of the page (``--ink``, ``--best``); where the page does
-    not set it, it is the colour itself.
+    ``name`` prefixes each id, so that a page can have several figures. A colour with a meaning
+    becomes a variable of the page (``--ink``, ``--best``), with the colour itself as the default.
     """
     import matplotlib
     from matplotlib.text import Text
 
     for written in figure.findobj(Text):
-        written.set_parse_math(False)  # a name may hold a dollar
+        written.set_parse_math(False)  # a name may contain a dollar sign
     out = io.StringIO()
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):
         figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
@@ -134,6 +138,6 @@ def svg(figure: Figure, name: str) -> str:
 
 
 def alone(picture: str) -> str:
-    """An SVG that stands for itself, as a file: on white paper, its colours as they are drawn."""
+    """An SVG for a file of its own: white background, and colours without variables."""
     drawn = re.sub(r"var\(--\w+, (#\w+)\)", r"\1", picture)
     return re.sub("<svg ", f'<svg style="background:{GROUND}" ', drawn, count=1)
