@@ -218,7 +218,6 @@ def command(ctx: click.Context, /, **options: Any) -> None:
 
 
 def _refuse_what_excludes(options: Mapping[str, Any]) -> None:
-    """Raise UsageError for options that cannot be combined."""
     if options["print_fix"] and options["check_file"] is None:
         raise UsageError("--print-fix needs a file", hint="--check-file FILE --print-fix")
     for option, others in _EXCLUDES.items():
@@ -229,7 +228,6 @@ def _refuse_what_excludes(options: Mapping[str, Any]) -> None:
 
 
 def _chosen(options: Mapping[str, Any]) -> Callable[[Finding | Check], bool]:
-    """Return the filter of ``--only`` and ``--ignore``. Raises UsageError."""
     only = ignore = frozenset[str]()
     if options["only"] or options["ignore"]:
         codes = tuple(check.code for check in all_checks())
@@ -282,7 +280,6 @@ def _picture(host: Host) -> str:
 
 
 def _words(options: tuple[str, ...], choices: tuple[str, ...]) -> frozenset[str]:
-    """The words of options that may be repeated and may contain commas."""
     words = set()
     for option in options:
         for word in option.split(","):
@@ -298,7 +295,6 @@ def _typed(name: str) -> str:
 
 
 def _look_at(host: Host, launch: Launch | None, options: Mapping[str, Any]) -> Diagnosis:
-    """Examine a machine and a launch on it, or what the options name instead."""
     facts = probe(host)
     if any(options[name] is not None for name in ("stack", "check_file", "symptom")):
         return _look_at_words(facts, host, options)
@@ -318,7 +314,6 @@ def _look_at(host: Host, launch: Launch | None, options: Mapping[str, Any]) -> D
 
 
 def _look_at_words(facts: HostFacts, host: Host, options: Mapping[str, Any]) -> Diagnosis:
-    """Examine a file, named versions, or an error text."""
     from cputune.doctor.checkfile import check_file, mended
     from cputune.doctor.named_stack import judge_stack, stack_facts
     from cputune.doctor.symptoms import judge_symptom
@@ -342,7 +337,6 @@ def _look_at_words(facts: HostFacts, host: Host, options: Mapping[str, Any]) -> 
 
 
 def _read(file: str) -> str:
-    """Read a file to check. Raises CannotError."""
     try:
         return read_document(file)
     except OSError as error:
@@ -404,7 +398,6 @@ def _markdown(shown: Iterable[Block], host: Host) -> str:
 
 
 def _examined(diagnosis: Diagnosis | HostsDiagnosis, asked: Mapping[str, Any]) -> Examined:
-    """What was examined, in the words of a command line."""
     from cputune.report.next_step import Examined
 
     options: list[str] = []
@@ -437,7 +430,7 @@ def _explained(code: str) -> str:
 
 
 def _known(word: str, words: tuple[str, ...]) -> str:
-    """Return the word. Raises UsageError if it is not in the list."""
+    """The word. Raises UsageError if it is not in the list."""
     if word not in words:
         near = difflib.get_close_matches(word, words, n=1)
         hint = "`cputune doctor --explain` lists the codes"

@@ -157,7 +157,6 @@ def command(ctx: click.Context, /, **options: Any) -> None:
 
 
 def _patch(path: str, format: str | None) -> dict[str, Any]:
-    """The fields of a YAML file. Raises CputuneError."""
     if format not in ("pytorchjob", "trainjob", "all"):
         raise UsageError(
             "--patch needs a Kubernetes job", hint="--format pytorchjob, or --format trainjob"
@@ -185,7 +184,6 @@ class OwnLaunch:
 
 
 def _own_launch(path: str) -> OwnLaunch:
-    """Read the file, or stdin (``-``). Raises CputuneError."""
     try:
         if path == "-":
             text = sys.stdin.read()
@@ -204,7 +202,6 @@ def _own_launch(path: str) -> OwnLaunch:
 def _like(
     own: OwnLaunch, result: Result | None, asked: Emission, output: str | None, *, force: bool
 ) -> None:
-    """Print the diff to the user's file, or write the changed file to ``output``."""
     done = like(own.text, own.path, result, asked)
     for note in done.notes:
         say(note)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _verbosity = 0
 _json = False
 _handlers: list[logging.Handler] = []
+"""State of the output: its level, whether it is JSON, the handlers that were added to the log."""
 
 
 def verbosity() -> int:

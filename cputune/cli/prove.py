@@ -104,7 +104,6 @@ def command(
 
 
 def _telling(answers: Sequence[Deviation]) -> list[Deviation]:
-    """The most informative answer of each question: a reason, or the largest deviation."""
     found: dict[str, Deviation] = {}
     for answer in answers:
         known = found.setdefault(answer.question, answer)

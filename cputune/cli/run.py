@@ -163,7 +163,6 @@ def _known(workload: Workload, facts: HostFacts) -> str | None:
 
 
 def _is_of(path: Path, workload: Workload, facts: HostFacts) -> bool:
-    """Whether a result is of this command and this machine, and was not disturbed."""
     from cputune.records.result import Result
     from cputune.records.words import machine_difference, missing_cpus
 
@@ -203,7 +202,6 @@ def _chosen(found: Result | None, which: str, facts: HostFacts, workload: Worklo
 
 
 def _how(found: Result | None, plan: Plan, workload: Workload, facts: HostFacts) -> str:
-    """Describe whether the plan was measured, for this training and on this machine."""
     from cputune.emitters.job import versions_of
     from cputune.emitters.trained import digests
     from cputune.host import LiveHost

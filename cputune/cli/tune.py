@@ -163,7 +163,6 @@ def command(ctx: click.Context, /, script: tuple[str, ...], **typed: Any) -> Non
 
 
 def _say_limit(options: TuneOptions) -> float:
-    """Print the time limit, and return it in seconds."""
     most = options.max_time_seconds or DEFAULT_LIMIT_SECONDS
     if most < math.inf:
         tell(f"this takes at most {exactly(most)} (--max-time)")
@@ -198,7 +197,6 @@ def _typed_command(ctx: click.Context, job: Workload) -> tuple[str, ...]:
 
 
 def _job_of(script: tuple[str, ...], typed: Mapping[str, Any]) -> Workload:
-    """The workload to tune. Raises UsageError."""
     if script and typed["recipe"] is not None:
         raise UsageError("give a recipe or a script, not both", hint="cputune tune -- train.py")
     batch = typed["batch_per_rank"], typed["global_batch_size"]
@@ -212,7 +210,6 @@ def _job_of(script: tuple[str, ...], typed: Mapping[str, Any]) -> Workload:
 
 
 def _named_hosts(typed: Mapping[str, Any]) -> tuple[tuple[Node, ...], Reach] | None:
-    """The hosts of the options, and how they are reached. Raises UsageError."""
     root = typed["root"]
     if root is not None and not typed["dry_run"]:
         raise UsageError(
@@ -225,7 +222,6 @@ def _named_hosts(typed: Mapping[str, Any]) -> tuple[tuple[Node, ...], Reach] | N
 
 
 def _save_what_was_found(found: Result, destination: Path | None, *, history: bool) -> None:
-    """Store the result of an interrupted study, and say where it is."""
     saved = _saved(found, destination, history=history)
     if saved.failure is not None:
         tell(f"warning: {saved.failure}; {saved.failure.hint}")
@@ -354,7 +350,6 @@ def _require_packages(job: Workload) -> None:
 
 
 def _show_space(space: SearchSpace, *, as_json: bool) -> None:
-    """Print the plans that would be tried, and what was left out and why."""
     from cputune.report.tuning import space_blocks
     from cputune.report.writing import print_blocks
 

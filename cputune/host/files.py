@@ -173,7 +173,6 @@ def write_somewhere(name: str, text: str) -> Path | None:
 
 
 def _remove_left(path: Path) -> None:
-    """Remove temporary files of this path that killed writers left."""
     for left in path.parent.glob(f".{glob.escape(path.name)}.????????"):
         with contextlib.suppress(OSError):
             status = left.lstat()

@@ -122,7 +122,6 @@ def measuring_lock(
 
 
 def _is_bound(holder: socket.socket) -> bool:
-    """Bind the socket. Returns False if another process has bound it."""
     try:
         holder.bind(MEASURING)
     except OSError as error:

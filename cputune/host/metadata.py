@@ -139,7 +139,6 @@ def _is_judged(name: str, requirement: str) -> bool:
 
 
 def _conda_packages(shelf: Shelf, prefix: str | None) -> list[Package]:
-    """Packages of the conda environment, from ``conda-meta/NAME-VERSION-BUILD.json``."""
     if not prefix:
         return []
     packages = []

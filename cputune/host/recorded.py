@@ -208,7 +208,6 @@ class RecordedHost(Host):
 
 
 def _cpus(text: str | None) -> tuple[int, ...]:
-    """Parse a kernel list. Empty if it is not valid."""
     try:
         return cpulist.parse(text or "")
     except ValueError:

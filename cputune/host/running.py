@@ -135,7 +135,6 @@ Seen = tuple[str, str, int]
 
 
 def _ticks(host: Host, pid: int) -> dict[int, Seen]:
-    """The sample of each thread, by its number."""
     samples = {}
     for name in _names(host, f"/proc/{pid}/task"):
         head, _, rest = _text(host, f"/proc/{pid}/task/{name}/stat").rpartition(")")

@@ -195,7 +195,6 @@ def _listed(paths: str) -> list[str]:
 
 
 def _cache(variables: Mapping[str, str]) -> str:
-    """The cache folder of Hugging Face."""
     home = variables.get("HOME") or os.path.expanduser("~")
     cache = variables.get("XDG_CACHE_HOME") or os.path.join(home, ".cache")
     return variables.get("HF_HOME") or os.path.join(cache, "huggingface")
@@ -266,7 +265,6 @@ def _shadows(put_first: Sequence[tuple[str, str]], site: Sequence[str]) -> Itera
 
 
 def _ports(typed: str, variables: Mapping[str, str]) -> list[int]:
-    """The port of the launch, or else that of this shell."""
     text = (typed or variables.get("MASTER_PORT", "")).strip()
     if not text.isascii() or not text.isdigit() or len(text) > 5:
         return []

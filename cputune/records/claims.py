@@ -48,7 +48,7 @@ class Interval(Protocol):
 
 
 def outcome_of(ratio: Interval | None) -> Outcome:
-    """Return the outcome of a comparison. Every statement about speed is based on it.
+    """The outcome of a comparison. Every statement about speed is based on it.
 
     ``faster`` and ``slower``: the whole interval is on one side of 1. ``equivalent``: the interval
     includes 1, or ends just below it, and is within ``EQUIVALENCE_MARGIN`` of 1.
@@ -166,7 +166,7 @@ def host_difference(
     *,
     names: tuple[str, str] = ("there", "here"),
 ) -> str | None:
-    """Return the first compared fact in which two machines differ, or None.
+    """The first compared fact in which two machines differ, or None.
 
     ``names`` are the words for the two machines.
     """
@@ -178,7 +178,7 @@ def host_difference(
 
 
 def unknown_facts(host: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the names of the compared facts that a host document does not have."""
+    """The names of the compared facts that a host document does not have."""
     return tuple(words for group, key, words in _COMPARED if section(host, group).get(key) is None)
 
 
@@ -309,7 +309,6 @@ class Claim:
 
 
 def _release(version: str) -> str:
-    """Return a version without its build: 2.13.0 for 2.13.0+cpu."""
     return version.partition("+")[0]
 
 

@@ -83,7 +83,7 @@ def save(result: Result, destination: Path | None, *, history: bool, now: str) -
 
 
 def history_folder() -> Path | None:
-    """Return the folder of the history. None if the user has no home folder."""
+    """The folder of the history. None if the user has no home folder."""
     state = user_folder("state")
     if state is None:
         return None
@@ -113,7 +113,7 @@ def keep(result: Result, *, now: str) -> str | None:
 
 
 def kept_ids() -> tuple[str, ...]:
-    """Return the ids of the history, the newest first. Files with other names are ignored."""
+    """The ids of the history, the newest first. Files with other names are ignored."""
     folder = history_folder()
     if folder is None:
         return ()
@@ -132,7 +132,7 @@ def kept_results() -> tuple[Kept, ...]:
 
 
 def peak_bytes_before(argv: Sequence[str], ranks: int) -> int | None:
-    """Return the peak memory of a rank, in bytes, from the last time this command was tuned.
+    """The peak memory of a rank, in bytes, from the last time this command was tuned.
 
     ``argv`` is the script and its arguments. A trial with the same number of ranks is preferred to
     the first trial. None if the history has no such result, or no measurement of it.
@@ -154,7 +154,7 @@ def peak_bytes_before(argv: Sequence[str], ranks: int) -> int | None:
 
 
 def result_path(word: str) -> Path:
-    """Return the file of a result: a path, an id of the history or its beginning, or ``last``.
+    """The file of a result: a path, an id of the history or its beginning, or ``last``.
 
     Raises UsageError if an id matches no result, or several.
     """

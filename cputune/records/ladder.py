@@ -69,7 +69,7 @@ def checked(workload: Workload) -> str:
 
 
 def keeping(result: Result, keep: str | None) -> Result:
-    """Return the result with the best plan that changes no more in the training than ``keep``.
+    """The result with the best plan that changes no more in the training than ``keep``.
 
     The ratio is then that of this plan. It is None if the plan was compared in a single block.
     """

@@ -205,7 +205,7 @@ processes of both plans, because one block cannot show how much processes of one
 
 
 def pairs_of(runs: Sequence[ConfirmRun], baseline: Plan, rival: Plan) -> int:
-    """Return the number of pairs of two plans in a confirmation, or 0 if they do not allow a ratio.
+    """The number of pairs of two plans in a confirmation, or 0 if they do not allow a ratio.
 
     They do not if there are fewer than ``LEAST_BLOCKS`` blocks. A later block counts only if its
     processes were started for it.
@@ -405,7 +405,7 @@ class Result:
         )
 
     def throughput_of(self, plan: Plan) -> Throughput | None:
-        """Return the throughput to show for a plan. None if it has no measurement.
+        """The throughput to show for a plan. None if it has no measurement.
 
         For a plan in the comparison it is that over all rounds, for another plan that of its trial.
         """
@@ -416,7 +416,7 @@ class Result:
         return next((t.samples_per_second for t in trials), None)
 
     def is_compared(self, plan: Plan) -> bool:
-        """Return whether a plan was part of the side-by-side comparison."""
+        """Whether a plan was part of the side-by-side comparison."""
         return self.speedup is not None and any(m.plan == plan for m in self.compared)
 
     @classmethod
@@ -451,7 +451,7 @@ class Result:
         write_atomically(destination, text, force=force, mode=mode)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the document, the schema first."""
+        """The document, the schema first."""
         document: dict[str, Any] = {"schema": f"{SCHEMA_NAME}/{SCHEMA_VERSION}"} | plain(self)
         if self.speedup is not None:
             document["speedup"]["significant"] = self.speedup.significant
@@ -465,7 +465,7 @@ class Result:
     def time_to_end(
         self, before: Measured | None = None, ratio: float | None = None
     ) -> TimeToEnd | None:
-        """Return the seconds of the whole training. None if its length or the ratio is not known.
+        """The seconds of the whole training. None if its length or the ratio is not known.
 
         Only steps count. ``before`` replaces the baseline, and ``ratio`` the measured ratio.
         """
@@ -493,7 +493,7 @@ class Result:
         return self._drawn().figures(self)
 
     def to_frame(self) -> DataFrame:
-        """Return the trials as a pandas frame, one row each. Raises MissingPackageError."""
+        """The trials as a pandas frame, one row each. Raises MissingPackageError."""
         return self._drawn().frame(self)
 
     def _repr_html_(self) -> str:

@@ -115,7 +115,7 @@ class RehearsingRunner(Runner, Protocol):
     """A runner that can run a whole script with a plan, shortened to a few steps."""
 
     def rehearse(self, plan: Plan, seconds: float) -> RehearsalEnd | None:
-        """Return how the whole script ends with a plan of another number of ranks.
+        """How the whole script ends with a plan of another number of ranks.
 
         It takes at most ``seconds``. None: there is nothing to rehearse.
         """

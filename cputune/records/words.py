@@ -75,7 +75,7 @@ YOURS = "your current launch"
 
 
 def verdict_of(result: Result, do: str, context: ClaimContext | None = None) -> Verdict:
-    """Return the verdict: the outcome, the ratio with its interval, and what to do.
+    """The verdict: the outcome, the ratio with its interval, and what to do.
 
     ``do`` is the command that uses the best plan. If the ``context`` differs from that of the
     measurement, no ratio is given for it.
@@ -129,7 +129,6 @@ def why_undecided(result: Result, ratio: Speedup) -> str:
 
 
 def _elsewhere(result: Result, claim: InContext) -> Verdict:
-    """The verdict in another context than that of the measurement."""
     speedup = result.speedup
     means = f"Measured {claim.measured}"
     sure = "nothing was measured here"
@@ -268,7 +267,7 @@ def slower_by(text: str) -> float:
 
 
 def slower_beyond(ratio: Interval | None, share: float) -> bool:
-    """Return whether the whole interval is below 1 by more than this share.
+    """Whether the whole interval is below 1 by more than this share.
 
     So a noisy machine does not fail a build, and a real loss does once the interval is narrow.
     """

@@ -70,7 +70,7 @@ def remember(files: dict[Path, str]) -> None:
 
 
 def _remembered() -> dict[str, str]:
-    """Return the digest of each file by its absolute path, in the order of writing."""
+    """The digest of each file by its absolute path, in the order of writing."""
     state = user_folder("state")
     if state is None:
         return {}

@@ -149,12 +149,10 @@ LONGER = "10m"
 
 
 def _longer(shown: ComparisonToShow) -> str:
-    """The command that compares for a longer time."""
     return shlex.join(["cputune", "compare", "--max-time", LONGER, *_files(shown)])
 
 
 def _files(shown: ComparisonToShow) -> list[str]:
-    """The names of the results, as the user gave them."""
     if shown.after is None:
         return [shown.first]
     return [shown.first, shown.second]

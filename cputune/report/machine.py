@@ -121,7 +121,6 @@ def _joined(*pairs: tuple[str, object]) -> str:
 
 
 def _nodes(facts: HostFacts) -> str:
-    """The CPUs and the memory of each node, if there are several."""
     nodes = facts.topology.numa_nodes
     if len(nodes) < 2:
         return ""
@@ -301,7 +300,6 @@ def _json(value: object) -> JSON:
 
 
 def _launcher(launcher: Launcher) -> dict[str, JSON]:
-    """An MPI launcher with its dialect and version, which other launchers do not have."""
     shown = _record(launcher)
     if launcher.name not in MPI_PROGRAMS:
         del shown["dialect"], shown["version"]

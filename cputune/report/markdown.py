@@ -114,7 +114,6 @@ def _plain(text: str) -> str:
 
 
 def _code(text: str) -> str:
-    """A command as code. It may contain backticks."""
     clean = " ".join(visible(text).split())
     longest = max((len(run) for run in re.findall("`+", clean)), default=0)
     fence = "`" * (longest + 1)

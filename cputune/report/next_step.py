@@ -135,7 +135,6 @@ def _explain(code: str) -> str:
 
 
 def _install(stack: str, facts: HostFacts) -> str:
-    """The pip command for named versions. Python is not part of it."""
     from cputune.doctor.named_stack import stack_facts
     from cputune.stack import versions_of
     from cputune.stack.version_changes import ORDER, VersionChange

@@ -111,7 +111,6 @@ def html_of(result: Result) -> str:
 
 
 def _shown(result: Result) -> ResultToShow:
-    """The result on the machine of the notebook."""
     try:
         facts = probe()
     except CputuneError:

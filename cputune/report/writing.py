@@ -237,7 +237,6 @@ def _print_finding(finding: Finding, console: Console, block: FindingRows) -> No
 
 
 def _print_brief(finding: Finding, console: Console, margin: Text) -> None:
-    """Title and worth in one line, then the command, or the remedy if there is no command."""
     from rich.text import Text
 
     head = Text(visible(finding.title), "bold")

@@ -112,7 +112,6 @@ def trainer_calls(v: Versions) -> str | None:
 
 
 def _beside_accelerate(v: Versions, behaviour: str) -> str | None:
-    """What happens with the releases of accelerate that a row of transformers names."""
     if v.transformers is None or v.accelerate is None:
         return None
     row = load().transformers.does(behaviour, v.transformers)

@@ -189,7 +189,6 @@ def _places_of(package: str, called: str) -> list[str]:
 
 
 def _in_any(package: str, kind: Kind, places: Iterable[str], name: str) -> Presence | None:
-    """The releases in which a name is in any of these places."""
     total: Presence | None = None
     for place in places:
         presence = _presence(package, kind, place, name)
@@ -355,7 +354,6 @@ def _inherited(package: str, full: str) -> Iterator[str]:
 
 @cache
 def _classes(package: str) -> dict[str, tuple[str, ...]]:
-    """The places of a class, by its name."""
     classes: dict[str, tuple[str, ...]] = {}
     for place in _member(f"{package}/bases") | _member(f"{package}/arguments"):
         short = place.rpartition(":")[2]

@@ -106,7 +106,6 @@ def _requirements(
 
 
 def _is_downgrade(installed: Package | None, specifiers: SpecifierSet) -> bool:
-    """Whether every release within the specifiers is older than the installed one."""
     version = None
     if installed is not None:
         version = parse(installed.version)

@@ -368,7 +368,6 @@ def _ccl(v: Versions, word: Word) -> Word:
 
 
 def _of_accelerate(v: Versions) -> Iterator[Word]:
-    """The keys of its YAML, and variables."""
     library, version = load().accelerate, v.accelerate
     if version is None:
         return

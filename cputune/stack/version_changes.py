@@ -352,7 +352,6 @@ def _of_era(era: str, name: str, at: Versions) -> Iterator[Version | None]:
 
 
 def _is_of(era: str, name: str, at: Versions) -> bool:
-    """Whether a package, if installed, can be part of a stack of this era."""
     version = at.get(name)
     return version is None or _belongs(era, name, version)
 

@@ -173,7 +173,7 @@ def begins_something(text: str) -> bool:
 
 
 def signal_of(text: str) -> str:
-    """Return the name of the signal that a line reports, or an empty string."""
+    """The name of the signal that a line reports, or an empty string."""
     text = text.strip()
     for pattern in _SIGNALS:
         match = pattern.fullmatch(text)

@@ -190,7 +190,6 @@ def _kinds(match: re.Match[str]) -> str:
 
 
 def _unknown_key(document: Any, kept: Any, place: str = "") -> str | None:
-    """Return the first key of a document that its record has no field for."""
     nested: list[tuple[str, Any, Any]] = []
     if isinstance(document, dict) and isinstance(kept, dict):
         for key, value in document.items():

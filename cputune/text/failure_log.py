@@ -141,7 +141,7 @@ class FailureLog:
 
 
 def package_of(path: str) -> str:
-    """Return the import name of the package that a file belongs to.
+    """The import name of the package that a file belongs to.
 
     It is "python" for the standard library, and empty for files outside of an installation and for
     pseudo files such as ``<string>``.
@@ -257,7 +257,6 @@ class _Stream:
         return True
 
     def raise_alone(self, line: Line) -> bool:
-        """Record an exception of which the log has no traceback."""
         alone = _ALONE.fullmatch(line.text.strip())
         if alone is None or not line.text.strip() or line.text[0] in " \t":
             return False
@@ -384,7 +383,7 @@ _FOLLOWS = re.compile(
 
 
 def follows(failure: Failure) -> bool:
-    """Return whether this failure only reports another one."""
+    """Whether this failure only reports another one."""
     return failure.kind == "launcher" or bool(_FOLLOWS.search(failure.whole))
 
 

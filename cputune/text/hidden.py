@@ -106,14 +106,14 @@ _EXTRA = re.compile(r"(?:^|\s)-p\s*(?!\d{1,5}(?:\s|$))\S+")
 
 
 def looks_secret(text: str) -> bool:
-    """Return whether a text contains something that has the shape of a secret."""
+    """Whether a text contains something that has the shape of a secret."""
     if _SHAPES.search(text) or any(map(_is_key, _BASE64.finditer(text))):
         return True
     return any(says_secret(match["name"]) for match in _SAID_ARGUMENT.finditer(text))
 
 
 def _is_key(match: re.Match[str]) -> bool:
-    """Return whether a base64 run is a key. A path has more slashes, a digest has only one case."""
+    """Whether a base64 run is a key. A path has more slashes, a digest has only one case."""
     return _is_mixed(match[0]) and match[0].count("/") * 16 <= len(match[0])
 
 
@@ -122,7 +122,7 @@ def _is_mixed(run: str) -> bool:
 
 
 def looks_random(text: str) -> bool:
-    """Return whether a text contains a long run of letters and digits, as keys do.
+    """Whether a text contains a long run of letters and digits, as keys do.
 
     Paths and CPU masks (hex digits after ``0x``) are exempt.
     """
@@ -138,7 +138,7 @@ def _is_hex(run: str) -> bool:
 
 
 def _is_shuffled(run: str) -> bool:
-    """Return whether kinds of characters alternate more often than in a name.
+    """Whether kinds of characters alternate more often than in a name.
 
     Of 62 letters and digits drawn at random, 0.62 of the neighbours are of different kinds; in
     ``Qwen2VL7BInstruct`` 0.38.
@@ -156,7 +156,7 @@ def _words(name: str) -> list[str]:
 
 
 def says_secret(name: str) -> bool:
-    """Return whether an argument's name marks its value as a secret: ``hub-token``."""
+    """Whether an argument's name marks its value as a secret: ``hub-token``."""
     words = _words(name)[-4:]
     if words[-1:] == ["pass"]:
         return _COUNTED.isdisjoint(words[-2:-1])
@@ -164,7 +164,7 @@ def says_secret(name: str) -> bool:
 
 
 def _looks_like_a_password(value: str) -> bool:
-    """Return whether a word behind ``-p`` is neither a number, a path, a name nor a precision."""
+    """Whether a word behind ``-p`` is neither a number, a path, a name nor a precision."""
     if len(value) < 6 or "/" in value or re.fullmatch(r"[\d.,:e+-]+", value):
         return False
     if re.search(r"[!@#$%^&*~]", value):
@@ -174,7 +174,7 @@ def _looks_like_a_password(value: str) -> bool:
 
 
 def _is_secret_by_short_name(name: str, value: str) -> bool:
-    """Return whether a value is one under a name that also means something else: p, pat, pin."""
+    """Whether a value is one under a name that also means something else: p, pat, pin."""
     match name:
         case "p":
             return _looks_like_a_password(value)
@@ -188,7 +188,7 @@ def _is_secret_by_short_name(name: str, value: str) -> bool:
 
 
 def variable_says_secret(name: str) -> bool:
-    """Return whether a variable's name marks its value as a secret: ``SLACK_TOKEN``."""
+    """Whether a variable's name marks its value as a secret: ``SLACK_TOKEN``."""
     words = "_".join(_words(name)[-8:])[-64:]
     return name not in _FOLDERS and bool(_VARIABLE.fullmatch(words))
 
@@ -226,7 +226,7 @@ def is_secret_variable(name: str, value: str) -> bool:
 
 
 def without_secrets(text: str, variables: Mapping[str, str]) -> str:
-    """Return the output of a script without secrets.
+    """The output of a script without secrets.
 
     Hides what has the shape of a secret, and the values of variables that must not be shown, both
     as they are and as a traceback quotes them.
@@ -313,12 +313,11 @@ def hide_arguments(
 
 
 def _is_holder(name: str, value: str) -> bool:
-    """Return whether a variable may be the source of a secret: ``--hub_token "$HF_TOKEN"``."""
+    """Whether a variable may be the source of a secret: ``--hub_token "$HF_TOKEN"``."""
     return len(value) > 5 and bool(re.fullmatch(r"[A-Z][A-Z0-9_]*", name))
 
 
 def _variable(flag: str, value: str, taken: Mapping[str, str]) -> str:
-    """Choose a variable name for a value: the flag's name in capital letters."""
     name = re.sub(r"\W+", "_", flag).upper()
     if not re.fullmatch(r"[A-Z][A-Z0-9_]*", name):
         name = "TRAIN"

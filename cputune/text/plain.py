@@ -7,7 +7,7 @@ MIB, GIB = 1 << 20, 1 << 30
 
 
 def visible(text: str) -> str:
-    r"""Return the text as one safe line.
+    r"""The text as one safe line.
 
     Control characters, line breaks and signs that change the writing direction become escapes
     (``\x1b``, ``\n``, ``\u202e``), because they could clear the screen or forge a line.

@@ -90,7 +90,7 @@ def test_a_host_file(ssh: str, tmp_path: Path, doctor: Run) -> None:
         (("--hosts", "a", "--root", "/tmp"), "--root and --hosts exclude each other"),
         (("--hosts", "a", "--ssh", "no-such-ssh -F x"), "no-such-ssh was not found"),
         (("--hosts", "a", "--ssh", "ssh 'x"), "cannot read --ssh"),
-        (("--hosts", "a", "--through", "srun", "--ssh", "ssh"), "--ssh is no part of"),
+        (("--hosts", "a", "--through", "srun", "--ssh", "ssh"), "--ssh cannot be combined with"),
         (("--ssh", "ssh"), "--through and --ssh need hosts"),
         (("--hostfile", "/no/file"), "cannot read /no/file"),
     ],

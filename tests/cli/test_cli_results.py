@@ -187,14 +187,14 @@ def test_history_lists_what_was_kept(
     _, row, _, place = cputune("history").out.splitlines()
     for words in ("20261121-193000", "Simulated", "×2.56"):
         assert words in row
-    assert place.startswith(f"- Kept in {tmp_path / 'state'}/cputune/history, the newest 100.")
+    assert place.startswith(f"- Stored in {tmp_path / 'state'}/cputune/history, the newest 100.")
     (kept,) = json.loads(cputune("history", "--json").out)["results"]
     assert kept["id"] == "20261121-193000"
 
 
 def test_a_history_that_is_empty_says_so(cputune: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", "/dev/null/state")
-    assert "nothing was kept" in cputune("history").out
+    assert "There are no results yet" in cputune("history").out
     assert json.loads(cputune("history", "--json").out)["results"] == []
 
 

@@ -172,7 +172,7 @@ def test_verbose_shows_what_is_logged_and_only_then(cputune: Run) -> None:
     words = ("doctor", "--fail-on", "never")
     assert cputune(*words).err == ""
     once, twice = cputune(*words, "-v").err, cputune("-v", *words, "-v").err
-    assert "cputune.probing: looked at a machine" in once
+    assert "cputune.probing: examined a machine" in once
     assert " is not known: " not in once
     assert " is not known: " in twice
     assert cputune(*words).err == ""

@@ -34,7 +34,6 @@ class Look:
             return None
 
     def number(self, path: str) -> int | None:
-        """A file with one decimal whole number."""
         return whole_number(self.text(path))
 
     def names(self, directory: str) -> tuple[str, ...]:
@@ -57,7 +56,6 @@ class Look:
         return tuple(sorted(number for number in numbers if number < cpulist.MAX_CPUS))
 
     def cpu_list(self, path: str) -> frozenset[int] | None:
-        """A file with a kernel list (``0-3,8``)."""
         return cpus_of(self.text(path))
 
     def not_known(self, fact: str, reason: str) -> None:
@@ -65,7 +63,7 @@ class Look:
         self._unknown.setdefault(fact, reason)
 
     def known(self, fact: str, value: Parsed | None, path: str) -> Parsed | None:
-        """Return the value. If it is None, record why the file does not give it."""
+        """The value. If it is None, record why the file does not give it."""
         if value is None:
             self.not_known(fact, self.why(path))
         return value
@@ -78,7 +76,6 @@ class Look:
         return self.known(fact, read(text), path)
 
     def is_open(self, fact: str) -> bool:
-        """Whether a reason is recorded for this fact."""
         return fact in self._unknown
 
     def why(self, path: str) -> str:
@@ -97,7 +94,6 @@ class Look:
 
     @property
     def unknown(self) -> tuple[Unknown, ...]:
-        """The facts that are not known, sorted by name."""
         return tuple(
             Unknown(fact=fact, reason=reason) for fact, reason in sorted(self._unknown.items())
         )
@@ -125,7 +121,6 @@ def whole_number(text: str | None, *, base: int = 10) -> int | None:
 
 
 def count(text: str | None) -> int | None:
-    """A whole number, 0 or more."""
     number = whole_number(text)
     if number is None or number < 0:
         return None

@@ -204,7 +204,6 @@ _FACTS = (
 
 
 def _with_reasons(look: Look, cpu: Cpu, why: str) -> Cpu:
-    """Record the reason for each fact that is None."""
     for fact in _FACTS:
         if getattr(cpu, fact) is None:
             look.not_known(f"cpu.{fact}", why)

@@ -163,7 +163,6 @@ def read_launchers(look: Look) -> tuple[Launcher, ...]:
 
 
 def _ask(look: Look, path: str) -> tuple[str | None, str | None, str]:
-    """Dialect and version, and the reason if they are not known."""
     command = Command(argv=(path, "--version"), timeout_seconds=VERSION_TIMEOUT_SECONDS)
     try:
         completed = look.host.run(command)

@@ -152,7 +152,6 @@ def _pids(look: Look, group: Group) -> tuple[int | None, int | None]:
 
 
 def _cpuset(look: Look, group: Group) -> tuple[int, ...] | None:
-    """The CPUs of the nearest cgroup that has any. The effective ones are preferred."""
     names = ("cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus")
     for directory in group.directories:
         for name in names:
@@ -164,7 +163,6 @@ def _cpuset(look: Look, group: Group) -> tuple[int, ...] | None:
 
 
 def _memory(look: Look, group: Group) -> int | None:
-    """The tightest memory limit in bytes. None if there is none."""
     name = "memory.limit_in_bytes"
     if group.version == 2:
         name = "memory.max"
@@ -173,7 +171,6 @@ def _memory(look: Look, group: Group) -> int | None:
 
 
 def _shell_limits(look: Look) -> dict[str, Any]:
-    """The limits of ``ulimit`` by their names in Limits, and which of them only root can raise."""
     limits: dict[str, Any] = {}
     fixed = []
     for name, title in SHELL.items():

@@ -167,7 +167,6 @@ def addresses_6(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _default_link(routes: tuple[Route, ...]) -> str | None:
-    """The interface of the default route."""
     defaults = [route for route in routes if route.network == _EVERYWHERE]
     if not defaults:
         return None

@@ -117,7 +117,6 @@ def _place(path: str, scrub: Scrubber, *, file: bool = True) -> str:
 
 
 def _names(directory: str, names: tuple[str, ...], scrub: Scrubber) -> list[str]:
-    """The names in a directory that a replay asks for."""
     if directory == LINKS:
         return [scrub.interface(name) for name in names]
     looked_for: Callable[[str], object] = is_looked_for
@@ -127,7 +126,6 @@ def _names(directory: str, names: tuple[str, ...], scrub: Scrubber) -> list[str]
 
 
 def _clean(path: str, text: str, scrub: Scrubber) -> str:
-    """The text of a file without names of people and machines."""
     if path == "/proc/cpuinfo":
         return re.sub(r"(?mi)^serial\b.*\n?", "", text)
     if path == "/proc/sys/kernel/hostname":

@@ -58,7 +58,6 @@ def _smallest(look: Look, group: Group, name: str, *, largest: bool = False) -> 
 
 
 def _memory_nodes(look: Look, group: Group) -> tuple[int, ...] | None:
-    """The NUMA nodes from which memory may be allocated."""
     names = ("cpuset.mems.effective", "cpuset.effective_mems", "cpuset.mems")
     for directory in group.directories:
         for name in names:
@@ -69,7 +68,6 @@ def _memory_nodes(look: Look, group: Group) -> tuple[int, ...] | None:
 
 
 def _priority(look: Look) -> tuple[int | None, str | None]:
-    """The nice value and the scheduling policy, which children inherit."""
     # The program's name is in parentheses and may contain spaces.
     parts = (look.text(STAT) or "").rpartition(")")[2].split()
     if len(parts) <= POLICY - 2:
@@ -101,7 +99,6 @@ def _caps(look: Look, online: tuple[int, ...]) -> Iterator[FrequencyCap]:
 
 
 def _commit_left(look: Look) -> int | None:
-    """Bytes that can still be reserved if the kernel does not overcommit (mode 2)."""
     if look.number(OVERCOMMIT) != NEVER_OVERCOMMIT:
         return None
     memory = fields(look.text(MEMINFO))

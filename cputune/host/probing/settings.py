@@ -89,7 +89,6 @@ def _frequencies(look: Look, online: tuple[int, ...]) -> tuple[Frequency, ...]:
 
 
 def _policies(look: Look, online: tuple[int, ...]) -> Iterator[tuple[str, frozenset[int]]]:
-    """Yield the directories of cpufreq with the online CPUs of each."""
     base = f"{CPU_DIR}/cpufreq"
     for number in look.numbered(base, "policy"):
         listed = look.text(f"{base}/policy{number}/affected_cpus")
@@ -111,7 +110,6 @@ def _turbo(look: Look) -> bool | None:
 
 
 def _chosen(text: str) -> str | None:
-    """The word in brackets of ``always [madvise] never``."""
     match = re.search(r"\[(\w+)\]", text)
     if match is None:
         return None
@@ -119,7 +117,6 @@ def _chosen(text: str) -> str | None:
 
 
 def _distribution(look: Look) -> LinuxDistribution | None:
-    """The distribution by os-release(5). None if the file does not have it."""
     text = next(filter(None, map(look.text, OS_RELEASE)), "")
     values = {name: plain.lower() for name, _, plain in OS_RELEASE_LINE.findall(text)}
     if not values.get("ID"):

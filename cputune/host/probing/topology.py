@@ -131,7 +131,6 @@ def _parts(
 
 
 def _caches(look: Look, online: tuple[int, ...]) -> tuple[CacheDomain, ...] | None:
-    """The L3 caches. () if there are none."""
     at = "cache/index3"
     caches = []
     for cpus in _read_each(look, online, f"{at}/shared_cpu_list"):
@@ -180,7 +179,6 @@ def _is_hybrid(look: Look, cores: tuple[Core, ...]) -> bool:
 
 
 def _capacity(look: Look, cpu: int) -> int | None:
-    """The capacity of a CPU, relative to others of this machine."""
     capacity = look.number(f"{CPU_DIR}/cpu{cpu}/cpu_capacity")
     if capacity is None:
         return look.number(f"{CPU_DIR}/cpu{cpu}/acpi_cppc/nominal_perf")

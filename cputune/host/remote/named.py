@@ -112,7 +112,6 @@ def _listed(text: str, where: str) -> list[Node]:
 
 
 def _named(word: str, place: str) -> list[Node]:
-    """The hosts of one word."""
     words = list(islice(_expanded(word), MOST_HOSTS + 1))
     if len(words) > MOST_HOSTS:
         raise UsageError(f"{place}: {word[:60]} names too many hosts", hint="write a smaller range")
@@ -171,7 +170,7 @@ def _counts(text: str) -> list[int]:
 
 
 def choose(nodes: tuple[Node, ...], wanted: int, ranks: int) -> tuple[Node, ...]:
-    """Return the first ``wanted`` nodes. Raises UsageError if there are too few nodes or slots."""
+    """The first ``wanted`` nodes. Raises UsageError if there are too few nodes or slots."""
     if len(nodes) < wanted:
         raise UsageError(
             f"{count(wanted, 'node')} are needed, but {count(len(nodes), 'host')} given",

@@ -232,7 +232,6 @@ def question(content: Sequence[str] = (), names: Sequence[str] = ()) -> dict[str
 
 
 def _judged(answer: Answer, content: Mapping[str, Any]) -> Probed:
-    """Build the record of a host from the content of its answer."""
     metadata, record = content["metadata"], content["record"] | {"schema": RECORD_SCHEMA}
     shelf = _Shelf(metadata["names"], metadata["heads"], metadata["ages"])
     packages = read_distributions(metadata["paths"], metadata["prefix"], shelf)

@@ -230,7 +230,7 @@ def find_reach(
     allocated: bool = False,
     mpi: tuple[str, str] | None = None,
 ) -> Reach:
-    """Return the requested way to other hosts, or the first available one.
+    """The requested way to other hosts, or the first available one.
 
     Args:
         manner: ``ssh``, ``srun`` or ``mpirun``. None: choose.

@@ -80,7 +80,6 @@ def _run_of(runs: list[ConfirmRun], result: Result, *, best: bool) -> ConfirmRun
 
 
 def _ratios(today: ConfirmRun, best: ConfirmRun) -> Rounds:
-    """The ratio of each turn to the other plan's turn in the same place."""
     if not today.taken and today.samples_per_second and best.samples_per_second:
         return (best.samples_per_second.centre / today.samples_per_second.centre,)
     pairs = zip(today.taken, best.taken, strict=False)

@@ -92,7 +92,6 @@ def machine(topology: Topology, plan: Plan | None = None, *, width: float = WIDT
 
 
 def _sockets(topology: Topology) -> list[list[_Node]]:
-    """The NUMA nodes of each socket."""
     cores_of: dict[tuple[int, int], list[Core]] = {}
     for core in topology.cores:
         cores_of.setdefault((core.socket, core.numa_node or 0), []).append(core)

@@ -53,7 +53,6 @@ def trials(result: Result, *, width: float = WIDTH) -> Figure:
 
 
 def _rate(result: Result, trial: Trial) -> Throughput | None:
-    """The throughput of a completed trial's plan, as in the table."""
     if trial.state != COMPLETED:
         return None
     return result.throughput_of(trial.plan)
