@@ -120,10 +120,7 @@ def command(ctx: click.Context, /, **options: Any) -> None:
     result = tuned(options["result"], facts, other_machine=options["other_machine"])
     hosts = asked_hosts(options["hosts"], options["hostfile"], parse_hosts)
     batch = options["batch_per_rank"], options["global_batch_size"]
-    versions = {}
-    for name in ("accelerate", "transformers"):
-        if options[f"{name}_version"]:
-            versions[name] = options[f"{name}_version"]
+    versions = {name: options[f"{name}_version"] for name in ("accelerate", "transformers")}
     own, patch, python = None, None, None
     if options["like"] is not None:
         own = _own_launch(options["like"])
@@ -141,7 +138,7 @@ def command(ctx: click.Context, /, **options: Any) -> None:
         "mpi": emit_options.mpi,
         "keep": emit_options.keep,
         "python": python,
-        "versions": versions,
+        "versions": {name: version for name, version in versions.items() if version},
         "cluster": given(Cluster, options),
         "named": options["result"] or str(DEFAULT_RESULT),
         "host": LiveHost(),
