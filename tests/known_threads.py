@@ -245,6 +245,8 @@ def page() -> str:
         repository, _, number = thread.name.partition("#")
         link = f"[{thread.name}](https://github.com/{repository}/issues/{number})"
         words = " ".join(next(said(thread), "").split()).replace("|", "\\|").replace("<", "&lt;")
+        if _is_code(thread):
+            words = words.partition(": ")[0]  # the title; the evidence is of the planted machine
         code = f"[`{thread.found}`](checks.md#{thread.found})" if _is_code(thread) else "last words"
         rows.append(f"| {link} | {thread.met} | {code} | {words} |")
     return "\n".join((HEAD.format(len(THREADS)), *rows, ""))
