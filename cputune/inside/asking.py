@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import math
 import os
 import sys
 import time
@@ -24,11 +23,13 @@ from cputune.inside.carry.batches import cut, encodings_of, has_tail
 from cputune.inside.carry.unchanged import as_before
 from cputune.inside.cutting import UncutError, cut_into, samples_of
 from cputune.inside.draws import SEED, Draws, state_of_all
+from cputune.inside.later import at_step, later_steps
 from cputune.inside.messages import ModelAnswer
+from cputune.inside.nearness import differ, distance, gradients_apart, norm, plus
 from cputune.inside.sources import Sources
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    pass
 
 EARLY = (0, 1, 2, 5, 11, 24, 53)
 """Updates before each point. What a script does in turn (every second step, or every third, fourth)
@@ -135,6 +136,7 @@ class Asker:
         self._weights: list[Any] = []
         self._trained_first: set[int] = set()
         self._asked: tuple[object, ...] = ()
+        self._later: list[int] = []
         self._weighs_items: bool | None = None
         self._following: Any = None
         self._noise = ROUNDING
@@ -226,12 +228,14 @@ class Asker:
         beside: object = None,
         items: bool = False,
         size: int | None = None,
+        steps: int | None = None,
     ) -> Iterator[tuple[object, float]]:
         """The batches to train on for each question, and by what to multiply the step's items.
 
         The state of ``models``, and of what is ``beside`` them and computes the loss, is put back
         after each. ``items``: whether the framework tells a loss the items of the whole step.
-        ``size``: the samples that the loader puts into a batch, where it says so.
+        ``size``: the samples that the loader puts into a batch, where it says so. ``steps``: of the
+        whole training.
         """
         point = f"after {self._updates} updates" if self._updates else "at the first step"
         self._point += not self._new_pass
@@ -239,7 +243,7 @@ class Asker:
         since, since_own = time.perf_counter(), time.thread_time()
         self._start_clocks(since)
         self._parameters = self._trained_parameters(models)
-        self._asked = (*models, beside)
+        self._asked, self._later = (*models, beside), later_steps(beside, steps)
         with self._apart():
             count = samples_of(batch)
             if size and count and count % size == 0:
@@ -258,7 +262,7 @@ class Asker:
                     whole, again = yield from self._repeated(batch, count)
                     if items and whole is not None and self._weighs_items is None:
                         twice = yield from self._of([batch], count, factor=2.0)
-                        differs = twice is not None and _differ(whole[0], twice[0]) > 0.1
+                        differs = twice is not None and differ(whole[0], twice[0]) > 0.1
                         self._weighs_items = differs
                     self._compare(question, point, whole, again)
                 elif whole is not None:
@@ -305,11 +309,11 @@ class Asker:
             whole = yield from self._once(batch, count)
             following = yield from self._once(batch, count)
         self._following = None
-        if whole is None or following is None or _distance(whole, following) <= ROUNDING:
+        if whole is None or following is None or distance(whole, following) <= ROUNDING:
             return whole, following
         again = yield from self._of([batch], count)
         self._following = following
-        self._noise = ROUNDING if again is None else ROUNDING + 10 * _distance(whole, again)
+        self._noise = ROUNDING if again is None else ROUNDING + 10 * distance(whole, again)
         return whole, again
 
     def _after(self, first: Any, samples: int, batch: Any, count: int) -> Any:
@@ -325,6 +329,8 @@ class Asker:
         if "samples" in self.asks:
             yield from self._ask_draws(point, batch, count, whole)
         yield from self._ask_parts("ranks", point, batch, count, whole)
+        if "samples" in self.asks and self._point == 2:
+            yield from self._ask_later(batch, count, whole)
         if "samples" in self.asks and self._point <= 2:
             found = self.sources.of_rare_samples()
             if found is not None:
@@ -335,6 +341,16 @@ class Asker:
                 whole = yield from self._of([rare], count)
                 if whole is not None:
                     yield from self._ask_parts("rare", point, rare, count, whole)
+
+    def _ask_later(self, batch: Any, count: int, whole: Any) -> Iterator[tuple[object, float]]:
+        """The parts of the batch once more where its loss is another one later."""
+        for step in self._later:
+            with at_step(self._asked[-1], step):
+                later = yield from self._of([batch], count)
+                if later is not None and distance(whole, later) > ALIKE:
+                    yield from self._ask_parts(
+                        "ranks", f"as after {step} updates", batch, count, later
+                    )
 
     def _ask_draws(
         self, point: str, batch: Any, count: int, whole: Any
@@ -347,7 +363,7 @@ class Asker:
             other = yield from self._of([batch], count, seed=SEED + 1000 * (number + 1))
             if other is None:
                 return
-            if not _distance(whole, other) <= ALIKE:
+            if not distance(whole, other) <= ALIKE:
                 self._tell("draws", point, why=CHANCE.format(whole[0], other[0]))
                 return
         self._tell("draws", point, why="")
@@ -377,15 +393,15 @@ class Asker:
         if self._following is not None and question == "ranks":
             self._tell("accumulation", point, why=CALLS)
             left = yield from self._after(cuttings[0][0], each, batch, count)
-            if left is None or _distance(left, self._following) > self._noise:
+            if left is None or distance(left, self._following) > self._noise:
                 self._tell("ranks", point, why=STATE)
                 return
         found = []
         for pieces in cuttings:
             found.append((yield from self._together(pieces, count // len(pieces), whole)))
-            if found[-1] is None or _distance(whole, found[-1]) < ALIKE:
+            if found[-1] is None or distance(whole, found[-1]) < ALIKE:
                 break
-        closest = found[-1] and min(found, key=functools.partial(_distance, whole))
+        closest = found[-1] and min(found, key=functools.partial(distance, whole))
         self._compare(question, point, whole, closest)
 
     def _together(self, pieces: Sequence[Any], samples: int, whole: Any) -> Any:
@@ -398,7 +414,7 @@ class Asker:
         self._averaged = []
         found = yield from self._of(pieces, samples, share=share)
         passes = len(self._backwards)
-        if found is None or not 1 < passes <= REPLAYED or _distance(whole, found) < ALIKE:
+        if found is None or not 1 < passes <= REPLAYED or distance(whole, found) < ALIKE:
             return found
         try:
             for place in range(passes - 1):
@@ -408,7 +424,7 @@ class Asker:
                         turn = yield from self._once(part, samples, first=number * samples)
                     if turn is None or place >= len(self._backwards):
                         return found
-                    sums = _plus(sums, self._backwards[place], share)
+                    sums = plus(sums, self._backwards[place], share)
                 self._averaged.append(sums or [])
             return (yield from self._of(pieces, samples, share=share))
         finally:
@@ -467,7 +483,7 @@ class Asker:
                 return None
             loss += share * found[0]
             largest = max(largest, found[2])
-            gradient = _plus(gradient, found[1], share)
+            gradient = plus(gradient, found[1], share)
         return loss, gradient, share * largest * len(batches)
 
     def _once(
@@ -506,7 +522,7 @@ class Asker:
                 "point": point,
                 "loss": [whole[0], other[0]],
                 "gradient": [norm(whole[1]), norm(other[1])],
-                "apart": _gradients_apart(whole, other),
+                "apart": gradients_apart(whole, other),
             }
         )
 
@@ -557,44 +573,3 @@ class Asker:
             self._weights = []
             for parameter, gradient in zip(self._parameters, gradients, strict=True):
                 parameter.grad = gradient
-
-
-def norm(gradients: Sequence[Tensor | None]) -> float:
-    """The norm of gradients together, in fp64."""
-    torch, squares = sys.modules["torch"], 0.0
-    for gradient in gradients:
-        if gradient is not None:
-            held = gradient.coalesce().values() if gradient.is_sparse else gradient
-            squares += float(torch.linalg.vector_norm(held, dtype=torch.float64)) ** 2
-    return math.sqrt(squares) if math.isfinite(squares) else math.nan
-
-
-def _plus(sums: list[Any] | None, other: Sequence[Any], share: float) -> list[Any]:
-    """Gradients and a share of others, in fp64 where both are there."""
-    if sums is None:
-        sums = [None] * len(other)
-    return [_sum(own, value, share) for own, value in zip(sums, other, strict=False)]
-
-
-def _sum(own: Any, value: Any, share: float) -> Any:
-    if value is None:
-        return own
-    part = value * share
-    return part if own is None else own + part
-
-
-def _gradients_apart(own: Any, other: Any) -> float:
-    """The norm of the difference of two gradients, relatively."""
-    scale = max(norm(own[1]), other[2])
-    return norm(_plus(list(own[1]), other[1], -1.0)) / scale if scale else 0.0
-
-
-def _distance(own: Any, other: Any) -> float:
-    """How far two turns are apart, relatively: in loss, or in gradient where that is more."""
-    if len(own[1]) != len(other[1]):
-        return math.inf
-    return max(_differ(own[0], other[0]), _gradients_apart(own, other))
-
-
-def _differ(own: float, other: float) -> float:
-    return abs(own - other) / max(abs(own), abs(other), 1e-30)

@@ -16,12 +16,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from cputune.inside.asking import Asker, norm
+from cputune.inside.asking import Asker
 from cputune.inside.carry.gradients import has_many_rows
 from cputune.inside.carry.hooking import Hook, Original
 from cputune.inside.carry.parts import the_parts
 from cputune.inside.contents import contents_of
 from cputune.inside.messages import RANK_NAMES, TrainedStep, number_from
+from cputune.inside.nearness import norm
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer

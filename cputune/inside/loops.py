@@ -219,6 +219,7 @@ class Loops:
             beside=self._trainer,
             items=items is not None,
             size=self.meter.facts.get("batch"),
+            steps=_asked_steps(self._trainer),
         ):
             if items is not None:
                 words["num_items_in_batch"] = items * int(factor)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,7 @@ from in_process import Run
 from launch_lines import MODEL
 
 from cputune.host import locks
+from cputune.host.children import in_session
 from cputune.plans.equivalence import Deviation, Licence
 from cputune.tuner.proof import Proof, Proven
 
@@ -102,3 +106,37 @@ def test_two_ranks_fill_up_the_last_batch_and_it_is_said(cputune: Run) -> None:
     two = levers["ranks=2"]
     assert two["verdict"] == "the same but for"
     assert "the last batch of each epoch has 8 samples instead of 4" in two["why"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_at_once_and_leaves_nothing(
+    cputune: Run, tmp_path: Path, number: int
+) -> None:
+    (tmp_path / "waits.py").write_text("import time; time.sleep(300)")
+    place = tmp_path / "temporary"
+    place.mkdir()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "cputune", "prove", "--", sys.executable, "waits.py"],
+        cwd=tmp_path,
+        env={**os.environ, "TMPDIR": str(place)},
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stderr is not None
+    for line in process.stderr:  # it may wait for another one that measures on this machine
+        if "check 1" in line:
+            break
+    process.send_signal(number)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "interrupted" in said
+    assert in_session(process.pid) == []
+    assert list(place.iterdir()) == []
+
+
+def test_the_time_limit_ends_it(cputune: Run, tmp_path: Path) -> None:
+    (tmp_path / "waits.py").write_text("import time; time.sleep(300)")
+    ended = cputune("prove", "--max-time", "2s", "--", "python", str(tmp_path / "waits.py"))
+    assert ended.code == 3
+    assert "the time was up" in ended.err

@@ -1,0 +1,52 @@
+"""How far two turns of a model are apart: in loss, and in the gradients of its parameters."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def norm(gradients: Sequence[Tensor | None]) -> float:
+    """The norm of gradients together, in fp64."""
+    torch, squares = sys.modules["torch"], 0.0
+    for gradient in gradients:
+        if gradient is not None:
+            held = gradient.coalesce().values() if gradient.is_sparse else gradient
+            squares += float(torch.linalg.vector_norm(held, dtype=torch.float64)) ** 2
+    return math.sqrt(squares) if math.isfinite(squares) else math.nan
+
+
+def plus(sums: list[Any] | None, other: Sequence[Any], share: float) -> list[Any]:
+    """Gradients and a share of others, in fp64 where both are there."""
+    if sums is None:
+        sums = [None] * len(other)
+    return [sum_of(own, value, share) for own, value in zip(sums, other, strict=False)]
+
+
+def sum_of(own: Any, value: Any, share: float) -> Any:
+    if value is None:
+        return own
+    part = value * share
+    return part if own is None else own + part
+
+
+def gradients_apart(own: Any, other: Any) -> float:
+    """The norm of the difference of two gradients, relatively."""
+    scale = max(norm(own[1]), other[2])
+    return norm(plus(list(own[1]), other[1], -1.0)) / scale if scale else 0.0
+
+
+def distance(own: Any, other: Any) -> float:
+    """How far two turns are apart, relatively: in loss, or in gradient where that is more."""
+    if len(own[1]) != len(other[1]):
+        return math.inf
+    return max(differ(own[0], other[0]), gradients_apart(own, other))
+
+
+def differ(own: float, other: float) -> float:
+    return abs(own - other) / max(abs(own), abs(other), 1e-30)
