@@ -56,7 +56,10 @@ def command_of(step: NextStep, result: Result) -> str:
     if step.budget is not None:
         replaced["--budget"] = str(step.budget)
     at = argv.index("--") if "--" in argv else len(argv)
-    options = list(_without(argv[2:at], {"--resume", "--force"} | replaced.keys()))
+    without = {"--resume", "--force"} | replaced.keys()
+    if step.when == QUIET:
+        without |= {"--share-machine"}
+    options = list(_without(argv[2:at], without))
     if resume:
         options.append("--resume")
     for option, value in replaced.items():
@@ -81,7 +84,7 @@ def time_limit(seconds: float) -> str:
 
 
 def _without(words: list[str], options: set[str]) -> Iterator[str]:
-    flags = {"--resume", "--force"}
+    flags = {"--resume", "--force", "--share-machine"}
     skip = False
     for word in words:
         name, equals, _ = word.partition("=")

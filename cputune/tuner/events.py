@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from cputune.plans.plan import Plan
 from cputune.records.result import FAILED, PRUNED, ConfirmRun, Origin, Result, Trial
-from cputune.records.words import duration
+from cputune.records.words import exactly
 from cputune.text.log import log
 from cputune.text.plain import count, figure, visible
 from cputune.tuner.reading import count_of_steps
@@ -191,7 +191,7 @@ def in_words(event: Event) -> str:
 def _beginning(event: StudyStarted) -> str:
     text = f"{len(event.space)} plans, at most {event.budget} trials"
     if event.most_seconds is not None:
-        text += f" and {duration(event.most_seconds)}"
+        text += f" and {exactly(event.most_seconds)}"
     if event.resumed:
         text += f", {count(event.resumed, 'trial')} on record"
     each = event.start_seconds or 0.0

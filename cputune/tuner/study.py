@@ -54,7 +54,7 @@ from cputune.records.steps import (
     TimeUp,
     TrialError,
 )
-from cputune.records.words import RESUME, duration
+from cputune.records.words import RESUME, duration, exactly
 from cputune.text.plain import count
 from cputune.tuner import rehearsals
 from cputune.tuner.alone import Neighbours
@@ -427,7 +427,7 @@ class TuningStudy:
         if most is not None and usual > most and measured and not resumed:
             text = (
                 f"your launch took {duration(taken)} to start and to be measured, so "
-                f"{duration(most)} hold few plans; --max-time {time_limit(usual)} holds as many as "
+                f"{exactly(most)} hold few plans; --max-time {time_limit(usual)} holds as many as "
                 "a study usually tries"
             )
             self._on_event(Message(text=text, warns=True))

@@ -130,6 +130,14 @@ CASES: dict[str, tuple[Callable[[], Result], str]] = {
         lambda: replace(here(), next_step=NextStep(when=QUIET), **BUSY),
         "When the machine is quiet: cputune tune --budget 3 --resume",
     ),
+    "disturbed, on a machine that was shared": (
+        lambda: of_a_script(
+            replace(here(), next_step=NextStep(when=QUIET), **BUSY),
+            *("cputune", "tune", "--share-machine", "--budget", "4"),
+            *("--", "python", "train.py", "--lr", "3e-5"),
+        ),
+        "When the machine is quiet: cputune tune --budget 4 --resume -- python train.py --lr 3e-5",
+    ),
     "another machine": (
         lambda: of_a_script(replace(here(), host=tuned().host)),
         f"Do now: cputune tune --budget 12 {SCRIPT_WORDS}",
