@@ -27,6 +27,8 @@ TOUCHES = {
     "cputune.plans.placing",
     # Child programs of the doctor.
     "cputune.doctor.looks",
+    # Studies are SQLite files.
+    "cputune.tuner.databases",
 }
 
 
@@ -68,15 +70,34 @@ def test_what_is_imported_by_a_string_does_not_climb() -> None:
     assert climbs == set()
 
 
+TOUCHING = re.compile(
+    r"os\.(?:environ\w*|getenv|putenv|getcwd|chdir|open|remove|unlink|rename|replace|mkdir|makedirs"
+    r"|rmdir|listdir|scandir|l?stat|access|system|fork|kill|killpg|uname|cpu_count|chmod|exec\w+"
+    r"|spawn\w+|posix_spawn\w*|sched_[gs]etaffinity"
+    r"|path\.(?:l?exists|is(?:file|dir|link|mount)|samefile|realpath|abspath|expanduser|get\w+))"
+    r"|(?:subprocess|tempfile|shutil|socket|glob|sqlite3|urllib\.request)\.[a-z]\w*"
+    r"|signal\.(?:signal|getsignal|pthread_\w+)|Path\.(?:cwd|home)"
+)
+READING = re.compile(
+    r"(.*)\.(?:read_text|read_bytes|write_text|write_bytes|exists|is_file|is_dir|mkdir|unlink|chmod"
+    r"|iterdir|r?glob|resolve|stat|touch|rename|rmdir|samefile)",
+    re.DOTALL,
+)
+"""Methods of a path; a host has some of them too, and files of the package are read freely."""
+
+
 def touches_the_world(tree: ast.Module) -> bool:
-    """Whether a module reads or changes the environment, or starts processes."""
+    """Whether a module touches disk, environment, network, signals or processes."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and ast.unparse(node) in ("os.environ", "os.getenv"):
+        if isinstance(node, ast.Attribute) and TOUCHING.fullmatch(ast.unparse(node)):
             return True
-        if isinstance(node, ast.Call) and re.match(
-            r"(?:subprocess\.(?:run|Popen|check_output|call)|os\.(?:system|execv\w*|spawn\w*))$",
-            ast.unparse(node.func),
-        ):
+        if not isinstance(node, ast.Call):
+            continue
+        called = ast.unparse(node.func)
+        if called == "open":
+            return True
+        method = READING.fullmatch(called)
+        if method and not re.search(r"host\b|Host\(\)\)?$|__file__|resources\.files", method[1]):
             return True
     return False
 

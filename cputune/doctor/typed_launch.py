@@ -20,8 +20,9 @@ from cputune.doctor.files.judge import judge_launches
 from cputune.doctor.finding import Finding, Severity, by_severity, checks_of, fault
 from cputune.doctor.rehearsal import rehearsed
 from cputune.errors import UsageError
-from cputune.host import Around, Host
+from cputune.host import Around, Host, process
 from cputune.host.facts import HostFacts
+from cputune.host.files import exists, is_folder, real_path
 from cputune.host.interpreter import has_module, shebang, training_python
 from cputune.launch.launch import Launch
 from cputune.launch.shell import read_words
@@ -84,8 +85,8 @@ def port_of(launch: Launch, variables: Mapping[str, str]) -> str:
 def _folder(launch: Launch) -> str:
     """The folder that Python searches first."""
     if launch.module:
-        return os.getcwd()
-    return os.path.dirname(os.path.realpath(launch.script))
+        return process.folder()
+    return os.path.dirname(real_path(launch.script))
 
 
 def judge_typed(launch: Launch, facts: HostFacts, host: Host) -> tuple[Finding, ...]:
@@ -183,12 +184,12 @@ def _absent(launch: Launch, facts: HostFacts, host: Host) -> Iterator[Finding]:
         path = launch.argument(name) or ""
         if "." not in path and "/" not in path:  # "true": the newest checkpoint
             continue
-        if not os.path.exists(os.path.expanduser(path)):
+        if not exists(process.in_home(path)):
             yield named_absent.finding(f"{name} {path}: the file does not exist")
     variables = {**host.environment(), **launch.environment}
     model = launch.argument("--model_name_or_path") or ""
     offline = [n for n in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE") if variables.get(n) in _ON]
-    if model and offline and facts.surroundings.model_bytes is None and not os.path.isdir(model):
+    if model and offline and facts.surroundings.model_bytes is None and not is_folder(model):
         evidence = (
             f"{offline[0]}={variables[offline[0]]}, but the weights of {model} are not on "
             "this machine"

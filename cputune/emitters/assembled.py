@@ -14,6 +14,7 @@ from typing import TypeAlias
 from cputune.inside import carry
 from cputune.inside.carry.force import Force
 from cputune.inside.carry.parts import needed
+from cputune.text.documents import packaged_text
 
 FOLDER = Path(carry.__file__).parent
 PACKAGE = "cputune.inside.carry."
@@ -97,7 +98,7 @@ class _Pieces:
         if name in self.seen:
             return
         self.seen.append(name)
-        source = (FOLDER / f"{name}.py").read_text(encoding="utf-8")
+        source = packaged_text(carry.__name__, f"{name}.py")
         tree = ast.parse(source)
         title, _, *statements = tree.body  # after the docstring, from __future__ import annotations
         for statement in statements:

@@ -6,7 +6,6 @@ import contextlib
 import json
 from dataclasses import replace
 from itertools import chain
-from pathlib import Path
 
 from cputune.doctor.checkfile import judge_document
 from cputune.doctor.files.context import Context
@@ -18,12 +17,12 @@ from cputune.emitters.format import Beside, EmittedFile, LaunchJob, Output, Secr
 from cputune.emitters.words import Argument, VariableName
 from cputune.errors import UsageError
 from cputune.host import Host
-from cputune.inside import recipe_script
 from cputune.launch.script import Script, batch_of
 from cputune.plans.carrier.command import Carried, is_guarded
 from cputune.plans.plan import Plan
 from cputune.plans.workload import Workload, left_out
 from cputune.stack import Versions, backend_flags, ipex_use, why_too_few_ccl_workers
+from cputune.text.documents import packaged_text
 
 RANK_SCRIPT = "rank.py"
 TRAIN_SCRIPT, RECIPE_FILE, CARRY_SCRIPT = "train.py", "recipe.json", "carry.py"
@@ -141,11 +140,6 @@ def parser_of(workload: Workload) -> str | None:
     return None if workload.parses_arguments is None else "its own"
 
 
-def rank_script() -> Path:
-    """What numbers and binds one rank; emitted beside launches as ``rank.py``."""
-    return Path(__file__).with_name("texts") / "rank.py"
-
-
 def companions(
     plan: Plan, workload: Workload, command: tuple[Word, ...], way: Carried, *, guard: bool
 ) -> tuple[EmittedFile, ...]:
@@ -153,7 +147,8 @@ def companions(
 
     ``guard``: ranks are compared while they train.
     """
-    files = [_copy(RANK_SCRIPT, rank_script(), executable=True)]
+    text = packaged_text("cputune.emitters", "texts/rank.py")
+    files = [EmittedFile(name=RANK_SCRIPT, text=text, executable=True)]
     if Beside(CARRY_SCRIPT) in command:
         several = plan.world_size > 1
         text = carry_file(way.force, together=several, guard=guard and is_guarded(workload, way))
@@ -165,12 +160,11 @@ def _recipe_files(workload: Workload) -> tuple[EmittedFile, ...]:
     if workload.recipe is None:
         return ()
     recipe = json.dumps(workload.recipe.to_json(), indent=2, ensure_ascii=False) + "\n"
-    return (_copy(TRAIN_SCRIPT, recipe_script()), EmittedFile(name=RECIPE_FILE, text=recipe))
-
-
-def _copy(name: str, source: Path, *, executable: bool = False) -> EmittedFile:
-    text = source.read_text(encoding="utf-8")
-    return EmittedFile(name=name, text=text, executable=executable)
+    script = packaged_text("cputune.inside", "train_recipe.py")
+    return (
+        EmittedFile(name=TRAIN_SCRIPT, text=script),
+        EmittedFile(name=RECIPE_FILE, text=recipe),
+    )
 
 
 def refuse_impossible(plan: Plan, versions: Versions) -> None:

@@ -17,7 +17,7 @@ import json
 import math
 import shlex
 from collections.abc import Callable, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
 from cputune.emitters import header, shell, words
 from cputune.emitters.command import READ
@@ -38,9 +38,9 @@ from cputune.emitters.merging import merged
 from cputune.emitters.promise import Promise
 from cputune.emitters.reserve import note_of_reserve, pod_cpus, with_reserve
 from cputune.emitters.words import Manifest, ShellWord, VariableName, YamlScalar, comment
-from cputune.plans import placing
 from cputune.records.options import SecretKey
 from cputune.stack import Versions, oneccl_module
+from cputune.text.documents import packaged_text
 from cputune.text.plain import GIB, count
 
 TTL_SECONDS = 7 * 24 * 3600
@@ -480,7 +480,7 @@ def _format(
             # kustomize knows the fields of no custom resource: a prefix would rename the claim,
             # and not its use (its docs: builtins, NameReferenceTransformer).
             f"{name}.{CONFIGURATION}": shell.fill(f"{name}.{CONFIGURATION}", {}),
-            PLACE_SCRIPT: Path(placing.__file__).read_text(encoding="utf-8"),
+            PLACE_SCRIPT: packaged_text("cputune.plans", "placing.py"),
         }
         steps = shell.fill("kubectl.sh", values)
         main, *others = (EmittedFile(name=file, text=text) for file, text in texts.items())

@@ -6,7 +6,6 @@ import re
 import shlex
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 
 from cputune.emitters import header
 from cputune.emitters.format import Beside, EmittedFile, LaunchJob, Output, Secret, Word
@@ -18,8 +17,7 @@ from cputune.plans.carrier.environment import CLEARED
 from cputune.plans.carrier.interface import interface_variables
 from cputune.stack import Versions, oneccl_module
 from cputune.text import cpulist
-
-TEXTS = Path(__file__).with_name("texts")
+from cputune.text.documents import packaged_text
 
 
 def fill(name: str, values: Mapping[str, str]) -> str:
@@ -33,7 +31,7 @@ def fill(name: str, values: Mapping[str, str]) -> str:
         found = match[1] or match[2]
         return values[found] if found in values else fill(f"{found}.sh", values)
 
-    text = (TEXTS / name).read_text(encoding="utf-8")
+    text = packaged_text("cputune.emitters", f"texts/{name}")
     return re.sub(r"(?m)^\{\{(\w+)\}\}\n|\{\{(\w+)\}\}", value, text)
 
 

@@ -54,6 +54,69 @@ def names(folder: str) -> tuple[str, ...]:
         return ()
 
 
+def exists(path: str | os.PathLike[str]) -> bool:
+    """Whether there is something at a path."""
+    return os.path.exists(path)
+
+
+def is_file(path: str | os.PathLike[str]) -> bool:
+    """Whether there is a regular file at a path."""
+    return os.path.isfile(path)
+
+
+def is_folder(path: str | os.PathLike[str]) -> bool:
+    """Whether there is a folder at a path."""
+    return os.path.isdir(path)
+
+
+def entries(folder: Path) -> list[Path]:
+    """What is in a folder, sorted."""
+    return sorted(folder.iterdir())
+
+
+def real_path(path: str | os.PathLike[str]) -> Path:
+    """The absolute path without links."""
+    return Path(path).resolve()
+
+
+def size(path: Path) -> int:
+    """The bytes of a file."""
+    return path.stat().st_size
+
+
+def changed_at(path: Path) -> float:
+    """When a file was last changed, in seconds since 1970."""
+    return path.stat().st_mtime
+
+
+def rename(path: Path, to: Path) -> None:
+    """Give a file another name; a file that has it is replaced."""
+    path.replace(to)
+
+
+def make_empty(path: Path, *, mode: int) -> None:
+    """Make an empty file. Raises OSError if there is one."""
+    path.unlink(missing_ok=True)
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode))
+
+
+def make_private_file(path: Path) -> None:
+    """Let nobody but its owner read a file."""
+    path.chmod(0o600)
+
+
+def delete(path: Path) -> None:
+    """Delete a file if it is there."""
+    path.unlink(missing_ok=True)
+
+
+def require_room(folder: Path, most_bytes: int) -> None:
+    """Write so many bytes into a folder and delete them. Raises OSError if they do not fit."""
+    with tempfile.TemporaryFile(dir=folder) as probe:
+        probe.write(bytes(most_bytes))
+        probe.flush()
+
+
 def head(path: str, most_bytes: int) -> bytes:
     """The beginning of a file, empty if it cannot be read."""
     try:

@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from cputune.errors import UsageError
-from cputune.host import console_script, module_file, read_document
+from cputune.host import console_script, module_file, process, read_document
+from cputune.host.files import exists, is_file, is_folder, real_path
 from cputune.host.interpreter import training_python
+from cputune.host.process import folder, machine_name
 from cputune.launch.launch import CONFINERS, Launch, launch_of, launcher_at
 from cputune.launch.launchers import BY_MODULE
 from cputune.launch.words import number_of, pairs
@@ -89,21 +91,21 @@ def script_file(argv: Sequence[str]) -> Path:
     if path is None:
         raise UsageError(
             f"there is no module {name!r} here",
-            hint=f"-m package.train, with dots and without .py; it is looked for in {os.getcwd()} "
+            hint=f"-m package.train, with dots and without .py; it is looked for in {folder()} "
             "and among the installed packages",
         )
     return Path(path)
 
 
 def _runnable(path: Path) -> Path:
-    if path.is_dir() and (path / "__main__.py").is_file():
+    if is_folder(path) and is_file(path / "__main__.py"):
         return path / "__main__.py"
-    if path.is_dir():
+    if is_folder(path):
         raise UsageError(
             f"{str(path)!r} is a directory without __main__.py",
             hint=f"name the script in it: {_AFTER_DASHES}",
         )
-    if not path.exists():
+    if not exists(path):
         raise UsageError(f"there is no script {str(path)!r}", hint=_AFTER_DASHES)
     if path.suffix == ".ipynb":
         raise UsageError(
@@ -176,9 +178,9 @@ _SHOWN = {"accelerate": "accelerate launch", "torchrun": "torchrun"}
 def _program(words: tuple[str, ...]) -> Typed:
     """A script, or a Python program on PATH."""
     first, name = words[0], os.path.basename(words[0])
-    if name == "trl" and not os.path.isfile("trl"):  # a checkout of it may lie here
+    if name == "trl" and not is_file("trl"):  # a checkout of it may lie here
         return _script_of_trl(words)
-    if os.path.exists(first):
+    if exists(first):
         return Typed(argv=words)
     if re.match(r"[A-Za-z_][A-Za-z0-9_]*=", first):
         raise UsageError(
@@ -227,9 +229,9 @@ def _script_of_trl(words: tuple[str, ...]) -> Typed:
 def _python_notes(launch: Launch) -> Iterator[str]:
     """Which options of the typed ``python`` are ignored."""
     if os.path.isabs(launch.program):
-        if not os.path.exists(launch.program):
+        if not exists(launch.program):
             raise UsageError(f"{launch.program} does not exist", hint=EXAMPLE)
-        if not os.path.samefile(launch.program, training_python()):
+        if real_path(launch.program) != real_path(training_python()):
             yield f"the script is run with {training_python()}, not with {launch.program}"
 
 
@@ -244,7 +246,7 @@ def _refuse_unfit(launch: Launch) -> None:
                 f"{launch.program} {name} {value}: trials run on this machine alone",
                 hint=f"remove it; `cputune emit --nodes {value}` writes such launches",
             )
-    others = {launch.host_file or "", *launch.hosts} - {"", "localhost", os.uname().nodename}
+    others = {launch.host_file or "", *launch.hosts} - {"", "localhost", machine_name()}
     if launch.launcher == "mpirun" and others:
         raise UsageError(
             f"{launch.program} is to start ranks on {', '.join(sorted(others))}: the launch that "
@@ -301,7 +303,7 @@ def _ranks_of(launch: Launch) -> int:
         else:
             requested = None
     if launch.launcher == "torchrun" and requested in ("auto", "cpu", "gpu"):
-        return os.cpu_count() or 1
+        return process.cpu_count()
     ranks = number_of(str(requested or 1))
     if not ranks:
         raise UsageError(

@@ -19,6 +19,7 @@ from msgspec import Meta
 
 from cputune.errors import RecipeError, UsageError
 from cputune.host import read_document
+from cputune.host.files import entries, is_folder
 from cputune.host.process import variables
 from cputune.inside.messages import Framework
 from cputune.launch.words import value_of
@@ -416,14 +417,14 @@ def left_out(names: Iterable[str]) -> str:
 def recipes_dir() -> Path:
     """The folder of the shipped recipes: inside the wheel, or next to the package in a checkout."""
     inside = Path(str(resources.files("cputune") / "recipes"))
-    if inside.is_dir():
+    if is_folder(inside):
         return inside
     return inside.parent.parent / "recipes"
 
 
 def recipe_names() -> tuple[str, ...]:
     """The shipped recipes, sorted."""
-    return tuple(sorted(path.stem for path in recipes_dir().glob("*.toml")))
+    return tuple(sorted(path.stem for path in entries(recipes_dir()) if path.suffix == ".toml"))
 
 
 def load_recipe(name: str) -> Recipe:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from cputune.host.facts import HostFacts
+from cputune.host.hub import OFFLINE, hub_reachable
 from cputune.host.interpreter import training_python
 from cputune.inside.asking import POINTS, STARTS
 from cputune.inside.carry.force import Force
@@ -198,7 +199,7 @@ class ProcessRunner:
         if engines.needs_mpirun(plan):
             return RehearsalEnd(not_run="under mpirun")
         self._end_what_runs()
-        more = environment.OFFLINE if self.hub_offline() else {}
+        more = OFFLINE if self.hub_offline() else {}
         run = partial(rehearsal.rehearse, workload, facts=self.facts, more=more)
         try:
             ended = run(plan, seconds=seconds)
@@ -322,7 +323,7 @@ class ProcessRunner:
         """Whether the model hub is needed but out of reach; looked up once."""
         if self._offline is None:
             wanted = self.workload.recipe is None
-            self._offline = wanted and not environment.hub_reachable(os.environ)
+            self._offline = wanted and not hub_reachable(os.environ)
             if self._offline:
                 self.on_note("the model hub does not answer: only local caches are used")
         return self._offline
@@ -514,7 +515,7 @@ class LivingPlan:
             clean=lambda text: runner.workload.hide(text, os.environ),
         )
         if emitted:
-            offline_variables = environment.OFFLINE if offline else {}
+            offline_variables = OFFLINE if offline else {}
             self.job.launch(*self._emitted(hosts, way, post.address, offline_variables))
         else:
             self.job.start(self._here(way, post.address, base, fork=supervisor.fork))

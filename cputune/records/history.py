@@ -15,7 +15,7 @@ from pathlib import Path
 
 from cputune.errors import CannotError, CputuneError, UsageError
 from cputune.host import write_atomically
-from cputune.host.files import make_private, own_files, remove, user_folder, write_somewhere
+from cputune.host.files import exists, make_private, own_files, remove, user_folder, write_somewhere
 from cputune.host.process import variables
 from cputune.records.result import Result
 from cputune.text.documents import for_people
@@ -103,7 +103,7 @@ def keep(result: Result, *, now: str) -> str | None:
         make_private(folder)
         # Two studies may end in one second.
         names = [now] + [f"{now}-{number:03}" for number in range(2, 1000)]
-        id = next(name for name in names if not (folder / (name + _RESULT)).exists())
+        id = next(name for name in names if not exists(folder / (name + _RESULT)))
         write_atomically(folder / (id + _RESULT), for_people(result.to_json()) + "\n", mode=0o600)
         remove(folder, [old + _RESULT for old in kept_ids()[MOST_KEPT:]])
     except (CputuneError, OSError) as error:
@@ -159,7 +159,7 @@ def result_path(word: str) -> Path:
     Raises UsageError if an id matches no result, or several.
     """
     looks_like_id = word == LAST or re.fullmatch(r"[0-9][0-9-]{0,20}", word)
-    if Path(word).exists() or not looks_like_id:
+    if exists(word) or not looks_like_id:
         return Path(word)
     folder, ids = history_folder(), kept_ids()
     if word == LAST:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from cputune.errors import CputuneError, UsageError
 from cputune.host import read_document, write_atomically
-from cputune.host.files import make_private, user_folder
+from cputune.host.files import exists, make_private, user_folder
 from cputune.text.documents import parse
 from cputune.text.log import log
 
@@ -34,7 +34,7 @@ def require_own(path: Path, text: str, *, force: bool = False) -> None:
 
     A file that already has this ``text`` is accepted.
     """
-    if force or not path.exists():
+    if force or not exists(path):
         return
     try:
         present = read_document(path)

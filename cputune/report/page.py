@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import resources
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -30,7 +29,7 @@ from cputune.report.show import (
 )
 from cputune.report.tuning import TrialRow, trial_rows
 from cputune.report.writing import Rows
-from cputune.text.documents import for_people
+from cputune.text.documents import for_people, packaged_text
 from cputune.text.plain import visible
 
 if TYPE_CHECKING:
@@ -102,7 +101,6 @@ def page(result: Result, file: str = "cputune.json", facts: HostFacts | None = N
             )
     import jinja2
 
-    template = resources.files("cputune.report").joinpath("page.html.j2")
     environment = jinja2.Environment(
         autoescape=True,
         trim_blocks=True,
@@ -110,7 +108,7 @@ def page(result: Result, file: str = "cputune.json", facts: HostFacts | None = N
         undefined=jinja2.StrictUndefined,
         finalize=_cleaned,
     )
-    drawn = environment.from_string(template.read_text(encoding="utf-8"))
+    drawn = environment.from_string(packaged_text("cputune.report", "page.html.j2"))
     text: str = drawn.render(page=page_of(result, file, facts), version=__version__)
     return text
 

@@ -81,9 +81,14 @@ def toml(text: str) -> dict[str, Any]:
     return document
 
 
+def packaged_text(package: str, name: str) -> str:
+    """Read a file of this package."""
+    return resources.files(package).joinpath(name).read_text(encoding="utf-8")
+
+
 def packaged_toml(package: str, name: str) -> dict[str, Any]:
     """Read a TOML table of this package. A test makes sure that each of them is valid."""
-    return toml(resources.files(package).joinpath(name).read_text(encoding="utf-8"))
+    return toml(packaged_text(package, name))
 
 
 def record_of(kind: type[Record], document: object) -> Record:

@@ -12,9 +12,7 @@ import hashlib
 import logging
 import os
 import shlex
-import socket
 import sqlite3
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
@@ -25,9 +23,20 @@ from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote, unquote, urlsplit
 
 from cputune.errors import CannotError, CputuneError, MissingPackageError, UsageError
+from cputune.host.files import (
+    changed_at,
+    delete,
+    exists,
+    is_file,
+    make_empty,
+    make_private_file,
+    rename,
+    require_room,
+    size,
+)
 from cputune.host.interpreter import install_beside
 from cputune.host.locks import study_lock
-from cputune.host.process import variables
+from cputune.host.process import machine_name, variables
 from cputune.text.hidden import without_secrets
 from cputune.text.plain import visible
 
@@ -68,7 +77,6 @@ ROOM_BYTES = 1 << 16
 CONNECT_SECONDS = 10
 """Time limit for a server's answer. Assumed. It is tried again at the end of each trial."""
 
-_NEW = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_WRONLY
 """Create the file only if nothing exists at this path."""
 
 
@@ -177,9 +185,9 @@ class StudyFile:
         Raises CannotError for a file of other content, or with missing tables; nothing is written
         to it.
         """
-        if not self.path.exists():
+        if not exists(self.path):
             return False
-        if not self.path.is_file():
+        if not is_file(self.path):
             raise no_study(self.path, "it is not a regular file")
         try:
             # Opened for writing too: a journal that a killed process left is rolled back.
@@ -209,14 +217,14 @@ class StudyFile:
             with whole(self.path, private=private) as half, _storage(half, ours=True) as storage:
                 _begun(storage, self.name)
         elif private:
-            self.path.chmod(0o600)
+            make_private_file(self.path)
         with _storage(self.path, ours=new) as storage:
             yield _begun(storage, self.name)
 
     def trouble(self) -> str | None:
         """That the file is gone, damaged or locked, or that the disk is full."""
         try:
-            if not self.path.is_file():
+            if not is_file(self.path):
                 return _GONE
             with closing(connect(self.path)) as file:
                 file.execute("begin immediate")
@@ -230,7 +238,7 @@ class StudyFile:
 
     def remove(self) -> None:
         """Remove the file."""
-        self.path.unlink(missing_ok=True)
+        delete(self.path)
 
     def is_over(self) -> bool:
         """Whether the study in the file has no trial, or its result was written."""
@@ -242,7 +250,7 @@ class StudyFile:
         """Rename the file, by the time at which it was written last."""
         trials = self._trials()
         beside = free_name(self.path)
-        self.path.rename(beside)
+        rename(self.path, beside)
         option = f"--study {shlex.quote(str(beside))}"
         return MovedStudy(name=str(beside), option=option, trials=trials)
 
@@ -258,7 +266,7 @@ class StudyFile:
 
     def why(self, error: BaseException) -> str:
         """What happened to the file; SQLite says "disk I/O error" for nearly everything."""
-        if not self.path.exists():
+        if not exists(self.path):
             return _GONE
         said = said_by_driver(error)
         if "locked" in said:
@@ -268,7 +276,7 @@ class StudyFile:
             return no_room
         if "readonly" in said:
             return "the file is not writable"
-        if self.path.stat().st_size == 0:
+        if size(self.path) == 0:
             return "the file is empty: another program truncated it"
         if any(word in said for word in ("malformed", "not a database", "no such table")):
             return f"the file is damaged or truncated ({said})"
@@ -280,9 +288,7 @@ class StudyFile:
         SQLite writes a journal there, and copies to it what it changes.
         """
         try:
-            with tempfile.TemporaryFile(dir=self.path.absolute().parent) as probe:
-                probe.write(bytes(self.path.stat().st_size + ROOM_BYTES))
-                probe.flush()
+            require_room(self.path.absolute().parent, size(self.path) + ROOM_BYTES)
         except OSError as failed:
             return (failed.strerror or str(failed)).lower()
         return None
@@ -308,7 +314,7 @@ def free_name(path: Path) -> Path:
     stem = f"{path.stem}-{written_at(path)}"
     number = 1
     beside = path.with_name(f"{stem}{path.suffix}")
-    while beside.exists():
+    while exists(beside):
         number += 1
         beside = path.with_name(f"{stem}-{number}{path.suffix}")
     return beside
@@ -316,7 +322,7 @@ def free_name(path: Path) -> Path:
 
 def written_at(path: Path) -> str:
     """When a file was written last, as in the ids of the history."""
-    return time.strftime("%Y%m%d-%H%M%S", time.gmtime(path.stat().st_mtime))
+    return time.strftime("%Y%m%d-%H%M%S", time.gmtime(changed_at(path)))
 
 
 def connect(path: Path) -> sqlite3.Connection:
@@ -333,13 +339,12 @@ def whole(path: Path, *, private: bool) -> Iterator[Path]:
     could be neither resumed nor created again. If ``private``, only its owner may read it.
     """
     half = path.with_name(f".{path.name}.new")
-    half.unlink(missing_ok=True)
-    os.close(os.open(half, _NEW, 0o600 if private else 0o666))
+    make_empty(half, mode=0o600 if private else 0o666)
     try:
         yield half
-        half.replace(path)
+        rename(half, path)
     finally:
-        half.unlink(missing_ok=True)
+        delete(half)
 
 
 @contextmanager
@@ -359,7 +364,7 @@ def _storage(path: Path, *, ours: bool = False) -> Iterator[RDBStorage]:
         "sqlite:///study",
         engine_kwargs=engine,
         skip_compatibility_check=ours,
-        skip_table_creation=ours and path.stat().st_size > 0,
+        skip_table_creation=ours and size(path) > 0,
     )
     with closed(storage):
         yield storage
@@ -436,7 +441,7 @@ class StudyServer:
             number = connection.execute(text("select is_used_lock(:key)"), words).scalar()
             return f"connection {number} of the server"
         key = {"key": int.from_bytes(of.digest()[:8], "big", signed=True)}
-        us = f"cputune, process {os.getpid()} on {socket.gethostname()}"
+        us = f"cputune, process {os.getpid()} on {machine_name()}"
         connection.execute(text("select set_config('application_name', :us, false)"), {"us": us})
         if connection.execute(text("select pg_try_advisory_lock(:key)"), key).scalar():
             return None

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from cputune.errors import CputuneError, UsageError
 from cputune.host import read_document
+from cputune.host.files import rename
 from cputune.records.history import keep, kept_ids, result_path
 from cputune.records.result import Result
 from cputune.text.documents import for_people
@@ -57,5 +58,5 @@ def keep_result(path: Path) -> str:
     if kept is not None:
         return kept
     beside = free_name(path)
-    path.rename(beside)
+    rename(path, beside)
     return str(beside)

@@ -21,6 +21,7 @@ from cputune.emitters import FORMATS
 from cputune.emitters.promise import promise_in
 from cputune.errors import UsageError
 from cputune.host import Host, LiveHost, read_document
+from cputune.host.files import entries, exists, is_file, is_folder, real_path
 from cputune.host.locks import measuring_lock
 from cputune.records.options import keywords
 from cputune.records.result import Result
@@ -151,14 +152,14 @@ def find(paths: Sequence[Path]) -> tuple[Artefact, ...]:
     """
     artefacts: list[Artefact] = []
     for path in paths:
-        if not path.exists():
+        if not exists(path):
             raise UsageError(f"{path} does not exist", hint="`cputune emit` writes launch files")
-        if path.is_dir():
-            files = sorted(path.iterdir())
+        if is_folder(path):
+            files = entries(path)
         else:
             files = [path]
-        inside = [artefact for file in files if file.is_file() and (artefact := read(file))]
-        if not inside and path.is_dir():
+        inside = [artefact for file in files if is_file(file) and (artefact := read(file))]
+        if not inside and is_folder(path):
             raise UsageError(
                 f"{path} contains no launch file", hint="cputune emit --format all -o DIR"
             )
@@ -168,7 +169,7 @@ def find(paths: Sequence[Path]) -> tuple[Artefact, ...]:
                 hint=f"`cputune doctor --check-file {path}` reads other launches",
             )
         artefacts += inside
-    return tuple({artefact.path.resolve(): artefact for artefact in artefacts}.values())
+    return tuple({real_path(artefact.path): artefact for artefact in artefacts}.values())
 
 
 def read(path: Path) -> Artefact | None:

@@ -12,6 +12,7 @@ from difflib import SequenceMatcher
 
 from cputune.emitters.promise import PromisedTraining
 from cputune.emitters.trained import BESIDE
+from cputune.host.files import real_path
 from cputune.inside.first_steps import LOOKED_AT
 from cputune.inside.messages import RankState
 from cputune.plans.carrier.environment import is_cleared
@@ -213,7 +214,7 @@ def _promised(
         # An environment has its python under several names (torchrun's first line has another).
         same = interpreter is None or (
             os.path.dirname(interpreter) == os.path.dirname(python)
-            and os.path.realpath(interpreter) == os.path.realpath(python)
+            and real_path(interpreter) == real_path(python)
         )
         yield "interpreter", "interpreter", python if same else str(interpreter), python
 

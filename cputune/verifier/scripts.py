@@ -20,6 +20,7 @@ from cputune.emitters.imported import text_of
 from cputune.emitters.trained import BESIDE, digest
 from cputune.errors import CputuneError
 from cputune.host import Command, Completed, Host, read_document
+from cputune.host.files import entries, exists, real_path
 from cputune.host.remote.ask import ask_each
 from cputune.host.remote.named import Node
 from cputune.host.remote.reach import Ssh
@@ -72,7 +73,7 @@ def read_script(artefact: Artefact, expected: Expected, host: Host) -> Answer:
         if program_path is None:
             yield not_installed(name, program, install)
             continue
-        done = _ask((program_path, *options, str(artefact.path.resolve())), host)
+        done = _ask((program_path, *options, str(real_path(artefact.path))), host)
         lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
         if done.returncode != 0 and not lines:
             lines = [f"ended with {done.returncode}"]
@@ -113,7 +114,7 @@ def run_script(artefact: Artefact, expected: Expected, host: Host) -> Answer:
     if expected.plan.nodes > 1:
         yield from over_hosts(artefact, expected, python, environment)
     else:
-        command = Command(argv=("bash", str(artefact.path.resolve())), environment=environment)
+        command = Command(argv=("bash", str(real_path(artefact.path))), environment=environment)
         yield from measured([command], expected, artefact.format, interpreter=python)
     yield from gone
 
@@ -124,7 +125,7 @@ def as_it_was(artefact: Artefact, expected: Expected, host: Host) -> Answer:
         promised = expected.trained.files
     else:
         promised = {}
-    folder = f"{artefact.path.parent.resolve()}/"
+    folder = f"{real_path(artefact.path.parent)}/"
     rows, missing = [], list(missing_beside(artefact))
     for path, wanted in promised.items():
         text = text_of(path.replace(BESIDE, folder), host)
@@ -149,7 +150,7 @@ def missing_beside(artefact: Artefact) -> Iterator[str]:
     """The files that a script names beside itself, and that are not there."""
     code = re.sub(r"(?m)^[ \t]*#.*$", "", artefact.text)
     for name in dict.fromkeys(_BESIDE.findall(code)):
-        if not (artefact.path.parent / name).exists():
+        if not exists(artefact.path.parent / name):
             yield name
 
 
@@ -242,7 +243,7 @@ COMPANIONS = re.compile(r"(rank|carry|train)\.py|.*\.(json|yaml)|hosts\..*")
 
 def _with_companions(artefact: Artefact) -> tuple[EmittedFile, ...]:
     """The script, and the files next to it that a launch may need."""
-    beside = [path for path in artefact.path.parent.iterdir() if COMPANIONS.fullmatch(path.name)]
+    beside = [path for path in entries(artefact.path.parent) if COMPANIONS.fullmatch(path.name)]
     others = (EmittedFile(name=path.name, text=read_document(path)) for path in sorted(beside))
     return (EmittedFile(name=artefact.path.name, text=artefact.text, executable=True), *others)
 
@@ -339,7 +340,7 @@ NO_CONTROLLER = (
 
 def submit_script(artefact: Artefact, expected: Expected, host: Host) -> Answer:
     """``sbatch --test-only``, and the job itself if it may be submitted."""
-    path = str(artefact.path.resolve())
+    path = str(real_path(artefact.path))
     if host.which("sbatch") is None:
         yield not_installed(TEST_ONLY, "sbatch", INSTALL_SLURM)
         return

@@ -10,7 +10,8 @@ from dataclasses import replace
 
 import pytest
 
-from cputune.plans.carrier.environment import hub_reachable, plan_variables
+from cputune.host.hub import hub_reachable
+from cputune.plans.carrier.environment import plan_variables
 from cputune.plans.plan import Plan
 
 ONE = Plan(processes_per_node=1, threads_per_process=1, cpus=((0,),))

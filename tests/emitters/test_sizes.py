@@ -10,10 +10,10 @@ from emit_machines import MACHINES
 from launch_lines import KINDS, LOOP, TRAINER, Kind, below_header, written
 
 from cputune.emitters import FORMATS, EmittedFile, emit
-from cputune.emitters.command import rank_script
 from cputune.host.probing import probe
 from cputune.inside import carry
 from cputune.launch.launchers.mpirun import DIALECTS
+from cputune.text.documents import packaged_text
 
 OF_ONE_RANK, OF_SEVERAL, OF_HEADER, OF_MODULE = 25, 60, 12, 380
 SHELL_FORMATS = tuple(name for name, one in FORMATS.items() if one.main.endswith(".sh"))
@@ -61,4 +61,4 @@ def test_what_lies_beside_a_launch_is_read_in_one_sitting() -> None:
     modules = Path(carry.__file__).parent.glob("*.py")
     lengths = {path.name: path.read_text().count("\n") for path in modules}
     assert max(lengths.values()) <= OF_MODULE, lengths
-    assert rank_script().read_text().count("\n") <= OF_SEVERAL
+    assert packaged_text("cputune.emitters", "texts/rank.py").count("\n") <= OF_SEVERAL

@@ -10,11 +10,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from cputune.host.hub import hub_reachable
 from cputune.plans.carrier.command import carried
 from cputune.plans.carrier.environment import (
     OFFLINE,
     base_environment,
-    hub_reachable,
     plan_variables,
 )
 from cputune.plans.plan import Plan

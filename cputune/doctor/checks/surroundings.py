@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from cputune.doctor import variables as env
 from cputune.doctor.checks.launch import left_over
 from cputune.doctor.finding import Finding, Severity, check, checks_of
 from cputune.host.facts import HostFacts
+from cputune.host.process import absolute
 from cputune.text.plain import GIB, MIB
 
 CHECKPOINT = 3
@@ -51,7 +51,7 @@ def _searched_first(facts: HostFacts) -> list[str]:
 
 def _without(place: str, facts: HostFacts) -> str:
     """The command that removes a folder from PYTHONPATH."""
-    kept = ":".join(path for path in _searched_first(facts) if os.path.abspath(path) != place)
+    kept = ":".join(path for path in _searched_first(facts) if absolute(path) != place)
     if kept:
         return f"export PYTHONPATH={shlex.quote(kept)}"
     return "unset PYTHONPATH"
@@ -65,11 +65,11 @@ def pythonpath_first(finding: Finding, facts: HostFacts) -> Finding:
     """
     if "pip " not in (finding.command or ""):
         return finding
-    places = {os.path.abspath(path) for path in _searched_first(facts)}
+    places = {absolute(path) for path in _searched_first(facts)}
     for package in facts.packages:
         place = ""
         if package.location:
-            place = os.path.abspath(package.location)
+            place = absolute(package.location)
         named = rf"(?<![\w-]){re.escape(package.name)}(?![\w-])"
         shown = f"{finding.evidence} {finding.command}"
         if place in places and re.search(named, shown) and (package.version or "?") in shown:

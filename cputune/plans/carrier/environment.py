@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from cputune.host.hub import OFFLINE
 from cputune.plans.plan import Plan
 from cputune.stack import Versions, ipex_off
 
@@ -19,9 +20,6 @@ LOADED_ONCE = (
 )
 """Variables that are read when a library is loaded: a forked rank has those of its parent and
 cannot change them."""
-
-HUB = "https://huggingface.co"
-OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
 
 
 def plan_variables(plan: Plan, versions: Mapping[str, str]) -> dict[str, str]:
@@ -65,23 +63,6 @@ def rank_numbers(plan: Plan, rank: int, port: int) -> dict[str, str]:
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
     }
-
-
-def hub_reachable(environment: Mapping[str, str], timeout_seconds: float = 3.0) -> bool:
-    """Whether the model hub answers. It is asked once, so that not every trial has to."""
-    if any(environment.get(name, "").lower() in ("1", "true", "yes", "on") for name in OFFLINE):
-        return False
-    import urllib.request  # with TLS and mail it is a tenth of what the doctor imports
-    from http.client import HTTPException
-
-    address = environment.get("HF_ENDPOINT") or HUB
-    try:
-        request = urllib.request.Request(address, method="HEAD")
-        with urllib.request.urlopen(request, timeout=timeout_seconds):
-            return True
-    # A proxy's refusal (HTTPError) is an OSError; an answer that is none is an HTTPException.
-    except (OSError, ValueError, HTTPException):
-        return False
 
 
 class Cleared(NamedTuple):

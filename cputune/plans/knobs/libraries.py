@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, get_args
 
+from cputune.host.files import real_path
 from cputune.plans.knobs.record import (
     Ask,
     Choices,
@@ -73,8 +73,8 @@ def _jemalloc(plan: Plan) -> Mapping[str, str]:
 
 def _mapped(plan: Plan, files: Iterable[str]) -> str:
     """Those of the plan's paths that are mapped; the kernel shows the target of a link."""
-    mapped = set(map(os.path.realpath, files))
-    return ":".join(path for path in plan.preload if os.path.realpath(path) in mapped)
+    mapped = set(map(real_path, files))
+    return ":".join(path for path in plan.preload if real_path(path) in mapped)
 
 
 def _as_preloaded(knob: str, names: tuple[str, ...]) -> Callable[[Plan, State], Plan]:
