@@ -326,7 +326,9 @@ def _look_at_words(facts: HostFacts, host: Host, options: Mapping[str, Any]) -> 
     if file is not None:
         text = _read(file)
         if options["print_fix"]:
-            after, left = mended(text, file, judged, host)
+            from cputune.verifier.schemas import refused_document
+
+            after, left = mended(text, file, judged, host, refused_document)
             click.echo(unified(file, text, after), nl=False)
             return Diagnosis(facts=facts, findings=left)
         return Diagnosis(facts=facts, findings=check_file(text, file, judged, host))

@@ -28,12 +28,14 @@ from cputune.doctor.files import (
     workloads,
 )
 from cputune.doctor.files.context import Context
+from cputune.doctor.files.proven import Proof, refused, without_ccl, worse
 from cputune.doctor.finding import Check, Finding, Severity, by_severity, checks_of, fault
 from cputune.errors import UsageError
 from cputune.host import Host
 from cputune.host.facts import HostFacts
 from cputune.launch.edit import Edit, apply
 from cputune.launch.grammar import Tree
+from cputune.launch.launch import Launch
 from cputune.launch.places import Places
 from cputune.launch.shell import is_csh, read_shell
 from cputune.launch.target import target_of
@@ -114,20 +116,70 @@ class Mended:
 
 
 def mended(
-    text: str, name: str, facts: HostFacts, host: Host | None = None
+    text: str,
+    name: str,
+    facts: HostFacts,
+    host: Host | None = None,
+    proof: Proof | None = None,
+    *,
+    compared: bool = True,
 ) -> tuple[str, tuple[Finding, ...]]:
-    """The file as its findings fix it, and what is left. Raises UsageError as ``check_file``."""
-    done = mend(text, name, facts, host)
+    """The file as its findings fix it, and what is left. Raises UsageError as ``check_file``.
+
+    Without ``compared`` the launches are not: the caller sets ranks, threads and libraries itself.
+    """
+    if not compared:
+        done = _fixed(text, name, facts, host, proof, {}, compared=False)
+    else:
+        done = mend(text, name, facts, host, proof)
     return done.text, done.left
 
 
-def mend(text: str, name: str, facts: HostFacts, host: Host | None = None) -> Mended:
+def mend(
+    text: str,
+    name: str,
+    facts: HostFacts,
+    host: Host | None = None,
+    proof: Proof | None = None,
+) -> Mended:
     """Fix the file, one kind of fault after the other. Raises UsageError as ``check_file``.
 
-    A change is dropped if the file would no longer parse after it.
+    A fix is dropped, with the reason, if the file would no longer parse after it, or if a launch
+    would start fewer ranks, lose its threads or what it preloads, or if that is not known.
+    ``proof`` is one more question to each fix.
     """
-    fixed, stuck = list[Finding](), set[str]()
+    withheld = dict[str, str]()
+    done = _fixed(text, name, facts, host, proof, withheld)
+    if not is_csh(text, name):
+        said = without_ccl(text, done.text)
+        if said is not None:
+            withheld.update(dict.fromkeys(_SETS_UP_CCL, said))
+            done = _fixed(text, name, facts, host, proof, withheld)
+    kept = {one.code for one in done.left}
+    reasons = dict.fromkeys(said for code, said in withheld.items() if code in kept)
+    unproven = tuple(fix_unproven.finding(f"{name}: {said}") for said in reasons)
+    return replace(done, left=(*done.left, *unproven))
+
+
+_SETS_UP_CCL = ("file-sourced-missing", "file-variable-unread", "stack-variable-ignored")
+"""Findings whose fix takes away what sets up oneCCL."""
+
+
+def _fixed(
+    text: str,
+    name: str,
+    facts: HostFacts,
+    host: Host | None,
+    proof: Proof | None,
+    withheld: dict[str, str],
+    *,
+    compared: bool = True,
+) -> Mended:
+    """The file after all fixes but those whose codes are ``withheld``, which is added to."""
+    fixed = list[Finding]()
     findings = check_file(text, name, facts, host)
+    launches = launches_in(text, name)
+    stuck = set(withheld)
     for _ in range(ROUNDS):
         fixable = [one for one in findings if one.edits and one.code not in stuck]
         if not fixable:
@@ -143,15 +195,45 @@ def mend(text: str, name: str, facts: HostFacts, host: Host | None = None) -> Me
             stuck.add(code)
             continue
         try:
-            findings = check_file(after, name, facts, host)
+            findings_after = check_file(after, name, facts, host)
+            launches_after = launches_in(after, name)
         except UsageError:
             stuck.add(code)
             continue
-        text = after
+        said = worse(launches, launches_after, text, after) if compared else None
+        if said is None and host is not None and _is_shell(text, name):
+            said = refused(host, text, after)
+        if said is None and proof is not None:
+            said = proof(text, after)
+        if said is not None:
+            stuck.add(code)
+            withheld[code] = said
+            continue
+        text, findings, launches = after, findings_after, launches_after
         fixed += same
     left_out = dict.fromkeys(option for one in fixed for option in one.left)
     left = (*findings, *(option_left.finding(option) for option in left_out))
     return Mended(text=text, left=left, fixed=tuple(fixed))
+
+
+def _is_shell(text: str, name: str) -> bool:
+    is_text = requirements.is_requirements(name) or sharding.is_hostfile(name)
+    return not (is_text or is_yaml(text, name) or is_csh(text, name) or _is_dockerfile(text, name))
+
+
+def launches_in(text: str, name: str) -> tuple[Launch, ...]:
+    """The launches of a file: of a script, of the command of an image, of a job's containers."""
+    if requirements.is_requirements(name) or sharding.is_hostfile(name):
+        return ()
+    if _is_dockerfile(text, name):
+        return dockerfile.launches_of(text)
+    if is_yaml(text, name):
+        found = list[Launch]()
+        for document in documents.read_documents(text, name):
+            if document.get("kind") in kubeflow.RANKS:
+                found += kubeflow.job_launches(document)
+        return tuple(found)
+    return read_shell(text, name, target_of(text).variables).launches
 
 
 def _once(edits: Iterable[Edit]) -> Iterator[Edit]:
@@ -192,6 +274,22 @@ def _parses_as(before: str, after: str, name: str) -> bool:
             return False
         return True
     return not Tree(after).root.has_error or Tree(before).root.has_error
+
+
+@fault("file-fix-unproven", Severity.ADVICE)
+def fix_unproven() -> None:
+    """A fix is not printed, because its result is worse or not known
+
+    Symptom: `--print-fix` leaves a finding for you, although it has a fix for it.
+
+    Cause: the fixed file is read and judged again before it is shown. A launch of it would start
+    fewer ranks, lose its threads or what it preloads, or still need what the fix takes away; the
+    evidence says which.
+
+    Remedy: Make the change that the evidence names, and run `--print-fix` again.
+
+    Source: https://docs.pytorch.org/docs/stable/elastic/run.html
+    """
 
 
 @fault("file-option-left", Severity.ADVICE)

@@ -90,7 +90,7 @@ def like(text: str, name: str, result: Result | None, asked: Emission) -> Rewrit
     result = None if result is None else keeping(result, asked.keep)
     facts = target_facts(asked.facts, _versions(result, asked))
     host = asked.host or Host()
-    current, _ = mended(text, name, facts, host)
+    current, _ = mended(text, name, facts, host, compared=False)
     launch = launch_in(current, name)
     machines = _machines(current, name, launch)
     job = make_job(result, replace(asked, workload=_workload(launch, asked, facts, host)))

@@ -15,6 +15,8 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
+import yaml
+
 from cputune.text.quantities import quantity_of
 from cputune.verifier.records import Evidence
 
@@ -76,6 +78,25 @@ def schema_faults(job: Mapping[str, Any]) -> Iterator[Evidence]:
     yield from _faults(job, known[version], kind)
     metadata = job.get("metadata")
     yield from _metadata_faults(metadata if isinstance(metadata, Mapping) else {}, kind)
+
+
+def refused_document(text: str, fixed: str) -> str | None:
+    """What the API server would refuse of a fixed job, and not of the job before."""
+    try:
+        before, after = (list(yaml.safe_load_all(one)) for one in (text, fixed))
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return None
+    known = {row for job in before for row in _faults_of(job)}
+    for job in after:
+        for row in _faults_of(job):
+            if row not in known:
+                return f"the API server would refuse {row.what}: {row.seen}"
+    return None
+
+
+def _faults_of(job: object) -> Iterator[Evidence]:
+    if isinstance(job, Mapping) and versions_of_kind(str(job.get("kind"))):
+        yield from schema_faults(job)
 
 
 def _metadata_faults(metadata: Mapping[str, Any], kind: str) -> Iterator[Evidence]:

@@ -51,15 +51,16 @@ def judge_dockerfile(context: Context) -> Iterator[Finding]:
     """Every fault of a Dockerfile. Raises UsageError if it neither installs nor starts anything."""
     places = context.places or Places("")
     instructions = list(_INSTRUCTION.finditer(places.code))
+    given = _given(places, instructions)
     pins = [
         pin
         for instruction in instructions
         if instruction[1].upper() == "RUN"
-        for pin in _pins(places, instruction)
+        for pin in _pins(places, instruction, given)
     ]
     facts = replace(context.facts, packages=packages_of(pins), environment={})
     inside = replace(context, facts=facts, host=Host(), here=False)
-    launches = list(_launches(places, instructions, context))
+    launches = list(_launches(places, instructions))
     if not pins and not launches:
         raise UsageError(
             f"{context.name} installs no part of the stack and starts no training",
@@ -67,8 +68,9 @@ def judge_dockerfile(context: Context) -> Iterator[Finding]:
         )
     for instruction in instructions:
         if instruction[1].upper() == "FROM":
-            yield from _image(places, instruction, context)
-    python = _python(places, instructions)
+            needs = _needs_its_image(places, pins)
+            yield from _image(places, instruction, given, needs, context)
+    python = _python(places, instructions, given)
     yield from judge_pins(
         pins, context, python, lambda ended: _without(places, instructions, ended)
     )
@@ -76,28 +78,70 @@ def judge_dockerfile(context: Context) -> Iterator[Finding]:
     yield from judge_launches(launches, inside)
 
 
-def _pins(places: Places, run: re.Match[str]) -> Iterator[Pin]:
+_VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)(?::?-([^{}]*))?\})")
+
+
+_ASSIGNED = re.compile(
+    r"""(?<!\S)(?P<name>[A-Za-z_]\w*)=(?:"(?P<double>[^"\n]*)"|'(?P<single>[^'\n]*)'"""
+    r"""|(?P<bare>[^\s"'\\]+))"""
+)
+
+
+def _given(places: Places, instructions: list[re.Match[str]]) -> dict[str, Token]:
+    """The values of ARG and ENV, as they are written, by name. The first value of a name counts."""
+    given = dict[str, Token]()
+    for instruction in instructions:
+        if instruction[1].upper() not in ("ARG", "ENV"):
+            continue
+        for found in _ASSIGNED.finditer(places.code, instruction.start(2), instruction.end(2)):
+            kind = next(kind for kind in ("double", "single", "bare") if found[kind] is not None)
+            value = Token(found.start(kind), found.end(kind), found[kind])
+            given.setdefault(found["name"], value)
+    return given
+
+
+def _filled(text: str, given: dict[str, Token]) -> str:
+    """A word with the variables of ARG and ENV filled in; what is unknown stays as written."""
+
+    def value(found: re.Match[str]) -> str:
+        known = given.get(found[1] or found[2])
+        if known is not None:
+            return known.text
+        return found[0] if found[3] is None else found[3]
+
+    return _VARIABLE.sub(value, text)
+
+
+def _place(text: str, given: dict[str, Token]) -> Token | None:
+    """Where the value of a word is written that is one variable, or ends in ``==`` and one."""
+    found = _VARIABLE.fullmatch(text.rpartition("=")[2])
+    return None if found is None else given.get(found[1] or found[2])
+
+
+def _pins(places: Places, run: re.Match[str], given: dict[str, Token]) -> Iterator[Pin]:
     """The packages of the stack that RUN instructions install by pip."""
     for match in _PIP.finditer(places.code, run.start(2), run.end(2)):
         tokens = list(places.tokens(match.start(1), match.end(1)))
         constrained = value_of([token.text for token in tokens], "-c", "--constraint") is not None
         for token in tokens:
-            pin = pin_of(token)
+            pin = pin_of(token._replace(text=_filled(token.text, given)))
             if pin is not None:
-                yield pin._replace(constrained=constrained)
+                place = _place(token.text, given)
+                yield pin._replace(token=token, constrained=constrained, place=place)
 
 
-def _python(places: Places, instructions: list[re.Match[str]]) -> str | None:
+def _python(
+    places: Places, instructions: list[re.Match[str]], given: dict[str, Token]
+) -> str | None:
     """The Python of the last image that the file starts from, by its tag."""
     named = None
     for instruction in instructions:
         if instruction[1].upper() == "FROM":
-            match = re.match(
-                r"(?:--\S+\s+)?(?:docker\.io/)?python:(3\.\d+)", instruction[2].strip()
-            )
+            text = _filled(instruction[2].strip(), given)
+            found = re.match(r"(?:--\S+\s+)?(?:docker\.io/)?python:(3\.\d+)", text)
             named = None
-            if match:
-                named = match[1]
+            if found:
+                named = found[1]
     return named
 
 
@@ -161,7 +205,29 @@ def _without_command(places: Places, run: re.Match[str], pip: re.Match[str]) -> 
     return Edit(start=first, end=len(text) if last < 0 else last + 1)
 
 
-def _image(places: Places, named: re.Match[str], context: Context) -> Iterator[Finding]:
+_OTHER_MANAGERS = re.compile(
+    r"(?<![\w./-])(yum|dnf|microdnf|zypper|apk|conda|mamba|micromamba)[ \t]"
+)
+
+
+def _needs_its_image(places: Places, pins: list[Pin]) -> str | None:
+    """Why a file would not build, or not train, from an image of Python alone."""
+    manager = _OTHER_MANAGERS.search(places.code)
+    if manager is not None:
+        return f"the file calls {manager[1]}, which an image of Python does not have"
+    if not any(pin.name == "torch" for pin in pins):
+        return "torch comes with this image, and the file does not install it"
+    return None
+
+
+def _image(
+    places: Places,
+    named: re.Match[str],
+    given: dict[str, Token],
+    needs: str | None,
+    context: Context,
+) -> Iterator[Finding]:
+    """``needs``: why the rest of the file does not work in another image; None if it does."""
     token = next(
         (word for word in places.tokens(named.start(2), named.end(2)) if word.text[:2] != "--"),
         None,
@@ -169,17 +235,21 @@ def _image(places: Places, named: re.Match[str], context: Context) -> Iterator[F
     if token is None:
         return
     for row in load().images:
-        name = token.text.partition("@")[0].partition(":")[0]
+        image = _filled(token.text, given)
+        name = image.partition("@")[0].partition(":")[0]
         if name.removeprefix("docker.io/") == row.name:
-            text = f"FROM {token.text}: start from {row.instead}"
-            edits = (places.becomes(token, row.instead),)
+            text = f"FROM {image}: start from {row.instead}"
+            edits: tuple[Edit, ...] = ()
+            if needs is None:
+                place = _place(token.text, given) or token
+                edits = (places.becomes(place, row.instead),)
+            else:
+                text += f"; no fix is printed: {needs}"
             evidence = context.at(_line(places, token.start), text)
             yield image_ended.finding(evidence, edits=edits)
 
 
-def _launches(
-    places: Places, instructions: list[re.Match[str]], context: Context
-) -> Iterator[Launch]:
+def _launches(places: Places, instructions: list[re.Match[str]]) -> Iterator[Launch]:
     """What CMD and ENTRYPOINT start, with the variables of ENV."""
     variables = dict[str, str]()
     for instruction in instructions:
@@ -195,6 +265,12 @@ def _launches(
             continue
         for launch in launches:
             yield replace(launch, line=line, environment={**variables, **launch.environment})
+
+
+def launches_of(text: str) -> tuple[Launch, ...]:
+    """What CMD and ENTRYPOINT of a Dockerfile start."""
+    places = Places(text, sets="ENV")
+    return tuple(_launches(places, list(_INSTRUCTION.finditer(places.code))))
 
 
 def _started(places: Places, command: re.Match[str], line: int) -> tuple[Launch, ...]:

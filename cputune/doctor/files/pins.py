@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from packaging.specifiers import SpecifierSet
+
 from cputune.doctor.files.context import Context
 from cputune.doctor.finding import Finding, Severity, checks_of, fault
 from cputune.host.facts import Package
@@ -25,6 +27,8 @@ class Pin(NamedTuple):
     version: str | None
     constrained: bool = False
     """Whether another file names the version (``--constraint FILE``)."""
+    place: Token | None = None
+    """The version if it is written elsewhere: the value of a Dockerfile's ARG."""
 
 
 def pin_of(token: Token) -> Pin | None:
@@ -89,11 +93,13 @@ def judge_pins(
     if context.places is None or not pins:
         return
     ended = [pin for pin in pins if pin.name in ("ipex", "oneccl")]
-    renewed = _renewed(context.places, pins)
+    renewed, why = _renewed(context.places, [pin for pin in pins if pin not in ended], python)
     for pin in ended:
-        misfit = f"{pin.token.text}: remove it, and install the current stack"
+        misfit = f"{pin.token.text}: remove it, and install the current stack{why}"
         line = _line(context.places, pin.token.start)
-        edits = (*without(ended), *renewed)
+        edits: tuple[Edit, ...] = ()
+        if not why:
+            edits = (*without(ended), *renewed)
         yield package_ended.finding(context.at(line, misfit), edits=edits)
     if ended:
         return
@@ -102,7 +108,7 @@ def judge_pins(
         held["python"] = python
     line = _line(context.places, pins[0].token.start)
     for misfit in misfits(Versions.from_names(held)):
-        yield pins_unfit.finding(context.at(line, misfit), edits=renewed)
+        yield pins_unfit.finding(context.at(line, f"{misfit}{why}"), edits=renewed)
     open_ones = [pin.token.text for pin in pins if pin.version is None and not pin.constrained]
     if open_ones:
         misfit = f"{', '.join(open_ones)}: no version is given"
@@ -124,18 +130,39 @@ def unpinned() -> None:
     """
 
 
-def _renewed(places: Places, pins: list[Pin]) -> tuple[Edit, ...]:
-    """The edits that set each pinned version to the newest of the tables."""
-    today = load().era("today").versions
+def _renewed(places: Places, pins: list[Pin], python: str | None) -> tuple[tuple[Edit, ...], str]:
+    """The edits that set each pinned version to the newest of the tables.
+
+    If those versions do not fit together either there are none, and the second value says why.
+    """
+    today = {name: str(version) for name, version in load().era("today").versions.items()}
+    for name in ("torchvision", "torchaudio"):
+        today[name] = _built_for(name, today["torch"])
+    held = {DISTRIBUTIONS[pin.name]: today.get(pin.name) or pin.version for pin in pins}
+    if python is not None:
+        held["python"] = python
+    wrong = misfits(Versions.from_names({name: text for name, text in held.items() if text}))
+    if wrong:
+        return (), f"; no fix is printed: {wrong[0]}"
     edits = list[Edit]()
     for pin in pins:
-        if pin.version is None or pin.name not in today:
+        version = None if pin.version is None else parse(pin.version)
+        if version is None or not today.get(pin.name) or version.public == today[pin.name]:
             continue
-        version = parse(pin.version)
-        if version is not None and version.public != str(today[pin.name]):
+        of_place = {today.get(other.name) for other in pins if other.place == pin.place}
+        if pin.place is not None and len(of_place) == 1:
+            edits.append(places.becomes(pin.place, today[pin.name]))
+        else:
             name, equals, _ = re.split(r"(={1,3})", pin.token.text, maxsplit=1)
             edits.append(places.becomes(pin.token, f"{name}{equals}{today[pin.name]}"))
-    return tuple(edits)
+    return tuple(dict.fromkeys(edits)), ""
+
+
+def _built_for(name: str, torch: str) -> str:
+    """The newest release of torchvision or torchaudio for a torch; "" if none is known."""
+    rows = load().torchvision if name == "torchvision" else load().torchaudio
+    fitting = [row for row in rows if SpecifierSet(row.torch).contains(torch)]
+    return str(fitting[-1].version) if fitting else ""
 
 
 def _line(places: Places, at: int) -> int:

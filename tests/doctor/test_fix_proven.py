@@ -1,0 +1,150 @@
+"""A fix is proven before it is shown: read again, judged again, compared with the file before."""
+
+from __future__ import annotations
+
+import pytest
+from stacks import TODAY, machine
+
+from cputune.doctor.checkfile import Mended, mend
+from cputune.verifier.schemas import refused_document
+
+FACTS = machine(TODAY, cores=16)
+
+
+def fixed(text: str, name: str = "run.sh") -> Mended:
+    return mend(text, name, FACTS, None, refused_document)
+
+
+def codes(done: Mended) -> set[str]:
+    return {finding.code for finding in done.left}
+
+
+def reason(done: Mended) -> str:
+    return " ".join(one.evidence for one in done.left if one.code == "file-fix-unproven")
+
+
+WITHHELD = (
+    # a script, what has to stay in it, a word of the reason
+    ("N=${N:-1}\nipexrun --nnodes ${N} train.py --bf16\n", "ipexrun --nnodes ${N}", "variable"),
+    ("R=${R:-1}\nipexrun --ninstances $R train.py\n", "ipexrun --ninstances $R", "variable"),
+    ("ipexrun --memory-allocator jemalloc train.py\n", "ipexrun --memory-allocator", "jemalloc"),
+    ("ipexrun --enable_tcmalloc train.py\n", "ipexrun --enable_tcmalloc", "tcmalloc"),
+    (
+        "export CCL_WORKER_COUNT=4\nsource /opt/x/oneccl_bindings_for_pytorch/env/setvars.sh\n"
+        "torchrun --nproc_per_node 2 train.py --dist-backend ccl\n",
+        "CCL_WORKER_COUNT=4",
+        "ccl",
+    ),
+)
+
+
+@pytest.mark.parametrize(("text", "stays", "word"), WITHHELD)
+def test_a_fix_that_is_worse_is_withheld_with_its_reason(text: str, stays: str, word: str) -> None:
+    done = fixed(text)
+    assert stays in done.text
+    assert "file-fix-unproven" in codes(done)
+    assert word in reason(done)
+
+
+PRINTED = (
+    ("ipexrun train.py --bf16\n", "python train.py"),
+    ("ipexrun --nprocs-per-node 2 train.py\n", "torchrun --nproc_per_node 2 train.py"),
+    ("R=2\nipexrun --nprocs-per-node $R train.py\n", "torchrun --nproc_per_node $R train.py"),
+    (
+        "export LD_PRELOAD=/usr/lib/libjemalloc.so.2\n"
+        "ipexrun --memory-allocator jemalloc train.py\n",
+        "python train.py",
+    ),
+    ("export OMP_NUM_THREADS=32\npython train.py\n", "OMP_NUM_THREADS=16"),
+    (
+        "export CCL_WORKER_COUNT=4\npython run_qa.py --ddp_backend ccl --output_dir out\n",
+        "python run_qa.py",
+    ),
+)
+
+
+@pytest.mark.parametrize(("text", "now"), PRINTED)
+def test_a_fix_that_is_as_good_is_printed(text: str, now: str) -> None:
+    done = fixed(text)
+    assert now in done.text
+    assert "file-fix-unproven" not in codes(done)
+
+
+DOCKERFILE = "FROM python:3.11\nRUN pip install {}\n"
+
+
+@pytest.mark.parametrize(
+    ("installed", "now"),
+    [
+        (
+            "torch==2.1.2 torchvision==0.16.2 intel-extension-for-pytorch==2.1.0",
+            "torch==2.13.0 torchvision==0.28.0",
+        ),
+        ("torch==2.1.0 oneccl_bind_pt==2.1.0", "torch==2.13.0"),
+    ],
+)
+def test_what_is_built_for_one_torch_goes_with_it(installed: str, now: str) -> None:
+    done = fixed(DOCKERFILE.format(installed), "Dockerfile")
+    assert done.text == DOCKERFILE.format(now)
+    assert "file-pins" not in codes(done)
+
+
+@pytest.mark.parametrize(
+    "run",
+    ["RUN pip install intel-extension-for-pytorch\n", "RUN pip3 install \\\n    oneccl_bind_pt\n"],
+)
+def test_no_pip_is_left_that_installs_nothing(run: str) -> None:
+    text = f"FROM python:3.11\nRUN apt-get update\n{run}RUN pip install torch==2.13.0\n"
+    assert fixed(text, "Dockerfile").text == text.replace(run, "")
+
+
+def test_versions_and_images_of_arguments_are_read_and_fixed_where_they_are_written() -> None:
+    text = """ARG IMAGE_NAME=intel/intel-optimized-pytorch
+FROM ${IMAGE_NAME}
+ARG TORCH=2.4.0
+ARG VERSION="4.45.0"
+RUN pip install torch==${TORCH} transformers==$VERSION && \\
+    pip install intel_extension_for_pytorch==${TORCH}
+RUN curl -L https://github.com/huggingface/transformers/archive/v${VERSION}.tar.gz
+"""
+    done = fixed(text, "Dockerfile")
+    assert done.text.splitlines()[:5] == [
+        "ARG IMAGE_NAME=python:3.11",
+        "FROM ${IMAGE_NAME}",
+        "ARG TORCH=2.13.0",
+        'ARG VERSION="5.23.0"',
+        "RUN pip install torch==${TORCH} transformers==$VERSION",
+    ]
+
+
+def test_an_argument_of_two_packages_is_not_set_to_the_version_of_one() -> None:
+    text = (
+        "FROM python:3.11\nARG V=2.1.0\nRUN pip install torch==$V torchaudio==$V oneccl_bind_pt\n"
+    )
+    done = fixed(text, "Dockerfile")
+    assert "ARG V=2.1.0" in done.text
+    assert "torch==2.13.0 torchaudio==2.11.0" in done.text
+
+
+def test_a_job_that_the_api_server_would_refuse_is_not_shown() -> None:
+    good = "spec:\n  nprocPerNode: '1'\n  pytorchReplicaSpecs: {}\n"
+    wrong = "spec:\n  nprocPerNode: 1\n  pytorchReplicaSpecs: {}\n"
+    head = "apiVersion: kubeflow.org/v1\nkind: PyTorchJob\nmetadata: {name: a}\n"
+    assert refused_document(head + good, head + good) is None
+    assert "nprocPerNode" in str(refused_document(head + good, head + wrong))
+
+
+@pytest.mark.parametrize(
+    ("rest", "word"),
+    [
+        ("RUN pip install transformers==4.45.0\n", "torch"),
+        ("RUN yum install -y gcc\nRUN pip install torch==2.4.0 transformers==4.45.0\n", "yum"),
+        ("RUN conda install -y numpy && pip install torch==2.4.0\n", "conda"),
+    ],
+)
+def test_an_image_that_the_rest_of_the_file_needs_stays(rest: str, word: str) -> None:
+    text = f"FROM intel/intel-optimized-pytorch:2.4.0\n{rest}"
+    done = fixed(text, "Dockerfile")
+    assert done.text.startswith("FROM intel/intel-optimized-pytorch:2.4.0\n")
+    (left,) = [one for one in done.left if one.code == "file-image-ended"]
+    assert word in left.evidence.partition("no fix is printed")[2]
