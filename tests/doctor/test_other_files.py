@@ -175,3 +175,19 @@ def test_the_python_of_an_image_has_to_fit() -> None:
     text = "FROM python:{}-slim\nRUN pip install torch==2.13.0 transformers==5.23.0\n"
     assert codes(text.format("3.8"), "Dockerfile") == {"file-pins"}
     assert codes(text.format("3.12"), "Dockerfile") == set()
+
+
+@pytest.mark.parametrize(
+    ("image", "packages", "found"),
+    [
+        ("python:3.8-slim", "torch transformers", True),
+        ("docker.io/library/python:3.9", "torch", True),
+        ("python:3.12", "torch", False),
+        ("python:3.9", "torch==2.8.0", False),
+        ("huggingface/transformers-pytorch-cpu:latest", "torch==2.13.0", True),
+    ],
+)
+def test_images_that_have_ended(image: str, packages: str, found: bool) -> None:
+    text = f"FROM {image}\nRUN pip install {packages}\n"
+    codes = [one.code for one in check_file(text, "Dockerfile", FACTS)]
+    assert ("file-image-ended" in codes) is found

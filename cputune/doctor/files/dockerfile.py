@@ -24,11 +24,15 @@ from cputune.launch.launch import Launch
 from cputune.launch.places import Places, Token
 from cputune.launch.shell import read_launches, read_words
 from cputune.launch.words import Span, Word, value_of
+from cputune.stack import Versions
+from cputune.stack.fit import misfits
 from cputune.stack.tables import load
 
 _INSTRUCTION = re.compile(r"(?mi)^[ \t]*([A-Z]+)[ \t]+((?:[^\n\\]|\\[^\n]|\\\n)*)")
 _PIP = re.compile(r"(?<![\w.-])pip3?[ \t]+install\b((?:[^\n\\&|;]|\\.|\\\n)*)", re.DOTALL)
 _PINNED = re.compile(r"([A-Za-z][A-Za-z0-9._-]*?)(?:==([0-9][\w.+]*))?")
+
+_OF_PYTHON = re.compile(r"(?:docker\.io/)?(?:library/)?python:(3\.\d+)")
 
 
 @fault("file-image-ended", Severity.WARNING)
@@ -39,11 +43,13 @@ def image_ended() -> None:
     the torch that is installed over it.
 
     Cause: Intel's images for PyTorch on CPUs contain IPEX 2.8 or older, and the torch and Python of
-    that time.
+    that time. Hugging Face removed its CPU images in 2023. Releases of torch have no wheel for a
+    Python that has ended, and pip then installs the last one that had.
 
-    Remedy: Start from the Python image in the evidence, and install what you need.
+    Remedy: Start from the image of a Python that is supported, and install what you need.
 
-    Source: https://hub.docker.com/r/intel/intel-optimized-pytorch
+    Source: https://hub.docker.com/r/intel/intel-optimized-pytorch, huggingface/transformers#28148,
+    https://devguide.python.org/versions/
     """
 
 
@@ -66,10 +72,13 @@ def judge_dockerfile(context: Context) -> Iterator[Finding]:
             f"{context.name} installs no part of the stack and starts no training",
             hint="cputune judges pip install, CMD and ENTRYPOINT of a Dockerfile",
         )
+    unpinned = any(pin.version is None and not pin.constrained for pin in pins)
     for instruction in instructions:
         if instruction[1].upper() == "FROM":
             needs = _needs_its_image(places, pins)
             yield from _image(places, instruction, given, needs, context)
+            if unpinned:
+                yield from _ended_python(places, instruction, given, context)
     python = _python(places, instructions, given)
     yield from judge_pins(
         pins, context, python, lambda ended: _without(places, instructions, ended)
@@ -137,8 +146,7 @@ def _python(
     named = None
     for instruction in instructions:
         if instruction[1].upper() == "FROM":
-            text = _filled(instruction[2].strip(), given)
-            found = re.match(r"(?:--\S+\s+)?(?:docker\.io/)?python:(3\.\d+)", text)
+            found = _OF_PYTHON.match(_image_of(instruction, given))
             named = None
             if found:
                 named = found[1]
@@ -247,6 +255,27 @@ def _image(
                 text += f"; no fix is printed: {needs}"
             evidence = context.at(_line(places, token.start), text)
             yield image_ended.finding(evidence, edits=edits)
+
+
+def _image_of(named: re.Match[str], given: dict[str, Token]) -> str:
+    """The image of a FROM, without its options."""
+    return re.sub(r"^--\S+\s+", "", _filled(named[2].strip(), given))
+
+
+def _ended_python(
+    places: Places, named: re.Match[str], given: dict[str, Token], context: Context
+) -> Iterator[Finding]:
+    """A Python without a wheel of today's torch: of a package without a version pip takes an old
+    one.
+    """
+    image = _image_of(named, given)
+    python = _OF_PYTHON.match(image)
+    if python is None:
+        return
+    torch = str(load().era("today").versions["torch"])
+    for misfit in misfits(Versions.from_names({"torch": torch, "python": python[1]})):
+        text = f"FROM {image}: {misfit}: pip installs an old one"
+        yield image_ended.finding(context.at(_line(places, named.start(2)), text))
 
 
 def _launches(places: Places, instructions: list[re.Match[str]]) -> Iterator[Launch]:
