@@ -101,7 +101,7 @@ def verdict_of(result: Result, do: str, context: ClaimContext | None = None) -> 
             f"Undecided: the best other plan ran {times_as_fast(speedup)} as {other}, and the "
             f"interval {speedup.low:.2f}–{speedup.high:.2f} allows both faster and slower."
         )
-        sure = f"not sure: {sure}; {why_undecided(result, speedup)}"
+        sure = f"{sure}; {why_undecided(result, speedup)}"
         return Verdict(means=means, do=command_of(step, result), sure=sure, when=step.when)
     means = f"{other[:1].upper()}{other[1:]} is faster than every other plan that was tried"
     if speedup.outcome == EQUIVALENT:
@@ -170,13 +170,13 @@ def _not_compared(result: Result) -> Verdict:
         return Verdict(
             means=f"Not compared: the machine was kept busy{others}.",
             do=do,
-            sure=f"not sure: {result.not_compared}",
+            sure=result.not_compared or "",
             when=step.when,
         )
     return Verdict(
         means=f"Not compared with {YOURS}: {result.not_compared}.",
         do=do,
-        sure=f"not sure: {single_trials(result)}",
+        sure=single_trials(result),
         when=step.when,
     )
 

@@ -128,7 +128,7 @@ def verdict(shown: ComparisonToShow) -> Verdict:
             f"Undecided: {second} ran {times_as_fast(ratio)} as {first}, and the interval "
             f"{ratio.low:.2f}–{ratio.high:.2f} allows both faster and slower."
         )
-        return Verdict(means=means, do=_longer(shown), sure=f"not sure: {sure}")
+        return Verdict(means=means, do=_longer(shown), sure=sure)
     rate = comparison.before_rate
     reference = None
     if rate is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
 from pathlib import Path
@@ -11,9 +12,11 @@ import pytest
 from hosts.builder import machine
 from in_process import Run
 
+import cputune as library
 from cputune.cli import cli
 from cputune.cli.help_groups import OTHERS
 
+PACKAGE = Path(library.__file__).parent
 LONG = 10
 """Options above which a list without groups is not read any more."""
 
@@ -125,3 +128,40 @@ def said_instead(err: str) -> str:
     option = re.search(r"--[a-z-]+ [^\s,;]+", hint)
     assert option is not None, f"nothing to type: {hint}"
     return option[0]
+
+
+CONTEXT = cli.make_context("cputune", ["--help"], resilient_parsing=True)
+FLAGS = {
+    name: {flag for parameter in command.params for flag in parameter.opts} | {"--help"}
+    for name in cli.list_commands(CONTEXT)
+    if (command := cli.get_command(CONTEXT, name)) is not None
+}
+OF_OTHERS = {"--to", "--config_file", "--epochs", "--its-arguments", "--exclusive"}
+"""Options of jupyter, accelerate, salloc and of a script."""
+
+
+def texts(node: ast.AST) -> str:
+    """The text of a literal; X for what is filled in."""
+    if isinstance(node, ast.JoinedStr):
+        return "".join(texts(part) for part in node.values)
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    return "X"
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: path.stem)
+def test_every_command_that_a_text_names_can_be_typed(path: Path) -> None:
+    """Commands between backticks, and the options in every hint."""
+    wrong = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, (ast.JoinedStr, ast.Constant)):
+            for name, words in re.findall(r"`cputune ([a-z]+)([^`]*)`", texts(node)):
+                typed = re.findall(r"(?<![\w-])--[a-z][a-z-]*", words.partition(" -- ")[0])
+                wrong += [word for word in typed if word not in FLAGS.get(name, set())]
+                wrong += [] if name in FLAGS else [name]
+        if isinstance(node, ast.keyword) and node.arg == "hint":
+            hint = " ".join(texts(part) for part in ast.walk(node.value))
+            known = set().union(OF_OTHERS, *FLAGS.values())
+            typed = re.findall(r"(?<![\w-])--[a-z][a-z_-]*[a-z]", hint)
+            wrong += [word for word in typed if word not in known]
+    assert wrong == []
