@@ -29,7 +29,7 @@ from cputune.cli.signals import interrupted_by
 from cputune.errors import CannotError, CputuneError, Interrupted, UsageError
 
 _SUBCOMMANDS = {
-    # name: (where it is, below cputune.cli; the line in `cputune --help`)
+    # name: (module.function below cputune.cli, line in `cputune --help`)
     "doctor": ("doctor.command", "Find what is wrong with this machine for training, and the fix."),
     "tune": ("tune.command", "Measure plans on this machine and find the fastest."),
     "show": ("results.show", "Show a result: the verdict, what to change, the launch, the plans."),
@@ -182,7 +182,7 @@ def _of_ours(error: BaseException) -> CputuneError:
             problem = f"{os.fsdecode(error.filename)}: {problem}"
         return CannotError(
             f"the system reports an error: {problem}",
-            hint="run it again as `cputune -vv ...` to see where",
+            hint="run it again as `cputune -vv ...` to see the place",
         )
     if not isinstance(error, click.ClickException):
         return Interrupted("interrupted")

@@ -122,50 +122,52 @@ def blocks(proof: Proof) -> Iterator[Block]:
     from cputune.report.writing import Heading, Lines, Rows
     from cputune.text.plain import figure
 
-    if proof.licence.unlike:
-        why = f"the command does not repeat itself: {proof.licence.unlike}"
-        yield Lines((("warning", why), ("", "so only what cannot touch the numbers is tried")))
-    yield Heading("What its model says of its own batches")
+    equivalence = proof.licence
+    if equivalence.unlike:
+        warning = f"the command does not repeat itself: {equivalence.unlike}"
+        yield Lines((("warning", warning), ("", "so only knobs that keep all numbers are tried")))
+    rows = []
+    for answer in _telling(equivalence.answers):
+        losses = [figure(loss, 6) for loss in answer.loss] or ["–", "–"]
+        if answer.apart is None:
+            apart = answer.why or "nothing to compare"
+        else:
+            apart = f"{answer.apart:.1e}"
+        rows.append((answer.question, answer.point, *losses, apart))
+    yield Heading("What its model computes for its batches")
     yield Rows(
-        headings=("asked", "when", "loss", "otherwise", "gradients apart"),
+        headings=("question", "when", "loss", "otherwise", "gradients apart"),
         right=frozenset(("loss", "otherwise", "gradients apart")),
-        rows=tuple(
-            (
-                answer.question,
-                answer.point,
-                *([figure(loss, 6) for loss in answer.loss] or ["–", "–"]),
-                (answer.why or "nothing to ask") if answer.apart is None else f"{answer.apart:.1e}",
-            )
-            for answer in _telling(proof.licence.answers)
-        ),
+        rows=tuple(rows),
     )
-    yield Heading("Each lever by itself")
+    rows = []
+    different = []
+    for number, knob in enumerate(proof.levers):
+        deviation = "–"
+        if knob.deviation is not None:
+            deviation = f"{knob.deviation:.1e}"
+        if knob.verdict == "not the same":
+            different.append(number)
+        rows.append((knob.lever, knob.verdict, deviation, knob.why))
+    yield Heading("Each knob by itself")
     yield Rows(
-        headings=("lever", "trains", "largest deviation", "what agrees, or does not"),
+        headings=("knob", "trains", "largest deviation", "what agrees, or does not"),
         right=frozenset(("largest deviation",)),
-        rows=tuple(
-            (
-                lever.lever,
-                lever.verdict,
-                "–" if lever.deviation is None else f"{lever.deviation:.1e}",
-                lever.why,
-            )
-            for lever in proof.levers
-        ),
-        strong=frozenset(
-            number for number, lever in enumerate(proof.levers) if lever.verdict == "not the same"
-        ),
+        rows=tuple(rows),
+        strong=frozenset(different),
     )
     yield Lines((("", limit(proof)),))
 
 
 def limit(proof: Proof) -> str:
-    """What "the same" rests on."""
+    """The sentence on what "the same" means."""
     from cputune.inside.first_steps import LOOKED_AT
 
     updates = proof.licence.updates
-    asked = "" if updates is None else f", and its batches and model up to update {updates}"
+    checked = ""
+    if updates is not None:
+        checked = f", and its batches and model up to update {updates}"
     return (
-        f"“the same” means: the first {LOOKED_AT} updates were compared{asked}. What a script "
-        "changes later is seen by the comparison of the ranks in an emitted launch alone."
+        f"“the same” means: the first {LOOKED_AT} updates were compared{checked}. Later changes by "
+        "the script are found only by the comparison of ranks in an emitted launch."
     )

@@ -68,7 +68,7 @@ def interrupted_by(numbers: Collection[int]) -> Iterator[None]:
 
 
 def stop_if_interrupted() -> None:
-    """Raise Stopped again, for a signal that came where it could not be raised.
+    """Raise Stopped again, for a signal that came while it could not be raised.
 
     Python drops an exception in a finalizer (``sys.unraisablehook``), and continues.
     """

@@ -182,7 +182,7 @@ def _variables(each: Running, facts: HostFacts, limited: bool) -> Iterator[Findi
 
 
 _WAITS = (
-    # what stands in a stack: what is waited for
+    # frames of a stack, and what the process waits for
     (r"init_process_group|rendezvous|TCPStore|connectFullMesh|_create_c10d_store|_store_based_barr",
      "it waits for other ranks to connect: {store}"),
     (r"\b(all_reduce|all_gather|barrier|broadcast|reduce_scatter|gather|scatter|wait_all)\b|"
@@ -288,7 +288,7 @@ def wait_in_family(family: Sequence[Running], host: Host) -> Wait | None:
 
 
 def _place(stack: Sequence[str]) -> str:
-    """The frames of a stack that say most: the innermost two, and where the script is."""
+    """The frames of a stack that say most: the innermost two, and the outermost of the script."""
     script = [frame for frame in stack if not _BY_WHICH.search(frame)]
     return "; ".join(dict.fromkeys((*stack[:2], *script[-1:])))
 

@@ -22,7 +22,7 @@ from cputune.errors import CannotError
 from cputune.host.files import TEMPORARY_FILES
 
 MEASURING = "\0cputune.measuring"
-"""The socket of the measuring process, a name in the abstract namespace (unix(7)): there is no file
+"""The socket of the measuring process, a name in the abstract namespace (unix(7)): no file exists
 that somebody could plant, and all users of the machine share it. A container with its own network
 has its own namespace."""
 
@@ -95,7 +95,7 @@ def measuring_lock(
 ) -> Iterator[None]:
     """Hold the lock of the machine for measuring. Other cputune processes wait.
 
-    It waits at most OTHERS_SECONDS for other users, so that nobody can block the machine.
+    It waits at most OTHERS_SECONDS for other users, so that no user can block the machine.
     ``on_wait`` gets a description of each owner once. ``until`` is a time of ``time.monotonic()``:
     if another process of the same user still measures then, CannotError is raised.
     """

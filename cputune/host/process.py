@@ -1,4 +1,4 @@
-"""Variables and folder of this process, and secrets of a command that become variables."""
+"""Variables and working folder of this process, and the secrets of a command."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ def machine_name() -> str:
 
 
 def keep_secrets(argv: Sequence[str], *, secret: Collection[str] = ()) -> None:
-    """Put the secrets of a command into variables, from which its trials take them.
+    """Store the secrets of a command in variables, from which its trials read them.
 
-    ``Workload.script`` leaves out their values, and names the same variables.
+    ``Workload.script`` leaves out their values, and uses the same names.
     """
     _, found = hide_arguments(argv, secret=secret, variables=os.environ)
     os.environ.update(found)

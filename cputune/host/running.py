@@ -31,7 +31,7 @@ STACK_SECONDS = 10.0
 """Time limit of py-spy for the stacks of one process."""
 
 ASKED_SECONDS = 2.0
-"""A process that is asked for its stack by a signal is given so long to write it."""
+"""Seconds in which a process must write its stack after a signal."""
 
 _OPENMP = re.compile(r"/lib(?:gomp|iomp5|omp)[^/]*\.so[^/]*$")
 _ALLOCATOR = re.compile(r"/lib(?:tcmalloc|jemalloc|mimalloc)[^/]*\.so[^/]*$")
@@ -259,10 +259,10 @@ _REGISTERS = re.compile(r"faulthandler\s*\.\s*register\(\s*(?:signum\s*=\s*)?(?:
 
 
 def _stack_signal(host: Host, process: Running) -> int | None:
-    """The signal by which faulthandler of this process writes its stack; None if there is none.
+    """The signal with which faulthandler of a process writes its stack, or None.
 
-    Only a handler that is known to be faulthandler's counts: other handlers of SIGUSR1 requeue a
-    job, or end it.
+    Only a known handler of faulthandler counts, because other handlers of SIGUSR1 requeue a job, or
+    end it.
     """
     if STACK_SIGNAL in process.catches:
         files = _open_files(host, process.pid)
@@ -281,7 +281,7 @@ def _stack_signal(host: Host, process: Running) -> int | None:
 
 
 def _by_signal(host: Host, pid: int, number: int) -> tuple[str, ...]:
-    """The stack that a process writes to one of its open files when it gets this signal."""
+    """The stack that a process writes to one of its open files after this signal."""
     before = {path: os.path.getsize(path) for path in _open_files(host, pid)}
     try:
         os.kill(pid, number)
@@ -300,13 +300,13 @@ def _by_signal(host: Host, pid: int, number: int) -> tuple[str, ...]:
 
 
 def _open_files(host: Host, pid: int) -> list[str]:
-    """Regular files that a process has open and that can be read here."""
+    """Regular files that a process has open and that we can read."""
     links = (host.real_path(f"/proc/{pid}/fd/{fd}") for fd in _names(host, f"/proc/{pid}/fd"))
     return [path for path in dict.fromkeys(links) if os.path.isfile(path)]
 
 
 def _frames_of(written: str) -> tuple[str, ...]:
-    """Of the thread that got the signal, as faulthandler writes it."""
+    """The frames of the thread that got the signal, in faulthandler's form."""
     head = re.search(r"(?:Current thread [^\n]*|Stack )\(most recent call first\):\n", written)
     lines = written[head.end() :] if head else ""
     found = re.findall(r"(?m)\A(?:  File .*\n)+", lines)

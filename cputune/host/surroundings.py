@@ -98,8 +98,8 @@ class Surroundings:
 class Around:
     """The parts of a launch that say what to examine.
 
-    ``folder`` is where Python searches first, empty for the working folder. ``output`` is the
-    folder for its output, ``model`` the name or the folder of the weights.
+    ``folder`` is the first folder in which Python searches, empty for the working folder.
+    ``output`` is the folder for its output, ``model`` the name or the folder of the weights.
     """
 
     folder: str = ""
@@ -139,7 +139,7 @@ _MOST_PARENTS = 64
 
 
 def _mpi_left_over(variables: Mapping[str, str]) -> bool:
-    """Whether variables of an MPI launcher are set, and none is among the parents."""
+    """Whether variables of an MPI launcher are set without such a launcher among the parents."""
     if not any(variables.get(name) for name in _OF_MPI) or _in_container():
         return False
     pid = os.getppid()

@@ -13,7 +13,7 @@ from cputune.inside.carry.batches import IGNORED, encodings_of, masks_of
 
 
 def contents_of(batch: object) -> int | None:
-    """The sum of a digest of each sample, whatever their order; None where they cannot be told.
+    """The sum of a digest of each sample, in any order. None if it cannot be computed.
 
     Padding is left out: columns that a mask leaves out, labels of -100, zeros at the end of a row,
     and whole numbers that are repeated there.
@@ -48,7 +48,7 @@ MOST_SAMPLES = 2_000_000
 
 
 def end_of_epoch(sampler: object, accumulation: int) -> list[int] | None:
-    """The places in an epoch that this rank's last step takes; None where they cannot be told.
+    """The places in an epoch that this rank's last step takes. None if they are not known.
 
     Who makes batches of places (torch, accelerate's shards of ranks) makes them here of places in
     their order, so that nothing is drawn, and no sample is read.
@@ -66,7 +66,7 @@ def end_of_epoch(sampler: object, accumulation: int) -> list[int] | None:
 
 
 def _in_order(sampler: Any) -> Any:
-    """A sampler of batches over places in their order. Raises TypeError where it has no length."""
+    """A sampler of batches over places in their order. Raises TypeError if it has no length."""
     changed = copy.copy(sampler)
     if hasattr(sampler, "batch_sampler"):  # of accelerate, one rank's share
         changed.batch_sampler = _in_order(sampler.batch_sampler)

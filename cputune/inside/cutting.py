@@ -33,7 +33,7 @@ def cut_into(
 def part_of(
     batch: Any, samples: int, at: int, each: int, *, rows: int = 1, in_turn: bool = False
 ) -> Any:
-    """So many samples of a batch from one on, in the same kind of container. Raises UncutError.
+    """A number of samples of a batch, from one on, in the same container. Raises UncutError.
 
     A sample may have several ``rows`` in a tensor: after the first rows of all samples come their
     second ones, as trl lays pairs of answers, or ``in_turn`` all rows of one after another.

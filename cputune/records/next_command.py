@@ -32,7 +32,7 @@ class NextStep:
 
     Attributes:
         kind: the kind of command.
-        when: a condition that has to be true before. None if there is none.
+        when: a condition that has to be true before. None without one.
         seconds: the time limit to pass. None keeps the present one.
         budget: the number of trials to pass. None keeps the present one.
     """

@@ -263,33 +263,35 @@ class TimeToEnd:
 
 
 class Figures(Protocol):
-    """The pictures of a result. ``width`` is in inches everywhere.
+    """The figures of a result. ``width`` is in inches.
 
-    Each raises MissingPackageError without matplotlib; what the result does not know is None
-    instead of a picture.
+    Each method raises MissingPackageError without matplotlib, and returns None if the result does
+    not have the data.
     """
 
     def waterfall(self, *, width: float = WIDTH) -> Figure:
-        """From the current launch to the best plan, change by change."""
+        """The steps from the baseline to the best plan, change by change."""
 
     def step(self, *, width: float = WIDTH) -> Figure | None:
-        """Where the time of a step goes."""
+        """How the time of a step is spent."""
 
     def trials(self, *, width: float = WIDTH) -> Figure:
-        """The trials as they were run, and the best so far."""
+        """The trials in the order in which they ran, and the best so far."""
 
     def comparison(self, *, width: float = WIDTH) -> Figure | None:
-        """The best plan and the current launch, round by round."""
+        """The best plan compared with the baseline, round by round."""
 
     def machine(self, *, width: float = WIDTH) -> Figure | None:
-        """The machine that it was measured on, and which rank of the best plan has which CPUs."""
+        """The machine of the measurement, and the CPUs of each rank of the best plan."""
 
     def steps(self, trial: int, *, width: float = WIDTH) -> Figure | None:
-        """The seconds of each step of one trial, by its number."""
+        """The seconds of each step of one trial."""
 
 
 class Drawing(Protocol):
-    """What draws results: a record does not import it, it registers itself (``Result.drawing``)."""
+    """Draws results. It registers itself as ``Result.drawing``, because a record must not import
+    it.
+    """
 
     def figures(self, result: Result) -> Figures:
         """Its pictures."""
@@ -511,7 +513,7 @@ class Result:
         write_own(Path(path), self._drawn().page(self), force=force, mode=mode)
 
     def _drawn(self) -> Drawing:
-        """Return what draws it: ``cputune.report.drawing``, which registers itself."""
+        """The registered drawer, ``cputune.report.drawing``."""
         if Result.drawing is None:
             raise CannotError("nothing draws results", hint="import cputune.report.drawing")
         return Result.drawing

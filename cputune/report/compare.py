@@ -104,7 +104,7 @@ def _differences(
 
 
 def verdict(shown: ComparisonToShow) -> Verdict:
-    """The verdict: the ratio, or why there is none."""
+    """The verdict: the ratio, or the reason why two plans were not compared."""
     comparison, (first, second) = shown.found, shown.names
     ratio = comparison.speedup
     if comparison.is_same_plan:

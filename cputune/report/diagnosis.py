@@ -196,7 +196,7 @@ def _unknown_rows(facts: HostFacts, *, unfold: bool) -> list[tuple[str, str]]:
 
 
 def _means(findings: tuple[Finding, ...]) -> str:
-    """What the findings mean for training. Empty if there are none."""
+    """What the findings mean for training. Empty without findings."""
     severities = {finding.severity for finding in findings}
     if Severity.ERROR in severities:
         return "Training fails, or is wrong, until something is fixed"

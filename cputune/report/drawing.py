@@ -1,7 +1,7 @@
-"""What draws results, for ``result.figures``, ``result.report`` and notebooks.
+"""Draws results for ``result.figures``, ``result.report`` and notebooks.
 
-A result does not know it. It registers itself where a result becomes public: the package has
-``Result`` from here.
+``cputune.records`` does not import this module, because a record must not import what draws it. The
+public ``Result`` is imported from here, so that ``Drawer`` is always registered.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
 
 
 class Drawer:
-    """Draws results; what draws is imported when it is asked for."""
+    """Draws results. The modules that draw are imported on first use."""
 
     def figures(self, result: Result) -> Figures:
-        """The pictures of a result."""
+        """The figures of a result."""
         from cputune.report.figures import FiguresOf
 
         return FiguresOf(result)
 
     def frame(self, result: Result) -> DataFrame:
-        """The trials of a result, a row each. Raises MissingPackageError without pandas."""
+        """The trials of a result as a pandas frame, one row each. Raises MissingPackageError."""
         from cputune.report.notebook import frame_of
 
         return frame_of(result)
 
     def html(self, result: Result) -> str:
-        """What a notebook shows of a result."""
+        """The HTML that a notebook shows."""
         from cputune.report.notebook import html_of
 
         return html_of(result)

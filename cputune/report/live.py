@@ -102,7 +102,7 @@ class Standing:
                 self.detail += ", delayed by others"
 
     def share(self, now: float) -> float | None:
-        """How much of the study is over, from 0 to 1: of its time limit, else of its trials."""
+        """The elapsed share of the study, 0 to 1: of its time limit, or else of its trials."""
         if self.most_seconds not in (0.0, math.inf):
             return min(1.0, (now - self.started) / self.most_seconds)
         if self.trials:

@@ -11,7 +11,7 @@ from cputune.text.plain import figure
 
 
 def network_lines(result: Result) -> Iterator[str]:
-    """Yield how long gradients are sent, who waits for whom, and what a second node would need.
+    """Yield the time for sending gradients, the waiting of hosts, and what a second node needs.
 
     The rank for which the others wait does not wait itself, so its time is that of the wire.
     """

@@ -296,7 +296,7 @@ class Stack:
         return any(row.name == name and row.covers(version) for row in self.torch_behaviours)
 
     def ipex_for(self, torch: Version | None) -> tuple[Release, ...]:
-        """The IPEX releases for this torch, the newest first. There are none from torch 2.9 on."""
+        """The IPEX releases for this torch, the newest first. Empty from torch 2.9 on."""
         rows = reversed(self.ipex)
         return tuple(row for row in rows if torch and minor(row.version) == minor(torch))
 

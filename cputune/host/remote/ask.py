@@ -59,7 +59,7 @@ _NO_SENSE = (HostError, OSError, RuntimeError, ValueError, KeyError, TypeError, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """The answer of one host, or the reason why there is none.
+    """The answer of one host, or the reason why the host did not answer.
 
     ``began`` and ``ended`` are times of our clock, in seconds since 1970.
     """

@@ -154,7 +154,7 @@ class Probed:
         content: for each requested path the size and digest of a file, ``folder``, or None if it
             does not exist.
         names: for each requested name its addresses, or the reason why it has none.
-        own: the address that gloo would listen on by default. None if there is none.
+        own: the address that gloo would listen on by default. None without one.
     """
 
     node: Node

@@ -1,4 +1,4 @@
-"""The pictures of one result, as ``result.figures`` has them."""
+"""The figures of one result, for ``result.figures``."""
 
 from __future__ import annotations
 
@@ -17,44 +17,44 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FiguresOf:
-    """The pictures of one result, as ``result.figures`` has them, drawn by ``report.figures``.
+    """The figures of one result.
 
-    ``width`` is in inches everywhere. Each raises MissingPackageError without matplotlib; what the
-    result does not know is None instead of a picture.
+    ``width`` is in inches. Each method raises MissingPackageError without matplotlib, and returns
+    None if the result does not have the data.
     """
 
     result: Result
 
     def waterfall(self, *, width: float = WIDTH) -> Figure:
-        """From today's launch to the best plan, change by change."""
+        """The steps from the baseline to the best plan, change by change."""
         return _waterfall.waterfall(self.result, width=width)
 
     def step(self, *, width: float = WIDTH) -> Figure | None:
-        """Where the time of a step goes."""
+        """How the time of a step is spent."""
         return _step.step(self.result, width=width)
 
     def trials(self, *, width: float = WIDTH) -> Figure:
-        """The trials as they were run, and the best so far."""
+        """The trials in the order in which they ran, and the best so far."""
         return _trials.trials(self.result, width=width)
 
     def comparison(self, *, width: float = WIDTH) -> Figure | None:
-        """The best plan against today's launch, round by round."""
+        """The best plan compared with the baseline, round by round."""
         return _comparison.comparison(self.result, width=width)
 
     def machine(self, *, width: float = WIDTH) -> Figure | None:
-        """The machine that it was measured on, and which rank of the best plan has which CPUs."""
+        """The machine of the measurement, and the CPUs of each rank of the best plan."""
         topology = topology_of(self.result.host)
         if topology is None:
             return None
         return _machine.machine(topology, self.result.best.plan, width=width)
 
     def steps(self, trial: int, *, width: float = WIDTH) -> Figure | None:
-        """The seconds of each step of one trial, by its number."""
+        """The seconds of each step of one trial."""
         return _steps.steps(self.result, trial, width=width)
 
 
 def topology_of(host: Mapping[str, Any]) -> Topology | None:
-    """The cores of the machine that a result was measured on; None where it does not say them."""
+    """The cores of the machine of a result. None if the result does not have them."""
     topology = host.get("topology") or {}
     try:
         cores = tuple(

@@ -1,4 +1,4 @@
-"""Copies the files of a launch to this host, to the path that they have where it is started.
+"""Copies the files of a launch to this host, to the path that they have on the host that starts it.
 
 The question has ``folder``, ``files`` (name: text) and the names of ``programs``. Without files the
 folder is removed. An existing folder, on a disk that the hosts share, is left as it is.
