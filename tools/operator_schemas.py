@@ -1,9 +1,11 @@
 """Write ``cputune/verifier/operators.json``: what the API server accepts of a job, in 30 kB.
 
-    python tools/operator_schemas.py pytorchjobs.yaml mpijobs.yaml trainjobs.yaml swagger.json
+    python tools/operator_schemas.py pytorchjobs.yaml mpijobs.yaml mpijobs_v1.yaml trainjobs.yaml \\
+        swagger.json
 
-The first three are custom resource definitions, as their operators publish them (kubeflow/trainer
-v1.9.3, manifests/base/crds/kubeflow.org_pytorchjobs.yaml; kubeflow/mpi-operator v0.6.0,
+All but the last are custom resource definitions, as their operators publish them (kubeflow/trainer
+v1.9.3, manifests/base/crds/kubeflow.org_pytorchjobs.yaml and kubeflow.org_mpijobs.yaml, the older
+version of an MPIJob; kubeflow/mpi-operator v0.6.0,
 manifests/base/kubeflow.org_mpijobs.yaml; kubeflow/trainer v2.3.0,
 manifests/base/crds/trainer.kubeflow.org_trainjobs.yaml). The last is the OpenAPI document of
 Trainer v2.3.0 (api/openapi-spec/swagger.json), which holds batch/v1 JobSpec and its pods.

@@ -25,7 +25,7 @@ from cputune.host.files import entries, exists, is_file, is_folder, real_path
 from cputune.host.locks import measuring_lock
 from cputune.records.options import keywords
 from cputune.records.result import Result
-from cputune.verifier.kubernetes import judge_documents
+from cputune.verifier.kubernetes import DOCUMENT, is_job, judge_alone, judge_documents
 from cputune.verifier.records import (
     FAILED,
     NOT_CHECKED,
@@ -99,6 +99,7 @@ def verify(
     tuned = None
     if result is not None:
         tuned = Result.load(Path(result))
+    found = find([Path(path) for path in paths])
     artefacts = [
         (
             artefact,
@@ -113,9 +114,14 @@ def verify(
                 outer=host.environment(),
             ),
         )
-        for artefact in find([Path(path) for path in paths])
+        for artefact in found
+        if artefact.format != DOCUMENT
     ]
-    verifications = []
+    verifications = [
+        Verification(path=str(one.path), format=DOCUMENT, checks=tuple(judge_alone(one)))
+        for one in found
+        if one.format == DOCUMENT
+    ]
     with measuring_lock(on_wait) if run and not share_machine else nullcontext():
         for artefact, expected in artefacts:
             if on_event is not None:
@@ -159,6 +165,8 @@ def find(paths: Sequence[Path]) -> tuple[Artefact, ...]:
         else:
             files = [path]
         inside = [artefact for file in files if is_file(file) and (artefact := read(file))]
+        if not inside and is_file(path) and (document := read_job(path)):
+            inside = [document]
         if not inside and is_folder(path):
             raise UsageError(
                 f"{path} contains no launch file", hint="cputune emit --format all -o DIR"
@@ -187,6 +195,17 @@ def read(path: Path) -> Artefact | None:
     if promise.format is None or promise.format not in FORMATS or promise.plan is None:
         return None
     return Artefact(path=path, format=promise.format, text=text)
+
+
+def read_job(path: Path) -> Artefact | None:
+    """A job of Kubernetes that names no plan, yours for example; None if it is something else."""
+    try:
+        text = read_document(path, most_bytes=LARGEST_BYTES)
+    except OSError:
+        return None
+    if not is_job(text):
+        return None
+    return Artefact(path=path, format=DOCUMENT, text=text)
 
 
 def expectation(artefact: Artefact, result: Result | None, **asked: Any) -> Expected:

@@ -453,6 +453,9 @@ def service_faults(job: Mapping[str, Any]) -> Iterator[Evidence]:
     Every container counts, init containers too, unless the pod as a whole has resources.
     """
     for template in templates_of(job):
+        launches_only = job.get("kind") == "MPIJob" and template.place == "Launcher"
+        if launches_only and not at(job, "spec", "runLauncherAsWorker"):
+            continue
         whole = template.spec.get("resources")
         if whole is not None and not list(_unequal(template.place, _mapping(whole))):
             continue
