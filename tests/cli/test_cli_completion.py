@@ -94,7 +94,17 @@ def test_no_option_that_names_something_is_left_without_completion() -> None:
         *("batch_per_rank", "global_batch_size", "fail_if_slower", "steps", "timeout"),
         *("accelerate_version", "transformers_version", "nodes", "job_name", "namespace", "image"),
         *("pvc", "memory", "node_selector", "image_pull_secret", "secret_env", "user_id"),
-        *("runtime", "time", "partition", "account", "interface", "stack", "config"),
+        *(
+            "reserve_cpus",
+            "max_restarts",
+            "runtime",
+            "time",
+            "partition",
+            "account",
+            "interface",
+            "stack",
+            "config",
+        ),
     }
     context = click.Context(cli, info_name="cputune", **cli.context_settings)
     bare = []

@@ -71,7 +71,7 @@ def start(tmp_path: Path, facts: HostFacts) -> Start:
         )
         tuned(facts, plan, job, TODAY, trials=trials).save(tmp_path / "cputune.json", force=True)
         for name in job.secrets:
-            del os.environ[name]  # another shell has them no more
+            os.environ.pop(name, None)  # another shell does not have them
         return subprocess.Popen(
             [sys.executable, "-m", "cputune", "run", *words],
             cwd=tmp_path,
@@ -229,7 +229,7 @@ def test_a_hidden_value_is_asked_for_on_a_terminal(start: Start, tmp_path: Path)
     process = start(ONE, typed=HIDDEN, stdin=end)
     os.close(end)
     assert process.stderr is not None
-    prompt = "DB_PASSWORD, which is no part of the result: "
+    prompt = "DB_PASSWORD, which the result does not contain: "
     assert process.stderr.read(len(prompt)) == prompt
     os.write(terminal, b"typed anew\n")
     out, err = process.communicate(timeout=60)

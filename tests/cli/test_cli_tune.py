@@ -397,7 +397,7 @@ def test_an_interrupt_keeps_the_study_and_says_how_to_go_on(
     assert "hint: the same `cputune tune` command with --resume continues it" in ended.err
     found = Result.load(Path("cputune.json"))
     assert 1 <= len(found.trials) < 7
-    assert "nothing was confirmed" in " ".join(found.notes)
+    assert "before the confirmation" in " ".join(found.notes)
     (kept,) = kept_results()
     assert Result.load(result_path(kept.id)) == found
     again = cputune("tune", "--resume", "--seed", "3")
