@@ -382,12 +382,13 @@ def reporting_files() -> dict[str, str]:
     """The files of cputune that ranks load, so that hosts need no installation of it.
 
     Docstrings and the types of arguments are left out: what is sent has to be short
-    (``sent_lines``).
+    (``sent_lines``). A launch over hosts is not rehearsed.
     """
     package = root_directory() / "cputune"
     files = {
         f"{LIBRARY}/cputune/{path.relative_to(package)}": _code_alone(path)
         for path in (package / "inside").rglob("*.py")
+        if path.name != "rehearsing.py"
     }
     return {f"{LIBRARY}/cputune/__init__.py": "", **files}
 
@@ -402,7 +403,15 @@ def _code_alone(path: Path) -> str:
         if isinstance(node, ast.FunctionDef):
             node.returns = None
         node.body = [line for line in node.body if not _is_for_readers(line)] or [ast.Pass()]
-    return ast.unparse(tree)
+        if not isinstance(node, ast.ClassDef):  # there a type makes a field
+            node.body = [_without_type(line) for line in node.body]
+    return ast.unparse(ast.fix_missing_locations(tree))
+
+
+def _without_type(line: ast.stmt) -> ast.stmt:
+    if isinstance(line, ast.AnnAssign) and line.value is not None:
+        return ast.Assign(targets=[line.target], value=line.value)
+    return line
 
 
 def _is_for_readers(line: ast.stmt) -> bool:
