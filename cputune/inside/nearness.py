@@ -42,7 +42,7 @@ def gradients_apart(own: Any, other: Any) -> float:
 
 
 def distance(own: Any, other: Any) -> float:
-    """How far two turns are apart, relatively: in loss, or in gradient where that is more."""
+    """How far two turns are apart, relatively: in loss, or in gradient if that is more."""
     if len(own[1]) != len(other[1]):
         return math.inf
     return max(differ(own[0], other[0]), gradients_apart(own, other))

@@ -317,7 +317,7 @@ class Guard:
                 listed = ", ".join(f"rank {rank} {count}" for rank, count in enumerate(steps))
                 self._accuse(f"they have taken unlike numbers of steps: {listed}")
             elif self._steps > self._compared:
-                # One rank may have put an average in the place of its weights, to save it.
+                # One rank may have replaced its weights by an average, to save them.
                 self._weights &= self._mark == first_number(self._latest)
                 self._compare()
             self._store.add("ended", 1)
