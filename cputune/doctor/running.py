@@ -293,7 +293,7 @@ def _place(stack: Sequence[str]) -> str:
     return "; ".join(dict.fromkeys((*stack[:2], *script[-1:])))
 
 
-_BY_WHICH = re.compile(r"\(<|runpy\.py|\(cputune/|/cputune/inside/")
+_BY_WHICH = re.compile(r"\(<|runpy\.py|[(/]cputune/(?:inside|ranks)/")
 """Frames by which Python and a trial start a script."""
 
 

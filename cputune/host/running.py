@@ -282,7 +282,7 @@ def _stack_signal(host: Host, process: Running) -> int | None:
 
 def _by_signal(host: Host, pid: int, number: int) -> tuple[str, ...]:
     """The stack that a process writes to one of its open files after this signal."""
-    before = {path: os.path.getsize(path) for path in _open_files(host, pid)}
+    before = {path: _size(path) for path in _open_files(host, pid)}
     try:
         os.kill(pid, number)
     except OSError:
@@ -291,12 +291,27 @@ def _by_signal(host: Host, pid: int, number: int) -> tuple[str, ...]:
     while time.monotonic() < until:
         time.sleep(0.05)
         for path, size in before.items():
-            with open(path, "rb") as file:
-                file.seek(size)
-                written = file.read().decode(errors="replace")
+            written = _written_since(path, size)
             if "(most recent call first)" in written and written.endswith("\n"):
                 return _frames_of(written)
     return ()
+
+
+def _size(path: str) -> int:
+    try:
+        return os.path.getsize(path)
+    except OSError:  # it was removed
+        return 0
+
+
+def _written_since(path: str, size: int) -> str:
+    """What a file has beyond this size, of its first megabyte; empty if it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(size)
+            return file.read(1 << 20).decode(errors="replace")
+    except OSError:
+        return ""
 
 
 def _open_files(host: Host, pid: int) -> list[str]:

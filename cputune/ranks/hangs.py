@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 
 import psutil
 
+from cputune.records.steps import NOTHING_COMPUTED
+
 IDLE_SHARE = 0.02
 """Of a CPU: processes that used less together compute nothing."""
 IDLE_SECONDS = 10.0
@@ -60,7 +62,7 @@ class IdleWatch:
         if not self._asked:
             self._asked = True
             self._why, _ = why_idle(self.below())
-        return f"nothing was computed for {seconds:.0f} s: {self._why}" if self._why else ""
+        return f"{NOTHING_COMPUTED} for {seconds:.0f} s: {self._why}" if self._why else ""
 
 
 def _cpu_seconds(process: psutil.Process) -> float:
@@ -77,8 +79,11 @@ def why_idle(processes: Sequence[psutil.Process]) -> tuple[str, bool]:
     from cputune.host import LiveHost
     from cputune.host.running import look_at
 
-    family = look_at(LiveHost(), [process.pid for process in processes])
-    wait = wait_in_family(family, LiveHost())
+    try:
+        family = look_at(LiveHost(), [process.pid for process in processes])
+        wait = wait_in_family(family, LiveHost())
+    except (OSError, ValueError):  # processes that end meanwhile wait for nothing
+        wait = None
     if wait is None:
         return "", False
     return wait.in_words, wait.is_deadlock

@@ -194,6 +194,8 @@ class PatientRunner(Runner, Protocol):
 
 
 BEFORE_ITS_FIRST_STEP = "before its first step"
+NOTHING_COMPUTED = "nothing was computed"
+"""What is reported of a launch that waited: more time would not help."""
 
 
 class TimeUp(Exception):  # noqa: N818

@@ -29,7 +29,7 @@ from cputune.records.result import (
     Trial,
     pairs_of,
 )
-from cputune.records.steps import Contended
+from cputune.records.steps import NOTHING_COMPUTED, Contended
 from cputune.records.words import YOURS
 from cputune.tuner.contenders import SLOWER, Contender, blocks_of, fastest_of, throughput_of
 from cputune.tuner.gains import Gain
@@ -323,10 +323,15 @@ def _notes(findings: Findings) -> list[str]:
 def _nothing_valid(findings: Findings, busy: Sequence[str], seconds: float) -> NoValidTrialError:
     failed = [t for t in findings.trials if t.state == FAILED]
     if not failed and findings.cut_off is not None:
+        hint = f"--max-time {time_limit(max(600.0, 3 * seconds))}"
+        if NOTHING_COMPUTED in findings.cut_off:
+            hint = "run it without cputune; if it hangs there too, cputune doctor --pid N names why"
+        elif busy:
+            hint = QUIET_FIRST
         return NoValidTrialError(
             f"{TIME_UP} before {YOURS} had a speed to compare with: {findings.cut_off}",
             details="\n".join(f"busy now: {name}" for name in busy) or None,
-            hint=QUIET_FIRST if busy else f"--max-time {time_limit(max(600.0, 3 * seconds))}",
+            hint=hint,
         )
     if not failed:
         return NoValidTrialError(
