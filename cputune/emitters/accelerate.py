@@ -21,7 +21,7 @@ from cputune.emitters.words import WIDTH, Manifest
 from cputune.errors import UsageError
 from cputune.launch.launchers.accelerate import one_process, through_mpirun
 from cputune.launch.launchers.mpirun import AS_ROOT, is_openmpi
-from cputune.launch.write import ShellText, Started, array, assigned, start
+from cputune.launch.write import LaunchLine, ShellText, array, assigned, start
 from cputune.plans.carrier.interface import launcher_variables
 from cputune.stack import Versions, load
 
@@ -81,7 +81,7 @@ def emit_accelerate(job: LaunchJob) -> tuple[EmittedFile, ...]:
     return (script, config, *host_files(job, dialects_of(job), always=True))
 
 
-def _started(job: LaunchJob) -> Started:
+def _started(job: LaunchJob) -> LaunchLine:
     """The launch of several ranks, which are in the configuration."""
     options = through_mpirun(
         config=ShellText(f"$here/{CONFIG}"),
@@ -102,7 +102,7 @@ def _started(job: LaunchJob) -> Started:
     )
 
 
-def _alone(job: LaunchJob, bound: tuple[str, ...], trained: tuple[str, ...]) -> Started:
+def _alone(job: LaunchJob, bound: tuple[str, ...], trained: tuple[str, ...]) -> LaunchLine:
     """One rank. accelerate leaves the training behind when it alone is killed: so the kernel ends
     it.
     """

@@ -15,12 +15,12 @@ from cputune.emitters.format import Beside, EmittedFile, LaunchJob, Word
 from cputune.emitters.hand import is_left_out, words
 from cputune.emitters.words import WIDTH
 from cputune.launch.target import HERE, Target
-from cputune.launch.write import ShellText, Started, start
+from cputune.launch.write import LaunchLine, ShellText, start
 from cputune.text import cpulist
 
 _BOUND_IF_OFFERED = ShellText("$bind", '${bind[@]+"${bind[@]}"}')
 
-Starting: TypeAlias = Callable[[LaunchJob, tuple[str, ...], tuple[str, ...]], Started]
+Starting: TypeAlias = Callable[[LaunchJob, tuple[str, ...], tuple[str, ...]], LaunchLine]
 """Makes the launch of a training from a job, the words that bind it, and its own."""
 
 
@@ -76,7 +76,7 @@ def script_of_one(
     return replace(script, target=target)
 
 
-def _by_python(job: LaunchJob, bound: tuple[str, ...], trained: tuple[str, ...]) -> Started:
+def _by_python(job: LaunchJob, bound: tuple[str, ...], trained: tuple[str, ...]) -> LaunchLine:
     """One process by python, on the CPUs of the plan."""
     return start(
         "python",

@@ -24,7 +24,7 @@ from cputune.host import Host
 from cputune.launch.launch import Launch
 from cputune.launch.launchers.torchrun import on_this_machine
 from cputune.launch.script import Script
-from cputune.launch.write import ShellText, Started, assigned, exact, packed, start
+from cputune.launch.write import LaunchLine, ShellText, assigned, exact, packed, start
 from cputune.plans.carrier.environment import is_cleared
 from cputune.text import cpulist
 
@@ -103,7 +103,7 @@ def without_carried(job: LaunchJob) -> LaunchJob:
     return replace(job, notes=tuple(note for note in job.notes if "carry.py" not in note))
 
 
-def typed(job: LaunchJob, python: str, trained: tuple[str, ...]) -> Started:
+def typed(job: LaunchJob, python: str, trained: tuple[str, ...]) -> LaunchLine:
     """The command behind the variables of the plan; those of this shell that would change it go."""
     planned = variables(job)
     cleared = [name for name in sorted(job.surrounding) if is_cleared(name) and name not in planned]
@@ -115,7 +115,7 @@ def typed(job: LaunchJob, python: str, trained: tuple[str, ...]) -> Started:
 
 def bound(
     job: LaunchJob, python: str, trained: tuple[str, ...], *, before: Sequence[str] = ()
-) -> Started:
+) -> LaunchLine:
     """The ranks of one machine, each on its CPUs. ``before``: words in front of the launcher."""
     lists = [cpulist.render(cpus) for cpus in job.plan.cpus]
     planned = dict[str, str](variables(job).items())
@@ -139,7 +139,7 @@ def bound(
     )
 
 
-def as_lines(started: Started) -> str:
+def as_lines(started: LaunchLine) -> str:
     """The command in one to four lines: variables, launcher, binding, training."""
     launch, written = started.launch, list(started.words)
     ends = [

@@ -22,7 +22,7 @@ from cputune.launch.launchers.mpirun import (
     is_openmpi,
     unbound,
 )
-from cputune.launch.write import ShellText, Started, array, start
+from cputune.launch.write import LaunchLine, ShellText, array, start
 from cputune.plans.carrier.interface import interface_arguments
 
 HYDRA_HOSTS = "hosts.hydra"
@@ -69,7 +69,7 @@ def detected(job: LaunchJob, lines: Mapping[str, str]) -> dict[str, str]:
     return {"dialects": "".join(cases), "of_mpi": of_mpi}
 
 
-def _started(job: LaunchJob, dialect: str) -> Started:
+def _started(job: LaunchJob, dialect: str) -> LaunchLine:
     """The launch of this dialect; its line ends with the options, to which the script adds."""
     plan, several = job.plan, job.plan.nodes > 1
     hosts = f"$here/{host_file(dialect)}"
@@ -93,7 +93,7 @@ def _started(job: LaunchJob, dialect: str) -> Started:
     )
 
 
-def _array(dialect: str, started: Started) -> str:
+def _array(dialect: str, started: LaunchLine) -> str:
     """The words of a launch as the array ``launch``."""
     text = array("launch", started.words, WIDTH, indent="    ")
     return f"{text}\n    export {' '.join(AS_ROOT)}" if is_openmpi(dialect) else text

@@ -17,7 +17,7 @@ from cputune.emitters.mpirun import refuse_colon
 from cputune.emitters.words import WIDTH
 from cputune.launch.launchers.srun import one_task_each
 from cputune.launch.target import Target, slurm_job, slurm_options
-from cputune.launch.write import ShellText, Started, start
+from cputune.launch.write import LaunchLine, ShellText, start
 
 UNPROMISED = (
     "Slurm gives CPUs by its own numbering: where a rank may not use the plan's, it keeps the "
@@ -52,7 +52,7 @@ def emit_slurm(job: LaunchJob) -> tuple[EmittedFile, ...]:
     return (replace(script, target=allocation(job)),)
 
 
-def _started(job: LaunchJob) -> Started:
+def _started(job: LaunchJob) -> LaunchLine:
     """The step, with a task for each rank."""
     plan = job.plan
     options = one_task_each(

@@ -7,7 +7,7 @@ from cputune.emitters.alone import script_of_one
 from cputune.emitters.format import EmittedFile, Format, LaunchJob
 from cputune.emitters.words import WIDTH, ShellWord
 from cputune.launch.launchers.torchrun import on_nodes
-from cputune.launch.write import ShellText, Started, start
+from cputune.launch.write import LaunchLine, ShellText, start
 
 
 def emit_torchrun(job: LaunchJob) -> tuple[EmittedFile, ...]:
@@ -39,7 +39,7 @@ def emit_torchrun(job: LaunchJob) -> tuple[EmittedFile, ...]:
     return (script,)
 
 
-def _started(job: LaunchJob) -> Started:
+def _started(job: LaunchJob) -> LaunchLine:
     """The agent of one machine."""
     several = job.plan.nodes > 1
     options = on_nodes(

@@ -88,7 +88,7 @@ def array(name: str, words: Iterable[str], width: int, indent: str = "  ") -> st
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Started:
+class LaunchLine:
     """A launch that is written, and not read.
 
     Attributes:
@@ -116,7 +116,7 @@ def start(
     environment: Mapping[str, str] | None = None,
     removed: Iterable[str] = (),
     part: bool = False,
-) -> Started:
+) -> LaunchLine:
     """The launch of a training by a launcher.
 
     Args:
@@ -149,7 +149,7 @@ def start(
         part=part,
     )
     behind = (*through, *trained) if written is None else tuple(written)
-    return Started(launch=launch, words=(*head, *behind))
+    return LaunchLine(launch=launch, words=(*head, *behind))
 
 
 def line_of(words: Sequence[str]) -> str:
