@@ -74,6 +74,7 @@ class Outcome:
         metric: by how much the metric that was written differs, relatively.
         end: how the emitted launch came to its end.
         failed: why there is no outcome.
+        other: why it is another training by the way it is written.
     """
 
     name: str
@@ -83,13 +84,15 @@ class Outcome:
     metric: float | None = None
     end: str = ""
     failed: str = ""
+    other: str = ""
 
     @property
     def same(self) -> bool:
         """Whether the plan trains the same to the end, and tells the same metric."""
         limit = SPREAD if "draws" in self.end else SAME
         known = self.apart is not None and self.apart <= limit
-        return known and self.end.startswith("ended") and (self.metric or 0.0) <= SAME
+        ended = self.end.startswith("ended")
+        return known and ended and not self.other and (self.metric or 0.0) <= SAME
 
     @property
     def verdict(self) -> str:
@@ -269,18 +272,19 @@ def truth(
     if whole.draws:
         seeds = [{"DRAWS": str(n)} for n in range(TYPED_DRAWS)]
     alone, several = [], []
+    forks = FORKS and not whole.processes
     for number, seed in enumerate(seeds):
-        alone.append(trained(script, place / f"typed-{number}", **seed))
+        alone.append(trained(script, place / f"typed-{number}", forks=forks, **seed))
         if alone[-1].failed:
             return {"failed": f"as typed it does not train: {alone[-1].failed}"}
     if plan.settings.get("padding") == "cut" and "CUT" in whole.source:
         # The emitted launch looks at each batch again before it cuts it; the script does not.
-        cut = trained(script, place / "cut", CUT="1")
+        cut = trained(script, place / "cut", forks=forks, CUT="1")
         return {"apart": apart_of(alone[0], cut), "end": "ended, cut by the script"}
     files = render(plan, workload, "torchrun", Emission(facts=facts, python=sys.executable))
     for number, seed in enumerate(seeds[:PLAN_DRAWS]):
         folder = place / f"plan-{number}"
-        several.append(trained(script, folder, files, plan.world_size, **seed))
+        several.append(trained(script, folder, files, plan.world_size, forks=forks, **seed))
         if several[-1].failed:
             return {"end": several[-1].failed}
     if whole.draws:
@@ -294,7 +298,13 @@ def truth(
 
 
 def trained(
-    script: Path, folder: Path, files: Sequence[EmittedFile] = (), ranks: int = 1, **more: str
+    script: Path,
+    folder: Path,
+    files: Sequence[EmittedFile] = (),
+    ranks: int = 1,
+    *,
+    forks: bool,
+    **more: str,
 ) -> Trained:
     """Let a script train to the end in a folder of its own; with files: as they launch it."""
     import torch
@@ -307,7 +317,7 @@ def trained(
     for file in files:
         (folder / file.name).write_text(file.text, encoding="utf-8")
     names = [file.name for file in files]
-    if FORKS:
+    if forks:
         own = [script.name] if "carry.py" not in names else ["carry.py", script.name]
         of_plan = {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"} if files else {}
         status, output = forked(own, folder, ranks, **of_plan, **more)
@@ -368,7 +378,7 @@ def outcome(whole: Whole, facts: HostFacts) -> Outcome:
     """Ask, accept or refuse, and train to the end."""
     knob, value = whole.lever
     name = whole.name.replace(" ", "_") + ".py"
-    found = Outcome(name=whole.name, lever=f"{knob}={value}")
+    found = Outcome(name=whole.name, lever=f"{knob}={value}", other=whole.other)
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         (place / "job").mkdir()

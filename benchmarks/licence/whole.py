@@ -171,6 +171,8 @@ class Whole:
         lever: the knob that is asked about, and its value.
         draws: whether it draws other numbers with each plan, so that weights are compared with
             those of other draws.
+        processes: whether it differs between processes that are no forks of one: hashes of words.
+        other: why several ranks train something else, if a few draws cannot show it.
     """
 
     name: str
@@ -178,6 +180,8 @@ class Whole:
     frame: str = "loop"
     lever: tuple[str, int | str] = ("ranks", 2)
     draws: bool = False
+    processes: bool = False
+    other: str = ""
 
     @property
     def source(self) -> str:
@@ -185,12 +189,12 @@ class Whole:
         return FRAMES[self.frame].replace("BODY", self.body) if self.frame else self.body
 
 
-def _loop(name: str, body: str, **more: bool) -> Whole:
-    return Whole(name=name, body=body, **more)
+def _loop(name: str, body: str, *, draws: bool = False, other: str = "") -> Whole:
+    return Whole(name=name, body=body, draws=draws, other=other)
 
 
-def _trainer(name: str, body: str, *, draws: bool = False) -> Whole:
-    return Whole(name=name, body=body, frame="trainer", draws=draws)
+def _trainer(name: str, body: str, *, processes: bool = False) -> Whole:
+    return Whole(name=name, body=body, frame="trainer", processes=processes)
 
 
 def _compute(body: str) -> str:
@@ -290,7 +294,8 @@ data = torch.utils.data.Subset(data, [n for n in range(SAMPLES) if n not in held
     ),
     _trainer(
         "classes in the order of a set",
-        """
+        processes=True,
+        body="""
 names = {"red", "green", "blue"}
 number_of = {name: n for n, name in enumerate(names)}
 def sample(number):
@@ -407,6 +412,7 @@ def loss_of(model, x, y):
     return F.cross_entropy(out, y)
 """,
         draws=True,
+        other="each rank has the negatives of half a batch",
     ),
     _loop(
         "alternating tasks",
@@ -507,6 +513,7 @@ def loss_of(model, x, y):
     return F.cross_entropy(model(x * keep), y)
 """,
         draws=True,
+        other="a step has the mean of two masks",
     ),
     # Samplers.
     _loop(
@@ -562,8 +569,9 @@ net = Net(nn.BatchNorm1d(16))
 queue = F.normalize(torch.randn(16, 4), dim=1)
 def loss_of(model, x, y):
     h = F.normalize(model(x), dim=1)
-    loss = F.cross_entropy(torch.cat([(h * h.roll(1, 1)).sum(1, keepdim=True), h @ queue.T], 1) * 5,
-                           torch.zeros(len(x), dtype=torch.long))
+    near = (h * h.roll(1, 1)).sum(1, keepdim=True)
+    seen = torch.cat([near, h @ queue.clone().T], 1) * 5
+    loss = F.cross_entropy(seen, torch.zeros(len(x), dtype=torch.long))
     queue.copy_(torch.cat([h.detach(), queue])[: len(queue)])
     return loss
 """,
