@@ -31,7 +31,7 @@ from cputune.emitters.format import Emission
 from cputune.emitters.like import launch_in, like
 from cputune.errors import CannotError, UsageError
 from cputune.host import LiveHost, read_document, write_atomically
-from cputune.host.interpreter import training_python
+from cputune.host.interpreter import has_module, training_python
 from cputune.launch.edit import unified
 from cputune.records.options import Cluster, EmitOptions
 from cputune.records.result import Result
@@ -137,6 +137,10 @@ def command(ctx: click.Context, /, **options: Any) -> None:
         "hosts": hosts,
         "mpi": emit_options.mpi,
         "keep": emit_options.keep,
+        "no_guard": emit_options.no_guard,
+        "ranks_per_node": emit_options.ranks_per_node,
+        "self_contained": emit_options.self_contained,
+        "importable": not facts.recorded and has_module("cputune"),
         "python": python,
         "versions": {name: version for name, version in versions.items() if version},
         "cluster": given(Cluster, options),

@@ -10,12 +10,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from cputune.emitters.accelerate import ACCELERATE
-from cputune.emitters.command import judged
+from cputune.emitters.command import PLAN_FILE, judged, standing_alone
 from cputune.emitters.format import Emission, EmittedFile, Format, LaunchJob
-from cputune.emitters.hand import COMMAND, is_left_out, without_carried
+from cputune.emitters.hand import COMMAND, without_carried
 from cputune.emitters.job import make_job, plan_job
 from cputune.emitters.kubernetes import PYTORCHJOB, TRAINJOB, kustomization
 from cputune.emitters.mpirun import MPIRUN
+from cputune.emitters.planfile import plan_file
 from cputune.emitters.slurm import SLURM
 from cputune.emitters.torchrun import TORCHRUN
 from cputune.emitters.tuning import SLURM_TUNE, TUNEJOB
@@ -79,7 +80,7 @@ def emit(result: Result | None, format: str, asked: Emission) -> tuple[EmittedFi
                 hint="--format slurm --tune; on Kubernetes --format tunejob",
             )
         formats = (SLURM_TUNE,)
-    return judged(job, _written(job, formats))
+    return judged(job, _with_plan(job, _written(job, formats), formats))
 
 
 def render(plan: Plan, workload: Workload, format: str, asked: Emission) -> tuple[EmittedFile, ...]:
@@ -88,6 +89,15 @@ def render(plan: Plan, workload: Workload, format: str, asked: Emission) -> tupl
     Raises UsageError for what cannot be written down as asked.
     """
     return _written(plan_job(plan, workload, asked), _named(format))
+
+
+def _with_plan(
+    job: LaunchJob, files: tuple[EmittedFile, ...], formats: tuple[Format, ...]
+) -> tuple[EmittedFile, ...]:
+    """The files and plan.json, which scripts name; a job's document has an annotation instead."""
+    if not any(chosen.main.endswith(".sh") and not chosen.printed for chosen in formats):
+        return files
+    return (*files, EmittedFile(name=PLAN_FILE, text=plan_file(job, files)))
 
 
 def _named(format: str) -> tuple[Format, ...]:
@@ -104,15 +114,15 @@ def _named(format: str) -> tuple[Format, ...]:
 def _written(job: LaunchJob, formats: tuple[Format, ...]) -> tuple[EmittedFile, ...]:
     files: dict[str, EmittedFile] = {}
     for chosen in formats:
-        alone = chosen.alone and job.plan.world_size == 1
-        shortened = without_carried(job) if alone else job
-        main, *others = chosen.write(shortened)
-        notes = (*job.aloud, *(() if chosen.printed else shortened.notes), *main.notes)
+        written = standing_alone(job) if chosen.elsewhere else job
+        if chosen.alone and job.plan.world_size == 1:
+            written = without_carried(written)
+        main, *others = chosen.write(written)
+        notes = (*job.aloud, *(() if chosen.printed else written.notes), *main.notes)
         for file in (replace(main, notes=notes), *others):
             files.setdefault(file.name, file)
-        for file in () if chosen.printed else job.companions:
-            if not (alone and is_left_out(job, file.name)):
-                files.setdefault(file.name, file)
+        for file in () if chosen.printed else written.companions:
+            files.setdefault(file.name, file)
     jobs = [chosen.name for chosen in formats if chosen in (PYTORCHJOB, TRAINJOB)]
     if len(jobs) > 1:  # one folder starts one job
         files["kustomization.yaml"] = kustomization(jobs[0], jobs[1:])

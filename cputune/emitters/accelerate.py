@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from cputune.emitters import shell, words
 from cputune.emitters.alone import script_of_one
+from cputune.emitters.command import applied
 from cputune.emitters.format import EmittedFile, Format, LaunchJob
 from cputune.emitters.mpirun import (
     detected,
@@ -73,7 +74,7 @@ def emit_accelerate(job: LaunchJob) -> tuple[EmittedFile, ...]:
         rank=shell.rank(shell.mpi_rank(job, *_TAKEN_BACK)),
         start=array("launch", started.words, WIDTH) + "\n",
         launches=(started.launch,),
-        beside=shell.missed(["rank.py", CONFIG, *shell.beside(job)]),
+        beside=shell.missed([*shell.beside(job), CONFIG]),
     )
     content = configuration(job)
     text = words.document(content, job.header)
@@ -95,10 +96,10 @@ def _started(job: LaunchJob) -> LaunchLine:
         (shell.PYTHON, "-m", "accelerate.commands.launch"),
         (*options, "--no_python"),
         shell.trained(job.command),
-        through=(*shell.mpi_rank(job, *_TAKEN_BACK), "--"),
+        through=(*shell.mpi_rank(job, *_TAKEN_BACK), "--", *shell.trained(applied(job))),
         written=(shell.RANK, *shell.ALL_TRAINED),
         environment=shell.mpi_variables(job),
-        removed=shell.names_cleared(),
+        removed=shell.names_cleared(job),
     )
 
 
@@ -122,7 +123,7 @@ def _alone(job: LaunchJob, bound: tuple[str, ...], trained: tuple[str, ...]) -> 
         through=through,
         written=(*through, *trained, shell.MORE),
         environment=planned,
-        removed=shell.names_cleared(),
+        removed=shell.names_cleared(job),
     )
 
 

@@ -6,13 +6,13 @@ the same, and a batch script by Slurm.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeAlias
 
 from cputune.emitters import shell
-from cputune.emitters.format import Beside, EmittedFile, LaunchJob, Word
-from cputune.emitters.hand import is_left_out, words
+from cputune.emitters.format import Beside, EmittedFile, LaunchJob
+from cputune.emitters.hand import words
 from cputune.emitters.words import WIDTH
 from cputune.launch.target import HERE, Target
 from cputune.launch.write import LaunchLine, ShellText, start
@@ -24,11 +24,9 @@ Starting: TypeAlias = Callable[[LaunchJob, tuple[str, ...], tuple[str, ...]], La
 """Makes the launch of a training from a job, the words that bind it, and its own."""
 
 
-def _beside(job: LaunchJob, command: Sequence[Word]) -> str:
+def _beside(job: LaunchJob) -> str:
     """Lines that find the folder of the script, and miss what is not in it."""
-    named = [word.name for word in command if isinstance(word, Beside)]
-    others = [name for name in shell.beside(job) if not is_left_out(job, name)]
-    return shell.fill("here.sh", {"beside": shell.missed([*dict.fromkeys([*named, *others])])})
+    return shell.fill("here.sh", {"beside": shell.missed(shell.beside(job))})
 
 
 def script_of_one(
@@ -68,7 +66,7 @@ def script_of_one(
         notes=notes,
         template="alone.sh",
         directives=directives,
-        here_if_needed=_beside(job, command) if here else "",
+        here_if_needed=_beside(job) if here else "",
         needs=shell.needs(job, bound=not offered),
         start=text + started.command(WIDTH),
         launches=(started.launch,),
@@ -86,5 +84,5 @@ def _by_python(job: LaunchJob, bound: tuple[str, ...], trained: tuple[str, ...])
         before=bound,
         written=(*trained, shell.MORE),
         environment=shell.rank_variables(job),
-        removed=shell.names_cleared(),
+        removed=shell.names_cleared(job),
     )

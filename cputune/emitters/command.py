@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
 
@@ -17,14 +18,17 @@ from cputune.emitters.format import Beside, EmittedFile, LaunchJob, Output, Secr
 from cputune.emitters.words import Argument, VariableName
 from cputune.errors import UsageError
 from cputune.host import Host
+from cputune.inside.carry.force import Force
+from cputune.inside.carry.parts import needed
 from cputune.launch.script import Script, batch_of
-from cputune.plans.carrier.command import Carried, is_guarded
+from cputune.plans.carrier.command import Carried
 from cputune.plans.plan import Plan
 from cputune.plans.workload import Workload, left_out
 from cputune.stack import Versions, backend_flags, ipex_use, why_too_few_ccl_workers
 from cputune.text.documents import packaged_text
 
 RANK_SCRIPT = "rank.py"
+PLAN_FILE, APPLY = "plan.json", "cputune.apply"
 TRAIN_SCRIPT, RECIPE_FILE, CARRY_SCRIPT = "train.py", "recipe.json", "carry.py"
 
 
@@ -37,8 +41,6 @@ def training_command(workload: Workload, way: Carried) -> tuple[tuple[Word, ...]
             Argument("--output_dir"),
             Output(Argument("out")),
         )
-        if way.force is not None:
-            script = (Beside(CARRY_SCRIPT), *script)
         return (*script, *map(Argument, way.flags)), ()
     first = workload.argv[0]
     if first.startswith("-") and first != "-m":
@@ -48,17 +50,44 @@ def training_command(workload: Workload, way: Carried) -> tuple[tuple[Word, ...]
         )
     words = (*as_typed(workload), *map(Argument, way.flags))
     notes = [left_out(workload.secrets)] if workload.secrets else []
+    notes += turned_off(workload, way.flags)
     known = workload.framework is not None or workload.parses_arguments is not None
-    if way.carry is not None:
-        words = (Beside(CARRY_SCRIPT), *words)
     if way.sets_objects:
         takes = "takes" if known else "was not run yet: it may take"
         notes.append(
-            f"{workload.name} {takes} no flags of "
-            f"a plan, so {CARRY_SCRIPT} runs it, and sets batch, precision and backend in the "
-            "script's own objects."
+            f"{workload.name} {takes} no flags of a plan: batch, precision and backend are "
+            f"{SET_INSIDE}."
         )
     return words, tuple(notes)
+
+
+def turned_off(workload: Workload, flags: Sequence[str]) -> list[str]:
+    """What was typed and means nothing any more, because the plan says something else later."""
+    off: list[str] = []
+    values: list[str] = []
+    for at, flag in enumerate(flags):
+        following = flags[at + 1] if at + 1 < len(flags) else "--"
+        value = "True" if following.startswith("--") else following
+        typed = workload.argument(flag) if flag in MEANT else None
+        if typed is None or (typed or "True").lower() == value.lower():
+            continue
+        off.append(flag if typed in ("", "True", "true") else f"{flag} {typed}")
+        values.append(f"{MEANT[flag]} {value}" if value.lower() != "false" else MEANT[flag])
+    if not off:
+        return []
+    verb = "is" if len(off) == 1 else "are"
+    plan = " and ".join(values)
+    return [f"your {' and '.join(off)} {verb} off here, because the plan trains {plan}"]
+
+
+MEANT = {
+    "--bf16": "in fp32",
+    "--ddp_backend": "over",
+    "--optim": "with the optimizer",
+    "--dataloader_num_workers": "with loader processes:",
+    "--torch_compile": "without torch.compile",
+}
+"""What a flag of a plan means, in words that stand before its value, or for False."""
 
 
 def as_typed(workload: Workload) -> tuple[Word, ...]:
@@ -140,20 +169,60 @@ def parser_of(workload: Workload) -> str | None:
     return None if workload.parses_arguments is None else "its own"
 
 
-def companions(
-    plan: Plan, workload: Workload, command: tuple[Word, ...], way: Carried, *, guard: bool
-) -> tuple[EmittedFile, ...]:
-    """rank.py, and what the command needs: carry.py, train.py and recipe.json.
+SET_INSIDE = "set in the script's own objects"
 
-    ``guard``: ranks are compared while they train.
+
+def applied(job: LaunchJob) -> tuple[Word, ...]:
+    """The words before the training command that have it run with what is set inside.
+
+    None are needed if nothing is, and by several ranks that ``cputune.apply`` starts already.
     """
-    text = packaged_text("cputune.emitters", "texts/rank.py")
-    files = [EmittedFile(name=RANK_SCRIPT, text=text, executable=True)]
-    if Beside(CARRY_SCRIPT) in command:
-        several = plan.world_size > 1
-        text = carry_file(way.force, together=several, guard=guard and is_guarded(workload, way))
+    if (
+        job.force is None
+        or not needed(job.force)
+        or (job.plan.world_size > 1 and not job.self_contained)
+    ):
+        return ()
+    if job.self_contained:
+        return (Beside(CARRY_SCRIPT),)
+    return (Argument("-m"), Argument(APPLY), Beside(PLAN_FILE), Argument("--"))
+
+
+def of_ranks(job: LaunchJob) -> tuple[str, ...]:
+    """How rank.py runs the training of one rank: its options, beside those of the launcher."""
+    options: tuple[str, ...] = () if job.guard else ("--compare", "no")
+    if draws_by_itself(job):
+        options += ("--draw", "apart")
+    return options
+
+
+def draws_by_itself(job: LaunchJob) -> bool:
+    """Whether ranks draw apart, and no part that sets the script's objects sees to it."""
+    return job.draws_apart and "apart" in (job.force or NOTHING).without
+
+
+NOTHING = Force(without=("apart",))
+"""Of a plan that sets nothing inside the process."""
+
+
+def companions(job: LaunchJob) -> tuple[EmittedFile, ...]:
+    """What a launch needs beside it: rank.py and carry.py of a copy; train.py and recipe.json."""
+    files = []
+    if job.self_contained and job.plan.world_size > 1:
+        text = packaged_text("cputune.inside", "rank.py")
+        files.append(EmittedFile(name=RANK_SCRIPT, text=text, executable=True))
+    if Beside(CARRY_SCRIPT) in applied(job):
+        text = carry_file(job.force, together=False)
         files.append(EmittedFile(name=CARRY_SCRIPT, text=text, executable=True))
-    return (*files, *_recipe_files(workload))
+    return (*files, *_recipe_files(job.workload))
+
+
+def standing_alone(job: LaunchJob) -> LaunchJob:
+    """The job with a copy of what it needs, for machines on which cputune need not be installed."""
+    if job.self_contained:
+        return job
+    copied = replace(job, self_contained=True)
+    return replace(copied, companions=companions(copied))
 
 
 def _recipe_files(workload: Workload) -> tuple[EmittedFile, ...]:

@@ -84,6 +84,8 @@ class Emission(EmitOptions):
     """What ``emit`` is given beside the result and the format.
 
     Attributes:
+        importable: whether the Python that trains finds cputune, so that launches of this machine
+            can run ``cputune.apply``; False if that is not known.
         facts: the machine: needed without a result, and tells which ``mpirun`` there is.
         workload: what to launch, where it is not what was tuned.
         hosts: their names and slots, from ``parse_hostfile`` or ``parse_hosts``.
@@ -102,6 +104,7 @@ class Emission(EmitOptions):
     named: str = "cputune.json"
     host: Host | None = None
     patch: Mapping[str, Any] | None = None
+    importable: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +116,10 @@ class LaunchJob:
     Attributes:
         plan: never as found, and with the nodes that were asked for.
         command: the training script and all its arguments, flags of the plan included.
+        self_contained: whether it needs nothing of ours installed; else ``cputune.apply`` runs it.
+        guard: whether several ranks are compared while they train.
+        draws_apart: whether each of them draws random numbers of its own.
+        left_out: parts of the plan that changed nothing in its trials, and what shows that.
         environment: the variables of the plan, for every rank.
         companions: files that the command needs beside it.
         header: what was measured, where, when and how fast; lines without a sign.
@@ -127,7 +134,7 @@ class LaunchJob:
         aloud: lines of the header that are also printed as notes.
         target: facts of the machine that runs the job, with the packages that it has there.
         host: see ``Emission``.
-        force: what ``carry.py`` sets; None where it only lets ranks end together, or is not needed.
+        force: what is set in the script's process, by ``cputune.apply`` or carry.py; None: nothing.
         named: the word by which commands name the result; None where there is none.
         context: what a statement about its speed is made for.
         surrounding: names of the variables that are set here now.
@@ -160,6 +167,10 @@ class LaunchJob:
     surrounding: frozenset[str] = frozenset()
     patch: Mapping[str, Any] | None = None
     rank_bytes: int | None = None
+    self_contained: bool = True
+    guard: bool = True
+    draws_apart: bool = False
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Look at what comes from outside, before any format is given it."""
@@ -210,6 +221,7 @@ class Format:
             before runners.
         alone: whether a job of one rank starts without ``rank.py``.
         printed: whether it is read from the output and launches nothing.
+        elsewhere: whether other machines run it, which need not have cputune.
     """
 
     name: str
@@ -218,3 +230,4 @@ class Format:
     consumers: tuple[str, ...] = ()
     printed: bool = False
     alone: bool = False
+    elsewhere: bool = False

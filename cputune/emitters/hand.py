@@ -10,13 +10,21 @@ such line: then ``cputune run`` starts it.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
 
 from cputune.emitters import shell
-from cputune.emitters.command import typed_batch
+from cputune.emitters.command import (
+    APPLY,
+    SET_INSIDE,
+    applied,
+    companions,
+    typed_batch,
+)
 from cputune.emitters.format import Beside, EmittedFile, Format, LaunchJob, Secret, Word
+from cputune.emitters.planfile import applied_of
 from cputune.emitters.shell import variables
 from cputune.emitters.words import WIDTH, ShellWord
 from cputune.errors import UsageError
@@ -49,17 +57,13 @@ def typed_lines(job: LaunchJob) -> str:
 
 def is_typed(job: LaunchJob) -> bool:
     """Whether variables and flags say all of the plan, so that nothing lies beside the command."""
-    recipe = any(isinstance(word, Beside) for word in words(job))
-    return not recipe and job.plan.nodes == 1 and job.plan.backend != "ccl"
+    beside = any(isinstance(word, Beside) for word in words(job))
+    return not beside and job.plan.nodes == 1 and job.plan.backend != "ccl"
 
 
 def words(job: LaunchJob) -> tuple[Word, ...]:
-    """What python is told to run: without ``carry.py`` where its part can be left out."""
-    first, *rest = job.command
-    carried = first == Beside("carry.py")
-    if carried and (job.force is None or _variables_say_it(job)):
-        return tuple(rest)
-    return job.command
+    """What python runs: the script, after what sets the plan inside if that is needed."""
+    return (*applied(without_carried(job)), *job.command)
 
 
 def _variables_say_it(job: LaunchJob) -> bool:
@@ -91,16 +95,13 @@ def _takes_precision(job: LaunchJob) -> bool:
     return script.takes_precision(job.plan.precision, workload.argv, workload.framework or "")
 
 
-def is_left_out(job: LaunchJob, name: str) -> bool:
-    """Whether a lone process that is started so needs no such file beside it."""
-    return name == "rank.py" or (name == "carry.py" and Beside(name) not in words(job))
-
-
 def without_carried(job: LaunchJob) -> LaunchJob:
-    """The job of a lone process; its notes say nothing of a ``carry.py`` that is left out."""
-    if not is_left_out(job, "carry.py"):
+    """The job without what is set inside the process, if variables say the same."""
+    if job.force is None or not _variables_say_it(job):
         return job
-    return replace(job, notes=tuple(note for note in job.notes if "carry.py" not in note))
+    notes = tuple(note for note in job.notes if SET_INSIDE not in note)
+    shorter = replace(job, force=None, notes=notes)
+    return replace(shorter, companions=companions(shorter))
 
 
 def typed(job: LaunchJob, python: str, trained: tuple[str, ...]) -> LaunchLine:
@@ -123,6 +124,16 @@ def bound(
         on_cpus = ("taskset", "-c", lists[0])
         return start(
             "python", (python,), (), trained, before=(*before, *on_cpus), environment=planned
+        )
+    if not job.self_contained:
+        return start(
+            "torchrun",
+            ("torchrun",) if python == "python" else (python, "-m", "torch.distributed.run"),
+            on_this_machine(job.plan.world_size),
+            trained,
+            before=before,
+            through=("-m", APPLY, json.dumps(applied_of(job)), "--launcher", "torch", "--"),
+            environment=planned,
         )
     itself = exact(python)
     each = f'c=({" ".join(lists)}); exec taskset -c ${{c[LOCAL_RANK]}} {itself} "$@"'

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from importlib import metadata
 
+from cputune.emitters.command import PLAN_FILE
 from cputune.emitters.format import LaunchJob
+from cputune.emitters.manifest import PLAN
 from cputune.emitters.promise import global_batch, is_extrapolated, scale
 from cputune.emitters.words import comment
 from cputune.plans.plan import Plan
@@ -26,21 +27,36 @@ TRAINING_PACKAGES = (
 
 
 def full(job: LaunchJob, format: str, title: str, notes: Iterable[str] = ()) -> str:
-    """The header of a document: for people, then one line for `cputune verify`."""
-    return said(job, format, title, notes) + promised(job, format)
+    """The header of a document, for people; an annotation holds its plan."""
+    return said(job, format, title, notes)
 
 
 def said(job: LaunchJob, format: str, title: str, notes: Iterable[str] = ()) -> str:
     """What an artefact's main file says to people: plan, gain, date, and how to make it again."""
-    again = "" if job.named is None else f": cputune emit --format {format} {job.named}"
-    lines = [f"{title} Written by cputune {_version()}{again}", *job.header]
-    lines += [f"Note: {note}" for note in (*job.notes, *notes)]
-    return comment(lines)
+    lines = [f"{title} Written by cputune {_version()}.", *job.header]
+    kept = list[str]()
+    for line in (*lines, *(f"Note: {note}" for note in (*job.notes, *notes))):
+        if comment([*kept, line]).count("\n") <= MOST_LINES:
+            kept.append(line)
+    return comment(kept)
+
+
+MOST_LINES = 7
+"""Of a header, without the line that names the plan. Notes are printed, and stand in plan.json."""
+
+
+def _needs(job: LaunchJob) -> str:
+    """Whether cputune must be installed for a launch, or is copied."""
+    if job.force is None and job.plan.world_size == 1:
+        return ""
+    if not job.self_contained:
+        return " (needs cputune in the Python that trains, see emit --self-contained)"
+    return " (self-contained: needs no cputune)"
 
 
 def promised(job: LaunchJob, format: str) -> str:
-    """The line for `cputune verify`."""
-    return replace(job.promise, format=format).line()
+    """The line for `cputune verify`: the format, and the file that holds the plan."""
+    return f"# {PLAN}: {format}, {PLAN_FILE}{_needs(job)}\n"
 
 
 def measured(result: Result, plan: Plan, context: ClaimContext) -> tuple[str, ...]:
@@ -56,25 +72,18 @@ def measured(result: Result, plan: Plan, context: ClaimContext) -> tuple[str, ..
     else:
         verdict = verdict_of(result, "start it")
         lines = [
-            verdict.means,
-            f"How sure: {verdict.sure}",
+            f"{verdict.means} How sure: {verdict.sure}",
             f"Plan: {plan.describe()}.",
-            *verdict.ladder,
             f"Measured {found.measured}: {_speed(result, best.samples_per_second)}.",
+            *verdict.ladder,
         ]
     if best.plan.as_found and found.applies:
         why = "No plan beat plain `python train.py` beyond noise"
         if result.speedup is None:
             why = "No plan was compared with plain `python train.py`"
         if result.disturbed:
-            why = "The machine was not quiet, and no plan is known to beat plain `python train.py`"
-        lines.append(
-            f"{why}, so this is that launch, with the threads and CPUs that it gets today "
-            "written down."
-        )
-    versions = result.versions
-    if packages := [f"{name} {versions[name]}" for name in TRAINING_PACKAGES if versions.get(name)]:
-        lines.append(f"With {', '.join(packages)}.")
+            why = "The machine was not quiet, no plan is known to beat plain `python train.py`"
+        lines.insert(2, f"{why}: this is that launch.")
     return tuple(lines)
 
 
@@ -95,7 +104,6 @@ def unmeasured(
     return (
         f"NOTHING WAS MEASURED. This is {whose} for {machine_name(host)}.",
         "Do now: cputune tune, which finds out what is fastest",
-        "How sure: not at all",
         f"Plan: {plan.describe()}.",
     )
 
@@ -120,14 +128,10 @@ def scale_lines(result: Result | None, plan: Plan, workload: Workload) -> tuple[
     if result is None or not is_extrapolated(result, plan):
         return (f"Batch: {now}.",) if plan.nodes > 1 else ()
     lines = [
-        f"Measured: {scale(result.best.plan, result.workload)}.",
-        f"Extrapolated: {now}. Nothing was measured on {count(plan.nodes, 'node')}: "
-        "neither speed, nor memory, nor the network between them.",
+        f"Extrapolated: {now}. Measured: {scale(result.best.plan, result.workload)}, "
+        f"nothing on {count(plan.nodes, 'node')}."
     ]
     before, after = global_batch(result.best.plan, result.workload), global_batch(plan, workload)
     if None not in (before, after) and before != after:
-        lines.append(
-            f"The global batch is {after} in place of the {before} that were measured, as "
-            "was asked for: that is another training, and its learning rate may have to follow."
-        )
+        lines.append(f"The global batch is {after}, {before} were measured: another training.")
     return tuple(lines)

@@ -25,15 +25,18 @@ from cputune.host.facts import HostFacts, Package
 from cputune.host.probing import probe
 from cputune.host.remote.named import Node, choose
 from cputune.launch.launchers.mpirun import DIALECTS
-from cputune.plans.carrier.command import Carried, carried
+from cputune.plans.carrier.command import Carried, carried, is_guarded
 from cputune.plans.carrier.interface import checked
-from cputune.plans.layout import guide_plan, mild_plan
+from cputune.plans.carrier.used import trials_of, used
+from cputune.plans.cores import usable_cores
+from cputune.plans.layout import guide_plan, make_plan, mild_plan
 from cputune.plans.plan import Plan
 from cputune.plans.workload import DEFAULT_RECIPE, Workload
-from cputune.records.claims import ClaimContext, host_fingerprint, section
+from cputune.records.claims import ClaimContext, host_fingerprint, machine_name, section
 from cputune.records.options import Cluster
 from cputune.records.result import Result
 from cputune.stack import Versions
+from cputune.text.plain import count
 
 
 def make_job(result: Result | None, asked: Emission) -> LaunchJob:
@@ -44,17 +47,53 @@ def make_job(result: Result | None, asked: Emission) -> LaunchJob:
     """
     facts = asked.facts
     if result is not None:
-        return _job(result, result.best.plan, asked.workload or result.workload, asked)
+        plan = _with_ranks(result.best.plan, facts, asked.ranks_per_node)
+        return _job(result, plan, asked.workload or result.workload, asked)
     if facts is None:
         raise UsageError(
             "there is nothing to write down", hint="give a result, or the facts of a machine"
         )
     job = with_parser(asked.workload or Workload.from_recipe(DEFAULT_RECIPE), asked.host)
     nodes = asked.nodes or len(asked.hosts) or 1
-    if job.framework == "pytorch":
-        return _job(None, mild_plan(facts), job, asked)
     found = guide_plan(with_versions(facts, asked.versions or {}), job, nodes=max(1, nodes))
-    return _job(None, found, job, asked)
+    if job.framework == "pytorch":
+        found = mild_plan(facts)
+    named = asked.ranks_per_node is not None
+    return _job(None, _with_ranks(found, facts, asked.ranks_per_node), job, asked, named=named)
+
+
+def _with_ranks(plan: Plan, facts: HostFacts | None, ranks: int | None) -> Plan:
+    """The plan with so many ranks on each machine, which share its cores equally.
+
+    Raises UsageError if they do not fit, or if the machine is not known.
+    """
+    if ranks is None or ranks == plan.processes_per_node:
+        return plan
+    if facts is None:
+        raise UsageError("the machine is not known", hint="--root DIR names a recorded one")
+    backend = plan.backend if ranks > 1 else "gloo"
+    try:
+        laid_out = make_plan(
+            usable_cores(facts),
+            ranks,
+            backend=backend,
+            ccl_workers=plan.ccl_workers if backend == "ccl" else 0,
+            precision=plan.precision,
+            ipex=plan.ipex,
+        )
+    except ValueError as error:
+        raise UsageError(
+            f"{count(ranks, 'rank')} cannot be placed on {machine_name(host_fingerprint(facts))}: "
+            f"{error}",
+            hint="--ranks-per-node 1",
+        ) from error
+    return replace(
+        laid_out,
+        allocator=plan.allocator,
+        openmp=plan.openmp,
+        preload=plan.preload,
+        settings=plan.settings,
+    )
 
 
 def plan_job(plan: Plan, workload: Workload, asked: Emission) -> LaunchJob:
@@ -91,7 +130,11 @@ def _job(
         files={} if asked.host is None else digests(workload.argv, asked.host),
     )
     workload = with_typed_batch(workload)
-    way = _way(workload, plan, chosen)
+    whole = _way(workload, plan, chosen)
+    way, left_out = whole, dict[str, str]()
+    if result is not None and workload == with_typed_batch(result.workload) and chosen == known:
+        trials = [trial.observed for trial in result.trials if trial.plan == found]
+        way, left_out = used(whole, trials_of(trials), workload, Versions.from_names(chosen))
     refuse_unchosen_batch(workload, plan, way)
     scale = header.scale_lines(result, plan, workload)
     if result is not None:
@@ -99,21 +142,20 @@ def _job(
     else:
         own = workload.framework == "pytorch"
         lines = header.unmeasured(host, plan, asked=named, own_loop=own)
-    said = (*lines, *scale)
+    said = (*lines[:2], *scale, *lines[2:])
     command, notes = training_command(workload, way)
-    beside = companions(plan, workload, command, way, guard=not asked.no_guard)
     applies = result is not None and result.claim.in_context(context).applies
     promised = promise(plan, workload, result if applies else None, way.variables, hosts)
     siblings = 1 if facts is None else facts.topology.threads_per_core
     found_mpi = "intelmpi" if plan.backend == "ccl" else mpi_of(facts)
-    return LaunchJob(
+    job = LaunchJob(
         plan=plan,
         workload=workload,
         command=command,
         environment=typed(way.variables),
-        companions=beside,
+        companions=(),
         header=said,
-        promise=replace(promised, trained=trained(workload, command, beside, asked.host)),
+        promise=replace(promised, trained=trained(workload, command, asked.host)),
         notes=notes,
         threads_per_core=_count(host, "threads_per_core") or siblings,
         physical_cores=_count(host, "physical_cores"),
@@ -132,7 +174,12 @@ def _job(
         surrounding=frozenset(() if facts is None else facts.environment),
         patch=asked.patch,
         rank_bytes=None if result is None else rank_bytes(result, found),
+        self_contained=asked.self_contained or not asked.importable or nodes > 1,
+        guard=not asked.no_guard and is_guarded(workload, way),
+        draws_apart=whole.force is not None and whole.force.other_ranks,
+        left_out=left_out,
     )
+    return replace(job, companions=companions(job))
 
 
 def _refuse_unknown(mpi: str | None, nodes: int | None) -> None:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from pathlib import PurePosixPath
 
 from cputune.emitters import header, shell, words
-from cputune.emitters.command import READ
+from cputune.emitters.command import RANK_SCRIPT, READ, applied, of_ranks
 from cputune.emitters.container import (
     CONSTRAINTS,
     PLACE_SCRIPT,
@@ -282,7 +282,9 @@ def program_of(job: LaunchJob) -> Manifest:
         source = f'source "$(python3 -c {find})" && exec torchrun "$@"'
         command = [escape(word) for word in ("bash", "-c", source, "torchrun")]
     rank = [f"{WORKSPACE}/{PLACE_SCRIPT}", str(pod_cpus(job)), "--"]
-    arguments = [*map(YamlScalar, rank), *map(_inside, job.command)]
+    if job.plan.world_size > 1:
+        rank += [f"{WORKSPACE}/{RANK_SCRIPT}", *of_ranks(job), "--"]
+    arguments = [*map(YamlScalar, rank), *map(_inside, (*applied(job), *job.command))]
     return {"command": command, "args": arguments, "env": environment(job)}
 
 
@@ -495,6 +497,7 @@ def _format(
         name=name,
         write=write,
         main=f"{name}.yaml",
+        elsewhere=True,
         consumers=("kubernetes",),
     )
 

@@ -21,9 +21,16 @@ from cputune.doctor.files.context import Context
 from cputune.doctor.files.documents import read_documents
 from cputune.doctor.files.kubeflow import RANKS, job_launches
 from cputune.doctor.files.script import reader_of
-from cputune.emitters.command import CARRY_SCRIPT, as_typed
-from cputune.emitters.format import Beside, Emission, EmittedFile, LaunchJob
-from cputune.emitters.hand import bound as binds, words
+from cputune.emitters.command import (
+    CARRY_SCRIPT,
+    RANK_SCRIPT,
+    applied,
+    as_typed,
+    of_ranks,
+    standing_alone,
+)
+from cputune.emitters.format import Emission, EmittedFile, LaunchJob
+from cputune.emitters.hand import bound as binds, without_carried
 from cputune.emitters.job import make_job, target_facts, versions_of
 from cputune.emitters.shell import variables
 from cputune.emitters.words import ShellWord
@@ -93,7 +100,8 @@ def like(text: str, name: str, result: Result | None, asked: Emission) -> Rewrit
     current, _ = mended(text, name, facts, host, compared=False)
     launch = launch_in(current, name)
     machines = _machines(current, name, launch)
-    job = make_job(result, replace(asked, workload=_workload(launch, asked, facts, host)))
+    asked = replace(asked, workload=_workload(launch, asked, facts, host))
+    job = standing_alone(make_job(result, asked))
     if job.plan.nodes > 1 or machines > 1:
         raise UsageError(
             f"the plan is for {count(job.plan.nodes, 'node')}, {name} for "
@@ -120,7 +128,7 @@ def _machines(text: str, name: str, launch: Launch | None) -> int:
 
 def _carries(job: LaunchJob) -> bool:
     """Whether ``carry.py`` runs the script: neither a flag nor a variable says all of the plan."""
-    return words(job)[:1] == (Beside(CARRY_SCRIPT),)
+    return bool(applied(without_carried(job)))
 
 
 def _versions(result: Result | None, asked: Emission) -> dict[str, str]:
@@ -180,7 +188,8 @@ def _launch(
     beside = tuple(
         companion
         for companion in job.companions
-        if _carries(job) and companion.name == CARRY_SCRIPT
+        if (_carries(job) and companion.name == CARRY_SCRIPT)
+        or (companion.name == RANK_SCRIPT and not by_slurm and not in_yaml)
     )
     text = after if kind is None else _promised(after, name, job, kind)
     return Rewritten(text=text, beside=beside, notes=tuple(notes))
@@ -239,8 +248,8 @@ def _named(variables: Iterable[str]) -> frozenset[str]:
 
 def _flags(places: Places, launch: Launch, job: LaunchJob) -> Iterator[Edit]:
     """The arguments of the plan, in place of the script's own or behind its name."""
-    command = [str(word) for word in words(job)]
-    added = command[_carries(job) + len(as_typed(job.workload)) :]
+    command = [str(word) for word in job.command]
+    added = command[len(as_typed(job.workload)) :]
     new = list[str]()
     for flag, value in _pairs(added):
         typed = launch.argument(flag)
@@ -298,7 +307,11 @@ def _started(places: Places, launch: Launch, job: LaunchJob, *, bound: bool) -> 
             yield Edit(start=start, end=program.start, text=f"{said} ")
         return
     module = ("-m",) if launch.module else ()
-    if bound:
+    if bound and ranks > 1:
+        cpus = "/".join(map(cpulist.render, job.plan.cpus))
+        own_options = ("--launcher", "torch", "--cpus", cpus, *of_ranks(job), "--")
+        starting = ("torchrun", *on_this_machine(ranks), RANK_SCRIPT, *own_options)
+    elif bound:
         starting = binds(job, "python", (launch.script,)).words[:-1]
     elif ranks == 1:
         starting = ("python",)

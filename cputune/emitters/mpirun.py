@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from cputune.emitters import shell
 from cputune.emitters.alone import script_of_one
+from cputune.emitters.command import applied
 from cputune.emitters.format import EmittedFile, Format, LaunchJob
 from cputune.emitters.words import WIDTH, comment
 from cputune.errors import UsageError
@@ -86,10 +87,10 @@ def _started(job: LaunchJob, dialect: str) -> LaunchLine:
         (ShellText("$mpirun"),),
         options,
         shell.trained(job.command),
-        through=(*shell.mpi_rank(job), "--"),
+        through=(*shell.mpi_rank(job), "--", *shell.trained(applied(job))),
         written=(),
         environment=shell.mpi_variables(job),
-        removed=shell.names_cleared(),
+        removed=shell.names_cleared(job),
     )
 
 

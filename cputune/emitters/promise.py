@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
 
 from cputune.emitters.manifest import PLAN, at
 from cputune.plans.equivalence import Training
@@ -104,8 +104,24 @@ class Promise:
         return f"# {PLAN}: {self.text()}\n"
 
 
-def promise_in(text: str) -> Promise:
-    """What an artefact promises; nothing where it says nothing that can be read."""
+_NAMES_FILE = re.compile(r"^#[ \t]*cputune-plan:[ \t]*(\w+), ([\w.-]+)(?: \(.*)?$", re.MULTILINE)
+
+
+def plan_file_of(text: str) -> str | None:
+    """The name of the file beside a launch that holds its plan; None if it names none."""
+    match = _NAMES_FILE.search(text)
+    return None if match is None else match[2]
+
+
+def promise_in(text: str, beside: Callable[[str], str | None] = lambda name: None) -> Promise:
+    """What an artefact promises; nothing where it says nothing that can be read.
+
+    ``beside`` reads a file by its name from the folder of the artefact; None if there is none.
+    Launches of earlier releases have the plan in a line of their own.
+    """
+    named = _NAMES_FILE.search(text)
+    if named is not None:
+        return replace(promise_of(beside(named[2]) or ""), format=named[1])
     match = _LINE.search(text)
     if match is not None:
         return promise_of(match[1])

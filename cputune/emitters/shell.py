@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import re
 import shlex
-import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 
 from cputune.emitters import header
+from cputune.emitters.command import APPLY, PLAN_FILE, RANK_SCRIPT, applied, of_ranks
 from cputune.emitters.format import Beside, EmittedFile, LaunchJob, Output, Secret, Word
 from cputune.emitters.words import WIDTH, Argument, ShellWord, Variables, typed
 from cputune.errors import UsageError
 from cputune.launch.launch import Launch
 from cputune.launch.write import ShellText, array, assigned, exact, packed
-from cputune.plans.carrier.environment import CLEARED
+from cputune.plans.carrier.environment import is_cleared
 from cputune.plans.carrier.interface import interface_variables
 from cputune.stack import Versions, oneccl_module
 from cputune.text import cpulist
@@ -49,17 +49,18 @@ def launch_script(
     notes = tuple(notes)
     said = f"Launch of {job.workload.name}{title and f' with {title}'}."
     filled = {
-        "header": header.said(job, format, said),
+        "header": header.said(job, format, said) + header.promised(job, format),
         "tuned": python(job),
-        "clear": clear(),
+        "clear": clear(job),
+        "installed": installed(job),
         "oneccl": oneccl(job),
         "needs": needs(job, bound=job.plan.nodes == 1 or format == "torchrun"),
         "training": training(job),
         "exports": exports(variables(job)),
-        "beside": missed(["rank.py", *beside(job)]),
+        "beside": missed(beside(job)),
         **values,
     }
-    text = fill(template or f"{format}.sh", filled) + header.promised(job, format)
+    text = fill(template or f"{format}.sh", filled)
     return EmittedFile(
         name=f"{format}.sh",
         text=text,
@@ -71,9 +72,23 @@ def launch_script(
 
 def beside(job: LaunchJob) -> list[str]:
     """The files beside a launch that its training command names, or that one of those imports."""
-    named = [word.name for word in job.command if isinstance(word, Beside)]
-    found = dict.fromkeys([*named, *(file.name for file in job.companions)])
-    return [name for name in found if name != "rank.py"]
+    command = (*applied(job), *job.command)
+    named = [word.name for word in command if isinstance(word, Beside)]
+    found = [*(file.name for file in job.companions), *named]
+    if not job.self_contained and job.plan.world_size > 1:
+        found.append(PLAN_FILE)
+    return [*dict.fromkeys(found)]
+
+
+def installed(job: LaunchJob) -> str:
+    """A line that ends the script if it needs cputune, and the interpreter does not find it."""
+    if job.self_contained or PLAN_FILE not in beside(job):
+        return ""
+    hint = "install it there, or cputune emit --self-contained"
+    return (
+        f'"$python" -c "import {APPLY}" 2>/dev/null ||\n'
+        f'  fail "$python does not find cputune" "{hint}"\n'
+    )
 
 
 def missed(names: Sequence[str], hint: str = "copy it here") -> str:
@@ -87,18 +102,13 @@ def missed(names: Sequence[str], hint: str = "copy it here") -> str:
     return f"{first}{between}{then}\n"
 
 
-def clear() -> str:
-    """Lines that remove from the outer environment what would change the plan."""
-    words = [f'"${{!{name[:-1]}@}}"' if name.endswith("*") else name for name in names_cleared()]
-    lines = textwrap.wrap(
-        " ".join(["unset", *words]),
-        WIDTH,
-        subsequent_indent="  ",
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-    text = " \\\n".join(lines)
-    return f"# What a shell or another launch has set would change the plan.\n{text}\n"
+def clear(job: LaunchJob) -> str:
+    """A line that removes what is set in this shell and would change the plan; usually none."""
+    names = names_cleared(job)
+    if not names:
+        return ""
+    lines = packed([f"unset {names[0]}", *names[1:]], WIDTH)
+    return " \\\n  ".join(lines) + " # set where this was written; they change the plan\n"
 
 
 def word(written: Word) -> str:
@@ -129,9 +139,13 @@ RANK = ShellText("${rank[@]}")
 """rank.py and its options."""
 
 
-def names_cleared() -> tuple[str, ...]:
-    """Names of the variables that a script removes, ``OMP_*`` for all of a beginning."""
-    return tuple(name for group in CLEARED for name in group.names)
+def names_cleared(job: LaunchJob) -> tuple[str, ...]:
+    """Names of the variables that a script removes: those of this shell that change the plan.
+
+    The plan exports its own anyway.
+    """
+    planned = variables(job)
+    return tuple(n for n in sorted(job.surrounding) if is_cleared(n) and n not in planned)
 
 
 def python(job: LaunchJob) -> str:
@@ -155,7 +169,8 @@ def literal(words: Iterable[Word]) -> str:
 
 def training(job: LaunchJob) -> str:
     """The training command as the array ``train``."""
-    return literal(job.command) + array("train", trained(job.command), WIDTH) + "\n"
+    words = (*applied(job), *job.command)
+    return literal(words) + array("train", trained(words), WIDTH) + "\n"
 
 
 def needs(job: LaunchJob, *, bound: bool) -> str:
@@ -193,10 +208,16 @@ def exports(environment: Variables) -> str:
 
 
 def rank_words(job: LaunchJob, launcher: str, *, offered: bool = False) -> tuple[str, ...]:
-    """rank.py and its options; ``offered``: as its --bind says."""
-    cpus = "/".join(map(cpulist.render, job.plan.cpus))
+    """What makes a process a rank: rank.py, or ``cputune.apply``, which has the CPUs of its plan.
+
+    ``offered``: it keeps the CPUs that it has if it may not have those of the plan.
+    """
     bind = ("--bind", "offered") if offered else ()
-    return (ShellText("$here/rank.py"), "--launcher", launcher, "--cpus", cpus, *bind)
+    if not job.self_contained:
+        return ("-m", APPLY, ShellText(f"$here/{PLAN_FILE}"), "--launcher", launcher, *bind)
+    cpus = "/".join(map(cpulist.render, job.plan.cpus))
+    program = ShellText(f"$here/{RANK_SCRIPT}")
+    return (program, "--launcher", launcher, "--cpus", cpus, *bind, *of_ranks(job))
 
 
 def rank(words: Iterable[str]) -> str:

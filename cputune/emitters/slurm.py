@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from cputune.emitters import shell
 from cputune.emitters.alone import script_of_one
+from cputune.emitters.command import applied
 from cputune.emitters.format import EmittedFile, Format, LaunchJob
 from cputune.emitters.job import job_name
 from cputune.emitters.mpirun import refuse_colon
@@ -45,7 +46,7 @@ def emit_slurm(job: LaunchJob) -> tuple[EmittedFile, ...]:
         ranks=str(plan.processes_per_node * siblings),
         least=str(cpus_per_task(job)),
         rank=shell.rank(shell.rank_words(job, "slurm", offered=True)),
-        beside=shell.missed(["rank.py", *shell.beside(job)], "LAUNCH_DIR=DIR sbatch slurm.sh"),
+        beside=shell.missed(shell.beside(job), "LAUNCH_DIR=DIR sbatch slurm.sh"),
         start=started.command(WIDTH),
         launches=(started.launch,),
     )
@@ -67,10 +68,10 @@ def _started(job: LaunchJob) -> LaunchLine:
         (),
         shell.trained(job.command),
         before=("srun", *options, _SOME_NODES),
-        through=(*shell.rank_words(job, "slurm", offered=True), "--"),
+        through=(*shell.rank_words(job, "slurm", offered=True), "--", *shell.trained(applied(job))),
         written=(shell.RANK, *shell.ALL_TRAINED, shell.MORE),
         environment=shell.rank_variables(job),
-        removed=shell.names_cleared(),
+        removed=shell.names_cleared(job),
         part=True,
     )
 
@@ -118,5 +119,6 @@ SLURM = Format(
     write=emit_slurm,
     main="slurm.sh",
     alone=True,
+    elsewhere=True,
     consumers=("bash", "sbatch"),
 )

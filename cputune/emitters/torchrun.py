@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cputune.emitters import shell
 from cputune.emitters.alone import script_of_one
+from cputune.emitters.command import applied
 from cputune.emitters.format import EmittedFile, Format, LaunchJob
 from cputune.emitters.words import WIDTH, ShellWord
 from cputune.launch.launchers.torchrun import on_nodes
@@ -54,10 +55,10 @@ def _started(job: LaunchJob) -> LaunchLine:
         (shell.PYTHON, "-m", "torch.distributed.run"),
         options,
         shell.trained(job.command),
-        through=(*shell.rank_words(job, "torch"), "--"),
+        through=(*shell.rank_words(job, "torch"), "--", *shell.trained(applied(job))),
         written=(shell.RANK, *shell.ALL_TRAINED, shell.MORE),
         environment=shell.rank_variables(job),
-        removed=shell.names_cleared(),
+        removed=shell.names_cleared(job),
     )
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
-from cputune.emitters.command import CARRY_SCRIPT
 from cputune.emitters.format import Beside, EmittedFile, Output, Secret, Word
 from cputune.emitters.imported import imported, module_files, text_of
 from cputune.emitters.promise import PromisedTraining
@@ -25,26 +25,33 @@ BESIDE = "$here/"
 def trained(
     workload: Workload,
     command: Sequence[Word],
-    companions: Iterable[EmittedFile],
     host: Host | None,
 ) -> PromisedTraining:
-    """What a launch of this command promises to train. Without a host no file is looked at.
+    """What a launch of this command promises to train. Without a host no file is looked at."""
+    words = tuple(map(_as_text, command))
+    return PromisedTraining(
+        words=words,
+        files={} if host is None else digests(words, host),
+        model=workload.model,
+        data=workload.data,
+    )
 
-    rank.py and carry.py carry the plan, which ranks show themselves.
+
+def with_companions(
+    promised: PromisedTraining | None, companions: Iterable[EmittedFile]
+) -> PromisedTraining | None:
+    """The promise with digests of the files that lie beside the launch.
+
+    Those that are executable carry the plan, which ranks show themselves.
     """
-    own = command[1:] if command[:1] == (Beside(CARRY_SCRIPT),) else command
-    words = tuple(map(_as_text, own))
+    if promised is None:
+        return None
     files = {
         BESIDE + companion.name: digest(companion.text)
         for companion in companions
         if not companion.executable
     }
-    return PromisedTraining(
-        words=words,
-        files=files | ({} if host is None else digests(words, host)),
-        model=workload.model,
-        data=workload.data,
-    )
+    return replace(promised, files={**files, **promised.files})
 
 
 def digests(words: Iterable[str], host: Host) -> dict[str, str]:

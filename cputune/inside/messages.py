@@ -85,8 +85,11 @@ class RankState(TypedDict, total=False):
         model: what its optimizer trains: how many numbers in how many tensors, and a digest of
             their shapes.
         command: the words that its interpreter was started with.
+        applied: what the parts of a plan have changed in the script, by part; not there if none
+            was set.
     """
 
+    applied: dict[str, list[str]]
     pid: int
     host: str
     rank: int
@@ -196,6 +199,16 @@ class StepMessage(TypedDict):
     figures: dict[str, Any] | None
 
 
+class Applied(TypedDict):
+    """What the parts of a plan have changed in the script so far (``carry.setting.Setting.did``).
+
+    It is sent after the first step, with nothing in it if nothing was changed, and when it grows.
+    """
+
+    event: Literal["applied"]
+    did: dict[str, list[str]]
+
+
 class Profiled(TypedDict):
     """Where the time of some steps of this rank went: shares by kind, in words.
 
@@ -266,7 +279,16 @@ class Ended(TypedDict):
 
 
 RankMessage = (
-    Hello | Note | StateMessage | StepMessage | Profiled | ModelAnswer | Refused | Raised | Ended
+    Hello
+    | Note
+    | StateMessage
+    | StepMessage
+    | Applied
+    | Profiled
+    | ModelAnswer
+    | Refused
+    | Raised
+    | Ended
 )
 
 

@@ -27,6 +27,7 @@ from cputune.inside.asking import Asker
 from cputune.inside.carry.batches import counted, tensors_of
 from cputune.inside.carry.figures import Figures, Trained
 from cputune.inside.carry.hooking import Hook, Original
+from cputune.inside.carry.parts import did
 from cputune.inside.first_steps import FirstSteps
 from cputune.inside.messages import Framework, RankState, Speaker
 from cputune.inside.where_time_goes import StepProfiler
@@ -59,6 +60,7 @@ class Meter:
         self.framework: Framework | None = None
         self.seen: set[str] = set()
         self.facts: RankState = {}
+        self._did: dict[str, list[str]] | None = None
         self.flags: set[str] = set()
         self.scratch = os.environ.get(SCRATCH_VARIABLE, "/tmp")
         self.output = os.path.join(self.scratch, "output")
@@ -146,6 +148,13 @@ class Meter:
         if self._delay is not None:
             self._delay.forget()
 
+    def _say_applied(self) -> None:
+        """Report what the parts of a plan have changed, if that is more than was reported."""
+        changed = did()
+        if changed is not None and changed != self._did:
+            self._did = {part: list(what) for part, what in changed.items()}
+            self.speaker.say({"event": "applied", "did": self._did})
+
     def step(self, *, mean_loss: bool, optimizer: object = None) -> None:
         """Report a step of the optimizer. ``mean_loss``: average its batches' losses, else add."""
         seconds = time.perf_counter() - self._mark - self._paused
@@ -191,6 +200,7 @@ class Meter:
                 "figures": self._figures(),
             }
         )
+        self._say_applied()
         self._samples = self._size = 0
         self._losses = []
         if self._look is not None:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from cputune.host import Command
 from cputune.inside import SCRATCH_VARIABLE, SHOW_VARIABLE, SOCKET_VARIABLE
@@ -397,8 +397,8 @@ class Job:
         if message["event"] == "state":
             message["local_rank"] = rank.number
             rank.state = message
-        elif message["event"] == "answer":
-            rank.answers.append(message)
+        elif message["event"] in ("applied", "answer"):
+            _keep(rank, message)
         elif message["event"] == "profile":
             rank.profile = message
         elif message["event"] == "note":
@@ -437,6 +437,14 @@ class Job:
             steps=self._gather.count,
             script=script,
         )
+
+
+def _keep(rank: Rank, message: Any) -> None:
+    """Keep what a rank's model has answered, or what a plan has changed in its script."""
+    if message["event"] == "answer":
+        rank.answers.append(message)
+    elif rank.state is not None:
+        rank.state["applied"] = message["did"]
 
 
 def kernel_kills() -> int | None:

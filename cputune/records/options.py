@@ -358,17 +358,25 @@ class EmitOptions:
 
     Attributes:
         nodes: number of machines. By default the number of named hosts, or else that of the plan.
+        ranks_per_node: number of ranks on each machine. They share its cores equally. A number
+            other than that of the plan is not measured.
         keep: leave out changes of the best plan that keep less of the training than this: "numbers"
             or "mathematics".
         mpi: the MPI implementation of ``mpirun``. By default the one installed here; if there is
             none, the script detects it when it runs.
         no_guard: do not compare the ranks while they train (``cputune.inside.carry.guard``).
+        self_contained: write copies of what a launch needs of cputune, for environments without
+            it. By default a launch of one machine runs ``python -m cputune.apply`` if the Python
+            that trains finds cputune.
         versions: package versions on the machine that will train. They override those of the
             result.
         cluster: what only the user knows: names, images, volumes.
     """
 
     nodes: int | None = option(None, "Number of machines. Default: as many as hosts, else 1.")
+    ranks_per_node: int | None = option(
+        None, "Ranks on each machine. Another number than was tuned is not measured."
+    )
     keep: Keep | None = option(
         None,
         "Leave out changes that keep less of the training: numbers or mathematics.",
@@ -379,6 +387,7 @@ class EmitOptions:
         None, "The MPI that will start it. Default: the one installed here.", metavar="NAME"
     )
     no_guard: bool = option(False, "Do not compare the ranks while they train.")
+    self_contained: bool = option(False, "Copy what the launch needs, for use without cputune.")
     versions: Mapping[str, str] | None = option(None, "Versions where the job runs.", None)
     cluster: Cluster | None = option(None, "What only the user knows of a cluster.", None)
 

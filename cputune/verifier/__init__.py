@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from cputune.emitters import FORMATS
-from cputune.emitters.promise import promise_in
+from cputune.emitters.promise import Promise, plan_file_of, promise_in
 from cputune.errors import UsageError
 from cputune.host import Host, LiveHost, read_document
 from cputune.host.files import entries, exists, is_file, is_folder, real_path
@@ -191,7 +191,13 @@ def read(path: Path) -> Artefact | None:
         if error.errno in (errno.EFBIG, errno.EILSEQ):
             return None
         raise UsageError(f"cannot read {path}: {error.strerror}") from error
-    promise = promise_in(text)
+    promise = promised_of(path, text)
+    named = plan_file_of(text)
+    if named is not None and promise.plan is None:
+        raise UsageError(
+            f"{path} needs {named} beside it, which holds its plan",
+            hint="keep the files that were emitted together in one directory",
+        )
     if promise.format is None or promise.format not in FORMATS or promise.plan is None:
         return None
     return Artefact(path=path, format=promise.format, text=text)
@@ -208,12 +214,24 @@ def read_job(path: Path) -> Artefact | None:
     return Artefact(path=path, format=DOCUMENT, text=text)
 
 
+def promised_of(path: Path, text: str) -> Promise:
+    """What a launch promises, by the file beside it that holds its plan."""
+
+    def beside(name: str) -> str | None:
+        try:
+            return read_document(Path(real_path(path)).parent / name, most_bytes=LARGEST_BYTES)
+        except OSError:
+            return None
+
+    return promise_in(text, beside)
+
+
 def expectation(artefact: Artefact, result: Result | None, **asked: Any) -> Expected:
     """What an artefact is compared with: the given result, else the plan that it contains.
 
     ``asked`` is how it is tried.
     """
-    promise = promise_in(artefact.text)
+    promise = promised_of(artefact.path, artefact.text)
     if result is not None and promise.plan is not None:
         best, workload, nodes = result.best, result.workload, promise.plan.nodes
         plan = replace(best.plan, nodes=nodes, as_found=False)

@@ -1,50 +1,48 @@
-"""Trials and emitted scripts clear the same variables."""
+"""What is set in this shell and would change the plan is removed by a launch, by name."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from emit_machines import one_socket
-from in_process import ran
-from test_emit_contract import SHELL_FORMATS, Launch, files_for
+from emit_machines import one_socket, script_workload
+from test_emit_contract import SHELL_FORMATS, Launch
 
-from cputune.emitters import shell
-from cputune.plans.carrier.environment import CLEARED, base_environment
+from cputune.emitters import EmittedFile, emit
 
-LISTED = [name.replace("*", "NAME") for group in CLEARED for name in group.names]
-KEPT = {
+SET = {
+    "ACCELERATE_USE_IPEX": "true",
+    "KMP_AFFINITY": "compact",
+    "MALLOC_ARENA_MAX": "1",
+    "OMP_NUM_THREADS": "7",
     "HF_HOME": "/data/hf",
-    "MKL_VERBOSE": "0",
-    "NODE_NAME": "n1",
-    "OMPI_MCA_btl": "tcp",
-    "PETALS": "5",
-    "RANKING": "1",
     "SLURM_JOB_ID": "7",
 }
+"""Of a shell; the plan sets the threads itself, and the last two change nothing of it."""
+REMOVED = ("ACCELERATE_USE_IPEX", "KMP_AFFINITY", "MALLOC_ARENA_MAX")
 
 
-def outer() -> dict[str, str]:
-    return {**dict.fromkeys(LISTED, ""), **KEPT}
-
-
-def test_the_head_of_a_script_leaves_what_a_trial_leaves() -> None:
-    seen = ran(
-        ["bash", "-euo", "pipefail", "-c", shell.clear() + "env -0"],
-        env={"PATH": "/usr/bin:/bin", **outer()},
-        check=True,
-    ).stdout.split("\0")
-    variables = dict(pair.split("=", 1) for pair in seen if pair)
-    own_of_bash = {"PATH", "PWD", "SHLVL", "_", "OLDPWD"}
-    left = {k: v for k, v in variables.items() if k not in own_of_bash}
-    plan = one_socket().result.best.plan
-    planned = plan.environment()
-    trial = base_environment(outer(), plan, planned, offline=False)
-    assert left == {k: v for k, v in trial.items() if k not in planned}
+def files(format: str, environment: dict[str, str]) -> tuple[EmittedFile, ...]:
+    case = one_socket()
+    facts = replace(case.facts, environment=environment)
+    return emit(case.result, format, workload=script_workload(), facts=facts, mpi="openmpi5")
 
 
 @pytest.mark.parametrize("format", SHELL_FORMATS)
-def test_no_script_lets_one_through(format: str, tmp_path: Path) -> None:
-    _, seen = Launch(tmp_path).run(files_for(format), environment=outer())
-    assert [name for name in LISTED if seen.get(name) == ""] == []
-    assert {name: seen.get(name) for name in KEPT} == KEPT
+def test_a_launch_removes_what_is_set_here_and_changes_the_plan(
+    format: str, tmp_path: Path
+) -> None:
+    _, seen = Launch(tmp_path).run(files(format, SET), environment=SET)
+    assert not set(REMOVED) & set(seen)
+    assert (seen["HF_HOME"], seen["OMP_NUM_THREADS"]) == ("/data/hf", "4")
+
+
+@pytest.mark.parametrize("format", SHELL_FORMATS)
+def test_nothing_is_removed_that_is_not_set(format: str) -> None:
+    lines = files(format, {"HF_HOME": "/data/hf"})[0].text.splitlines()
+    assert not [line for line in lines if line.startswith("unset ") and "SLURM_" not in line]
+    (unset,) = [
+        line for line in files(format, SET)[0].text.splitlines() if line.startswith("unset ACC")
+    ]
+    assert unset.startswith(f"unset {' '.join(REMOVED)}")

@@ -50,7 +50,7 @@ def test_without_a_result_it_says_that_nothing_was_measured(emit: Run) -> None:
     assert answer.code == 0
     assert "note: nothing was measured" in answer.err
     assert answer.out.splitlines() == [
-        f"launch/{name}" for name in ("mpirun.sh", "train.py", "recipe.json")
+        f"launch/{name}" for name in ("mpirun.sh", "train.py", "recipe.json", "plan.json")
     ]
     assert "NOTHING WAS MEASURED" in Path("launch/mpirun.sh").read_text()
     assert os.access("launch/mpirun.sh", os.X_OK)
@@ -84,7 +84,7 @@ def test_what_is_printed_is_the_main_file(emit: Run) -> None:
 def test_a_file_name_is_that_of_the_main_file(emit: Run) -> None:
     assert emit("-f", "torchrun", "-o", "jobs/go.sh").code == 0
     assert sorted(path.name for path in Path("jobs").iterdir()) == [
-        *("go.sh", "recipe.json", "train.py")
+        *("go.sh", "plan.json", "recipe.json", "train.py")
     ]
 
 
@@ -132,14 +132,18 @@ def test_a_script_of_the_user(emit: Run) -> None:
     write(document())
     answer = emit("-f", "torchrun", "--", "run.py", "--force", "--format", "2", "--run_name", "x y")
     assert answer.code == 0
-    text = Path("launch/torchrun.sh").read_text()
-    assert 'carry.py" run.py --force --format 2 --run_name \'x y\' "$@"\n' in text.replace(
-        " \\\n ", ""
-    )
-    assert "was not run yet" in text.replace("\n# ", " ")
-    assert "carry.py" in text
-    assert Path("launch/carry.py").exists()
+    text = Path("launch/torchrun.sh").read_text().replace(" \\\n ", "")
+    words = """run.py --force --format 2 --run_name 'x y' "$@"\n"""
+    assert f'-m cputune.apply "$here/plan.json" -- {words}' in text
+    assert "needs cputune in the Python that trains" in text
+    assert not Path("launch/carry.py").exists()
     assert not Path("launch/train.py").exists()
+    assert "was not run yet" in answer.err
+    copied = ("-f", "torchrun", "--self-contained", "-o", "copy", "--", "run.py")
+    assert emit(*copied).code == 0
+    assert '"$here/carry.py" run.py' in Path("copy/torchrun.sh").read_text()
+    assert "self-contained" in Path("copy/torchrun.sh").read_text()
+    assert Path("copy/carry.py").exists()
 
 
 def test_a_loop_of_its_own_keeps_its_precision_and_its_one_rank(

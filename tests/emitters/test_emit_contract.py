@@ -77,7 +77,7 @@ SHELL_FORMATS = tuple(name for name, one in FORMATS.items() if one.main.endswith
 KUBERNETES_FORMATS = tuple(name for name, one in FORMATS.items() if one.main.endswith(".yaml"))
 NO_LAUNCH = frozenset(
     (
-        *("rank.py", "carry.py", "train.py", "place.py", "recipe.json"),
+        *("rank.py", "carry.py", "train.py", "place.py", "recipe.json", "plan.json"),
         *("hosts.openmpi", "Dockerfile.dockerignore"),
         *("constraints.txt", "kustomization.yaml"),
         *("pytorchjob.kustomizeconfig.yaml", "trainjob.kustomizeconfig.yaml"),
@@ -201,6 +201,8 @@ def container_words(text: str) -> list[str]:
 def training_words(words: list[str]) -> list[str]:
     """What is trained, without carry.py before it."""
     words = words[words.index("--") + 1 :]
+    if words[0].endswith("rank.py"):
+        words = words[words.index("--") + 1 :]
     return words[1:] if words[0].endswith("carry.py") else words
 
 
@@ -354,7 +356,7 @@ class TestPlan:
         workload = replace(script_workload("--lr", "1"), parses_arguments=parses)
         files = emit(case.result, format, workload=workload, mpi="openmpi5")
         words = launch.run(files)[0] if format in SHELL_FORMATS else container_words(files[0].text)
-        carry, *script = words[words.index("--") + 1 :]
+        carry, *script = words[len(words) - 1 - words[::-1].index("--") + 1 :]
         assert carry.endswith("/carry.py")
         assert script == ["run_qa.py", "--lr", "1"]
         text = next(file.text for file in files if file.name == "carry.py")

@@ -13,13 +13,19 @@ from scripts import shellcheck
 
 import cputune.emitters.header
 from cputune.emitters import FORMATS, EmittedFile, emit
-from cputune.emitters.command import CARRY_SCRIPT, RANK_SCRIPT, RECIPE_FILE, TRAIN_SCRIPT
+from cputune.emitters.command import (
+    CARRY_SCRIPT,
+    PLAN_FILE,
+    RANK_SCRIPT,
+    RECIPE_FILE,
+    TRAIN_SCRIPT,
+)
 from cputune.emitters.container import PLACE_SCRIPT
 from cputune.emitters.promise import promise_in
 from cputune.verifier import CONSUMERS
 
 GOLDEN = Path(__file__).parent.parent / "golden"
-COMPANIONS = (RANK_SCRIPT, PLACE_SCRIPT, CARRY_SCRIPT, TRAIN_SCRIPT, RECIPE_FILE)
+COMPANIONS = (RANK_SCRIPT, PLACE_SCRIPT, CARRY_SCRIPT, TRAIN_SCRIPT, RECIPE_FILE, PLAN_FILE)
 SCRIPTS = sorted(GOLDEN.glob("*/*/*.sh"))
 
 

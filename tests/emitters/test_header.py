@@ -41,7 +41,7 @@ def test_of_a_machine_that_was_not_quiet_it_is_not_said_that_nothing_is_faster()
     quiet = replace(RESULT, best=RESULT.baseline)
     assert "No plan beat plain `python train.py` beyond noise" in _flat(script(quiet))
     busy = _flat(script(replace(quiet, **BUSY)))
-    assert "no plan is known to beat plain `python train.py`, so this is that launch" in busy
+    assert "no plan is known to beat plain `python train.py`: this is that launch" in busy
 
 
 def _flat(text: str) -> str:

@@ -12,6 +12,7 @@ from confirmed import UNCOMPARED
 from emit_machines import TODAY, machine, script_workload, tuned
 
 from cputune.emitters import FORMATS, Cluster, EmittedFile, emit, parse_hosts
+from cputune.emitters.command import PLAN_FILE
 from cputune.errors import UsageError
 from cputune.host.facts import HostFacts
 from cputune.launch.launchers.mpirun import DIALECTS
@@ -41,10 +42,10 @@ def main(format: str = "torchrun", **options: Any) -> EmittedFile:
     return emit(values.pop("result", result()), format, **values)[0]
 
 
-def promise(file: EmittedFile) -> dict[str, Any]:
-    found = re.search(r"^# cputune-plan: (.*)$", file.text, re.MULTILINE)
-    assert found is not None
-    said: dict[str, Any] = json.loads(found[1])
+def promise(**options: Any) -> dict[str, Any]:
+    values: dict[str, Any] = {"facts": facts(), "hosts": HOSTS, **options}
+    (text,) = [file.text for file in emit(result(), "torchrun", **values) if file.name == PLAN_FILE]
+    said: dict[str, Any] = json.loads(text)
     return said
 
 
@@ -105,19 +106,19 @@ class TestScale:
     def test_header_and_notes_say_what_is_extrapolated(self, format: str) -> None:
         file = main(format)
         wanted = "Extrapolated: 2 nodes, 4 ranks with 3 samples each, 12 together."
-        assert "Measured: 1 node, 2 ranks with 6 samples each, 12 together." in said(file)
+        assert "Measured: 1 node, 2 ranks with 6 samples each, 12 together" in said(file)
         assert wanted in said(file)
         assert any(wanted in note for note in file.notes)
 
     def test_the_speed_of_one_node_is_not_promised_for_two(self) -> None:
-        assert "samples_per_second" not in promise(main())
-        assert "samples_per_second" in promise(main(hosts=(), nodes=1))
+        assert "samples_per_second" not in promise()
+        assert "samples_per_second" in promise(hosts=(), nodes=1)
 
     def test_another_global_batch_is_said_to_be_another_training(self) -> None:
         workload = Workload.from_recipe("bert-base-squad", batch_per_rank=6)
         file = main(workload=workload)
         assert "4 ranks with 6 samples each, 24 together" in said(file)
-        assert "24 in place of the 12 that were measured" in said(file)
+        assert "The global batch is 24, 12 were measured" in said(file)
 
     def test_a_plan_that_was_measured_on_two_nodes_is_no_extrapolation(self) -> None:
         found = result()

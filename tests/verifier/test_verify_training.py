@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from cputune.emitters.promise import PromisedTraining, promise_in
+from cputune.emitters.promise import PromisedTraining
 from cputune.plans.plan import Plan
+from cputune.verifier import promised_of
 from cputune.verifier.checks import what_is_trained, words_differ
 
 WORDS = ("$here/carry.py", "train.py", "--lr", "1e-3", "--token", "${TOKEN}")
@@ -150,7 +151,8 @@ def test_a_secret_is_neither_compared_nor_told() -> None:
 
 
 def test_the_promise_is_in_the_file(emitted: Path) -> None:
-    promised = promise_in((emitted / LAUNCH).read_text(encoding="utf-8")).trained
+    text = (emitted / LAUNCH).read_text(encoding="utf-8")
+    promised = promised_of(emitted / LAUNCH, text).trained
     assert promised is not None
     assert promised.words[:3] == ("train.py", "--lr", "1e-3")
     assert set(promised.files) == {"train.py", "data.txt"}

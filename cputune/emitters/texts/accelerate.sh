@@ -4,6 +4,7 @@
 {{here}}
 {{python}}
 {{clear}}
+{{installed}}
 {{oneccl}}
 {{needs}}
 {{no_colon}}

@@ -5,6 +5,7 @@
 {{python}}
 {{here_if_needed}}
 {{clear}}
+{{installed}}
 {{needs}}
 {{exports}}
 {{start}}

@@ -5,6 +5,7 @@
 {{python}}
 {{numbered}}
 {{clear}}
+{{installed}}
 {{oneccl}}
 {{needs}}
 {{training}}

@@ -62,6 +62,7 @@ class DrawsPart:
         """A script may seed in each step, too."""
         generator = original(*args, **kwargs)
         if self._begun:
+            self._setting.note("apart", "seeds that it sets while it trains")
             draw_apart(rank_of_this())
         return generator
 
@@ -72,7 +73,11 @@ class DrawsPart:
         """
         rank = rank_of_this()
         if rank == 0:
-            return original(fetcher, *args)
+            before = _state()
+            fetched = original(fetcher, *args)
+            if not _alike(before, _state()):
+                self._setting.note("apart", "numbers that are drawn for its samples")
+            return fetched
         if self._loading is None or self._pid != os.getpid():  # a worker has its own seed
             self._pid = os.getpid()
             self._loading = _seeded(seed_of(rank) & 0xFFFFFFFF)
@@ -123,6 +128,15 @@ def _state() -> tuple[Any, Any, Any]:
     torch, numpy = sys.modules["torch"], sys.modules.get("numpy")
     drawn = None if numpy is None else numpy.random.get_state()
     return random.getstate(), torch.get_rng_state(), drawn
+
+
+def _alike(one: tuple[Any, Any, Any], other: tuple[Any, Any, Any]) -> bool:
+    """Whether nothing was drawn in between."""
+    if one[0] != other[0] or not bool((one[1] == other[1]).all()):
+        return False
+    if one[2] is None or other[2] is None:
+        return one[2] is other[2]
+    return bool((one[2][1] == other[2][1]).all()) and one[2][2:] == other[2][2:]
 
 
 def _put(state: tuple[Any, Any, Any]) -> None:

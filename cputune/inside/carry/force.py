@@ -29,6 +29,7 @@ class Force:
         loader: which of the loaders that an Accelerator prepares is trained on, from 0.
         find_unused: whether the model has parameters that a step does not use.
         loop_alone: the script was seen to train by a loop over an Accelerator, without a Trainer.
+        without: modules of parts that were seen to change nothing, and are left out.
     """
 
     world_size: int = 0
@@ -43,6 +44,7 @@ class Force:
     loader: int = 0
     find_unused: bool = False
     loop_alone: bool = False
+    without: tuple[str, ...] = ()
 
     def to_json(self) -> str:
         """PLAN; what is as by default is left out."""

@@ -50,6 +50,7 @@ class LoopPart:
         before = str(bound.arguments.get("mixed_precision"))
         if not self._setting.has_trainer and before not in ("None", wanted):
             self._setting.changes["mixed_precision"] = f"mixed_precision={wanted} (was {before})"
+            self._setting.note("loop", "mixed_precision")
         original(accelerator, **{**dict(given), "mixed_precision": wanted, "cpu": True})
 
     def _prepare_loader(
@@ -70,6 +71,7 @@ class LoopPart:
             accelerator, "use_seedable_sampler", False
         ):
             keep_shuffles(self._setting.force, getattr(loader, "sampler", None))
+            self._setting.note("loop", "the order of its samples")
         prepared = original(accelerator, loader, *args, **kwargs)
         self._prepared.append(prepared)
         return prepared
@@ -130,6 +132,7 @@ class LoopPart:
                 f"{wanted} accumulation steps"
             )
         if batch * shared_by != own:
+            self._setting.note("loop", "batch")
             sampler.batch_size = batch * shared_by  # type: ignore[union-attr]
             # accelerate makes the loader of a stream anew, from what is no longer to be set.
             loader.__dict__["batch_size"] = batch * shared_by
@@ -145,5 +148,6 @@ class LoopPart:
         fused = kind == "adamw_torch_fused"
         if any(bool(group.get("fused")) != fused for group in optimizer.param_groups):
             self._setting.changes["fused"] = f"AdamW fused={fused}"
+            self._setting.note("loop", "fused")
         for group in optimizer.param_groups:
             group.update(fused=fused, foreach=False)

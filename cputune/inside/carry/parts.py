@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, NoReturn
 
 from cputune.inside.carry.force import Force
@@ -36,15 +36,21 @@ def needed(force: Force) -> tuple[Part, ...]:
     """The parts that set this."""
     parts = list(dict.fromkeys(part for name, part in LEVERS.items() if name in force.torch))
     if force.world_size:
-        if not force.loop_alone:
-            parts.append(Part("trainer", "TrainerPart", "setting"))
-        if force.other_ranks or (force.find_unused and force.world_size > 1):
-            parts.append(Part("ranks", "RanksPart", "setting"))
-        if force.other_ranks and force.world_size > 1:
-            parts.append(Part("apart", "DrawsPart", "setting"))
-        if not force.by_flags:
-            parts.append(Part("loop", "LoopPart", "setting"))
+        parts += (part for part in _of_objects(force) if part.module not in force.without)
     return tuple(parts)
+
+
+def _of_objects(force: Force) -> Iterator[Part]:
+    """What sets the objects of a script."""
+    if force.world_size:
+        if not force.loop_alone:
+            yield Part("trainer", "TrainerPart", "setting")
+        if force.other_ranks or (force.find_unused and force.world_size > 1):
+            yield Part("ranks", "RanksPart", "setting")
+        if force.other_ranks and force.world_size > 1:
+            yield Part("apart", "DrawsPart", "setting")
+        if not force.by_flags:
+            yield Part("loop", "LoopPart", "setting")
 
 
 def made(
@@ -62,6 +68,15 @@ def made(
             carried.cuts = force.torch["padding"] == "cut"
         found.append(carried)
     return found
+
+
+def did() -> dict[str, list[str]] | None:
+    """What the parts have changed so far in this process, by part; None if none can tell."""
+    for part in the_parts().values():
+        setting = getattr(part, "_setting", None)
+        if isinstance(setting, Setting):
+            return setting.did
+    return None
 
 
 def the_parts() -> Mapping[str, Any]:

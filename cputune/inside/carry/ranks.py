@@ -12,6 +12,8 @@ from cputune.inside.carry.force import Force
 from cputune.inside.carry.hooking import Hook, Original
 from cputune.inside.carry.setting import Setting
 
+PRETENDED = "the number of ranks that its loss asks for"
+
 
 class RanksPart:
     """What a script on several ranks is told of their number, and what hangs on it."""
@@ -44,6 +46,8 @@ class RanksPart:
         """One rank needs no word of parameters that a step leaves out; several have to look."""
         unused = self._setting.force.find_unused or drops_layers(module)
         if unused and not kwargs.get("static_graph"):
+            if not kwargs.get("find_unused_parameters"):
+                self._setting.note("ranks", "find_unused_parameters")
             kwargs["find_unused_parameters"] = True
         original(ddp, module, *args, **kwargs)
 
@@ -52,6 +56,7 @@ class RanksPart:
         sampler: Any = original(*args, **kwargs)
         force = self._setting.force
         if type(sampler).__name__ == "LengthGroupedSampler":
+            self._setting.note("ranks", "groups of like length")
             sampler.batch_size = sampler.batch_size * force.world_size // force.typed_ranks
             if force.world_size > 1:
                 draw_together(sampler)
@@ -60,7 +65,12 @@ class RanksPart:
     def _keep_schedules(self, module: ModuleType) -> None:
         """AcceleratedScheduler steps once for each rank: it takes the batch to grow with them."""
         ranks = SimpleNamespace(num_processes=self._setting.force.typed_ranks)
-        module.AcceleratorState = lambda: ranks  # type: ignore[attr-defined]
+
+        def state() -> SimpleNamespace:
+            self._setting.note("ranks", "its schedules")
+            return ranks
+
+        module.AcceleratorState = state  # type: ignore[attr-defined]
 
     def _keep_number_of_ranks(self, module: ModuleType) -> None:
         """Before it trains, a script is told the number of ranks of its launch as typed.
@@ -77,8 +87,13 @@ class RanksPart:
             script = asking.f_globals.get("__name__") == "__main__"
             script |= not asking.f_code.co_filename.startswith(libraries)
             before = script and not (setting.trains or setting.has_trainer)
-            typed = before or setting.pretends
-            return setting.force.typed_ranks if typed else int(real.fget(accelerator))
+            if not (before or setting.pretends):
+                return int(real.fget(accelerator))
+            if setting.pretends:
+                setting.note("ranks", PRETENDED)
+            else:
+                setting.note("ranks", "the number of ranks that it asks for")
+            return setting.force.typed_ranks
 
         cls.num_processes = property(num_processes)
 

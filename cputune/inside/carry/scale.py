@@ -26,6 +26,8 @@ def keep_scale(setting: Setting, trainer: Trainer) -> None:
     if accepts is None or not changed or "compute_loss" in vars(trainer):
         return
     if setting.force.typed_ranks == 1 and hasattr(args, "average_tokens_across_devices"):
+        if not args.average_tokens_across_devices:
+            setting.note("trainer", "average_tokens_across_devices")
         args.average_tokens_across_devices = True  # the items are those of all ranks
     scaled = getattr(trainer, "loss_is_scaled_for_ga", None)  # of late releases
     if scaled is None:
@@ -49,6 +51,8 @@ def keep_scale(setting: Setting, trainer: Trainer) -> None:
         finally:
             setting.pretends = False
         scale = args.per_device_train_batch_size.typed / args.gradient_accumulation_steps
+        if scaled and scale != 1:
+            setting.note("trainer", "the scale of its losses")
         return loss * scale if scaled and model.training else loss
 
     trainer.compute_loss = compute_loss

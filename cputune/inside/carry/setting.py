@@ -18,6 +18,8 @@ class Setting:
         has_trainer: whether the script has made a Trainer, which is given its batch by arguments.
         trains: whether a loop over an Accelerator has taken its first step.
         pretends: whether a loss is being computed, which asks for the number of ranks as typed.
+        did: what each part has changed so far, by the part's name. What is not there changed
+            nothing, and need not be written into a launch.
     """
 
     def __init__(
@@ -28,11 +30,19 @@ class Setting:
         self._say = say
         self.changes: dict[str, str] = {}
         self.has_trainer = self.trains = self.pretends = False
+        self.did: dict[str, list[str]] = {}
+
+    def note(self, part: str, what: str) -> None:
+        """Note that a part changed something, once."""
+        found = self.did.setdefault(part, [])
+        if what not in found:
+            found.append(what)
 
     def set(self, args: object, name: str, value: object) -> None:
         """Set a field; one that this version does not have is left."""
         before = getattr(args, name, value)
         if before != value:
+            self.note("trainer", name)
             setattr(args, name, value)
             self.changes[name] = f"{name}={value} (was {before})"
 

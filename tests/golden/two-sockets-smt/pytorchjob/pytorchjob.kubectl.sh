@@ -9,11 +9,8 @@
 # Measured for bert-large-squad on Intel(R) Xeon(R) 8480+, 2 sockets, 56 cores, 112 CPUs, on
 # 2026-11-20; not measured on 2 nodes.
 # Plan: 2 nodes, 2 × 24 threads, bf16, ccl, 4 workers, jemalloc, libiomp5, IPEX.
-# With torch 2.8.0, transformers 4.56.2, accelerate 1.7.0, intel_extension_for_pytorch 2.8.0,
-# oneccl_bind_pt 2.8.0+cpu.
-# Measured: 1 node, 2 ranks with 6 samples each, 12 together.
-# Extrapolated: 2 nodes, 4 ranks with 3 samples each, 12 together. Nothing was measured on 2
-# nodes: neither speed, nor memory, nor the network between them.
+# Extrapolated: 2 nodes, 4 ranks with 3 samples each, 12 together. Measured: 1 node, 2 ranks
+# with 6 samples each, 12 together, nothing on 2 nodes.
 set -euo pipefail
 
 image=registry.example.com/team/bert:1

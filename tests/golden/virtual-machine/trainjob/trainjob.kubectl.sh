@@ -6,14 +6,12 @@
 #   fetch    copy the output of the job into a directory here
 #   delete   delete the job; the volume and what is on it stay
 #
-# Your current launch is as fast as the best other plan, within 5%.
-# How sure: 95 % interval 0.98–1.02, 10 pairs side by side
+# Your current launch is as fast as the best other plan, within 5%. How sure: 95 % interval
+# 0.98–1.02, 10 pairs side by side
 # Plan: 1 × 2 threads, fp32.
+# No plan beat plain `python train.py` beyond noise: this is that launch.
 # Measured for bert-mini on AMD EPYC, 1 socket, 2 cores, 2 CPUs, on 2026-11-20: 20 samples/s
 # (95 % interval 19.7 to 20.4).
-# No plan beat plain `python train.py` beyond noise, so this is that launch, with the threads
-# and CPUs that it gets today written down.
-# With torch 2.13.0, transformers 5.23.0, accelerate 1.15.0.
 set -euo pipefail
 
 image='<your-registry>/bert-mini:latest'

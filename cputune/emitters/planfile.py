@@ -1,0 +1,52 @@
+"""``plan.json``: what a launch promises and what ``cputune.apply`` sets, for programs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import replace
+
+from cputune.apply import SCHEMA, VERSION
+from cputune.emitters.command import draws_by_itself
+from cputune.emitters.format import EmittedFile, LaunchJob
+from cputune.emitters.trained import with_companions
+from cputune.text import cpulist
+from cputune.text.documents import plain
+
+
+def plan_file(job: LaunchJob, files: Iterable[EmittedFile]) -> str:
+    """The text of plan.json beside these files.
+
+    ``plan`` and what is promised of it is read by ``cputune verify``, ``apply`` by
+    ``cputune.apply``. ``versions`` are those of the measurement and ``result`` its file; ``notes``
+    were printed. ``left_out`` says of each part why it is not applied.
+    """
+    beside = [file for file in files if not file.name.endswith((".sh", ".yaml"))]
+    promise = replace(job.promise, trained=with_companions(job.promise.trained, beside))
+    said = {name: value for name, value in plain(promise).items() if value not in (None, [])}
+    document = {
+        "schema": f"{SCHEMA}{VERSION}",
+        **said,
+        "apply": applied_of(job),
+        "versions": dict(job.versions),
+        "result": job.named,
+        "notes": list(job.notes),
+        "left_out": dict(job.left_out),
+    }
+    rows = [f" {json.dumps(key)}: {json.dumps(document[key])}" for key in document]
+    return "{\n" + ",\n".join(rows) + "\n}\n"
+
+
+def applied_of(job: LaunchJob) -> dict[str, object]:
+    """What ``cputune.apply`` does in each rank; what is as by default is left out."""
+    several = job.plan.world_size > 1
+    found: dict[str, object] = {}
+    if several:
+        found["several"] = True
+        found["cpus"] = "/".join(map(cpulist.render, job.plan.cpus))
+        found["guard"] = job.guard
+        if draws_by_itself(job):
+            found["draw"] = "apart"
+    if job.force is not None:
+        found["set"] = json.loads(job.force.to_json())
+    return found

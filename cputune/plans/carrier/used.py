@@ -1,0 +1,110 @@
+"""Leaves out of a plan what was seen to change nothing while it was tried.
+
+Each part that sets the objects of a script notes what it has changed
+(``cputune.inside.carry.setting.Setting.did``), and each rank of a trial reports it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from cputune.inside.carry.parts import needed
+from cputune.inside.carry.ranks import PRETENDED
+from cputune.plans.carrier.command import Carried
+from cputune.plans.workload import Workload
+from cputune.stack import Versions, interface
+
+AVERAGE = "average_tokens_across_devices"
+UNUSED = "find_unused_parameters"
+
+AS_FOUND = {
+    "dropout": lambda rank: rank.get("dropout") == "torch",
+    "padding": lambda rank: str(rank.get("padding", "")).startswith("full"),
+    "order": lambda rank: str(rank.get("order", "")).startswith("as found"),
+    "gradients": lambda rank: rank.get("gradients") not in (None, "sparse"),
+    "gradient_precision": lambda rank: rank.get("gradient_precision") not in (None, "bf16"),
+}
+"""Whether a rank shows that this has changed nothing, by its key in ``Force.torch``."""
+
+Trials = Sequence[Sequence[Mapping[str, Any]]]
+"""What the ranks of each trial of a plan showed (``RankState``)."""
+
+
+def used(
+    way: Carried, trials: Trials, workload: Workload, versions: Versions
+) -> tuple[Carried, dict[str, str]]:
+    """A plan without the parts that changed nothing, and why each is left out.
+
+    Arguments of TrainingArguments take the place of a part that set nothing else. Nothing is left
+    out if no trial has shown it.
+    """
+    force = way.force
+    ranks = [rank for trial in trials for rank in trial]
+    if force is None or not ranks:
+        return way, {}
+    left: dict[str, str] = {}
+    seen = f"it changed nothing in {len(trials)} trial{'' if len(trials) == 1 else 's'}"
+    torch = dict(force.torch)
+    for name in force.torch:
+        if name in AS_FOUND and all(map(AS_FOUND[name], ranks)):
+            left[name] = seen
+            del torch[name]
+    force = replace(force, torch=torch)
+    flags: tuple[str, ...] = ()
+    if all("applied" in rank for rank in ranks):
+        changed = _changed(ranks)
+        if workload.takes_flags and workload.framework == "trainer":
+            flags = _said_by_flags(changed, versions)
+        if force.other_ranks and any(rank.get("loader_workers") for rank in ranks):
+            changed.setdefault("apart", set()).add("what its loader's processes draw is not seen")
+        for part in needed(force):
+            if part.module in OF_OBJECTS and not changed.get(part.module):
+                left[part.module] = f"{seen}, {(flags and 'beside ' + ' '.join(flags)) or 'noted'}"
+                force = replace(force, without=(*force.without, part.module))
+    emptied = replace(way, force=force if needed(force) else None, flags=(*way.flags, *flags))
+    return emptied, left
+
+
+OF_OBJECTS = ("trainer", "ranks", "apart", "loop")
+"""Parts that note what they change in a script's objects."""
+
+
+def _changed(ranks: Iterable[Mapping[str, Any]]) -> dict[str, set[str]]:
+    """What the parts changed in any rank, by part."""
+    found: dict[str, set[str]] = {}
+    for rank in ranks:
+        for part, what in rank["applied"].items():
+            found.setdefault(str(part), set()).update(map(str, what))
+    return found
+
+
+def _said_by_flags(changed: dict[str, set[str]], versions: Versions) -> tuple[str, ...]:
+    """Arguments that say what parts set; it is taken out of what they changed.
+
+    A loss that is no sum over items is not multiplied by the ranks without ``AVERAGE``. One that is
+    needs the items of all ranks (``cputune.inside.carry.scale``).
+    """
+    flags: tuple[str, ...] = ()
+    trainer, ranks = changed.get("trainer", set()), changed.get("ranks", set())
+    if _takes(versions, AVERAGE) and (PRETENDED in ranks or AVERAGE in trainer):
+        flags += (f"--{AVERAGE}", str(PRETENDED not in ranks))
+        ranks.discard(PRETENDED)
+        trainer.discard(AVERAGE)
+    if UNUSED in ranks and _takes(versions, f"ddp_{UNUSED}"):
+        flags += (f"--ddp_{UNUSED}", "True")
+        ranks.discard(UNUSED)
+    return flags
+
+
+def _takes(versions: Versions, name: str) -> bool:
+    """Whether TrainingArguments of this transformers has the argument."""
+    presence = interface.argument("transformers", "TrainingArguments", name)
+    version = versions.transformers or interface.newest("transformers")
+    return presence is not None and version is not None and presence.at(version)
+
+
+def trials_of(observed: Iterable[Sequence[Mapping[str, Any]]]) -> Trials:
+    """Those trials whose ranks have shown anything."""
+    return [ranks for ranks in observed if ranks]
