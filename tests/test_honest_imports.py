@@ -23,6 +23,8 @@ LAYERS: list[str] = CONTRACTS["importlinter"]["contracts"][0]["layers"]
 TOUCHES = {
     # The training process itself, the console, and what Python runs before us.
     *("cputune.__main__", "cputune.inside", "cputune.cli", "cputune.host", "cputune.ranks"),
+    # What a training process is started as.
+    "cputune.apply",
     # `place.py` is a program of its own, which a rank becomes.
     "cputune.plans.placing",
     # Child programs of the doctor.

@@ -146,9 +146,9 @@ def test_several_ranks_are_started_by_torchrun_and_bound_one_by_one() -> None:
     after = rewritten("python run_qa.py --output_dir out\n", result)
     line = next(one for one in after.text.splitlines() if "torchrun " in one and one[0] != "#")
     words = shlex.split(line)
-    assert words[: words.index("--no-python")][-1] == "2"
-    assert "c=(0-3 4-7)" in line
-    assert [file.name for file in after.beside] == ["carry.py"]
+    assert words[: words.index("rank.py")][-1] == "2"
+    assert "rank.py --launcher torch --cpus 0-3/4-7" in line
+    assert [file.name for file in after.beside] == ["rank.py", "carry.py"]
 
 
 def test_a_batch_script_asks_for_the_cpus_of_the_plan() -> None:

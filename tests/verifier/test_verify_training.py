@@ -50,7 +50,7 @@ def edit(name: str, old: str, new: str) -> Callable[[Path], object]:
     def change(folder: Path) -> None:
         path = folder / name
         text = path.read_text(encoding="utf-8")
-        start = text.index(old) if name == "train.py" else text.rindex(old, 0, text.index("# cput"))
+        start = text.index(old) if name == "train.py" else text.rindex(old)
         path.write_text(text[:start] + new + text[start + len(old) :], encoding="utf-8")
 
     return change
