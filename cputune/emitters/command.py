@@ -206,7 +206,7 @@ NOTHING = Force(without=("apart",))
 
 
 def companions(job: LaunchJob) -> tuple[EmittedFile, ...]:
-    """What a launch needs beside it: rank.py and carry.py of a copy; train.py and recipe.json."""
+    """What a launch needs next to it: rank.py and carry.py of a copy; train.py and recipe.json."""
     files = []
     if job.self_contained and job.plan.world_size > 1:
         text = packaged_text("cputune.inside", "rank.py")

@@ -42,7 +42,7 @@ def said(job: LaunchJob, format: str, title: str, notes: Iterable[str] = ()) -> 
 
 
 MOST_LINES = 7
-"""Of a header, without the line that names the plan. Notes are printed, and stand in plan.json."""
+"""Of a header, without the line that names the plan. Notes are printed, and are in plan.json."""
 
 
 def _needs(job: LaunchJob) -> str:

@@ -63,7 +63,7 @@ def make_job(result: Result | None, asked: Emission) -> LaunchJob:
 
 
 def _with_ranks(plan: Plan, facts: HostFacts | None, ranks: int | None) -> Plan:
-    """The plan with so many ranks on each machine, which share its cores equally.
+    """The plan with this number of ranks on each machine, which share its cores equally.
 
     Raises UsageError if they do not fit, or if the machine is not known.
     """

@@ -116,7 +116,7 @@ def plan_file_of(text: str) -> str | None:
 def promise_in(text: str, beside: Callable[[str], str | None] = lambda name: None) -> Promise:
     """What an artefact promises; nothing where it says nothing that can be read.
 
-    ``beside`` reads a file by its name from the folder of the artefact; None if there is none.
+    ``beside`` reads a file by its name from the folder of the artefact; None if that is impossible.
     Launches of earlier releases have the plan in a line of their own.
     """
     named = _NAMES_FILE.search(text)

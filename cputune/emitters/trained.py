@@ -40,7 +40,7 @@ def trained(
 def with_companions(
     promised: PromisedTraining | None, companions: Iterable[EmittedFile]
 ) -> PromisedTraining | None:
-    """The promise with digests of the files that lie beside the launch.
+    """The promise with digests of the files in the folder of the launch.
 
     Those that are executable carry the plan, which ranks show themselves.
     """

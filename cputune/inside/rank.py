@@ -74,7 +74,7 @@ if __name__ == "__main__":
     if launcher and not (why := bind(launcher, cpus.split("/"), "--bind" in given)):
         os.execv(sys.executable, [sys.executable, __file__, *sum(given.items(), ()), "--", *words])
     if launcher:
-        print(f"error: {os.uname().nodename}: {why}\nhint: tune where it runs", file=sys.stderr)
+        print(f"error: {os.uname().nodename}: {why}\nhint: tune on this machine", file=sys.stderr)
         if launcher == "mpi":  # after a mere exit status the others wait
             if "PMI_FD" in os.environ:  # Intel MPI's do after a signal, too: ask hydra for an abort
                 time.sleep(1)  # what hydra has not read of stderr by then is lost

@@ -195,7 +195,7 @@ def read(path: Path) -> Artefact | None:
     named = plan_file_of(text)
     if named is not None and promise.plan is None:
         raise UsageError(
-            f"{path} needs {named} beside it, which holds its plan",
+            f"{path} needs {named} next to it, which holds its plan",
             hint="keep the files that were emitted together in one directory",
         )
     if promise.format is None or promise.format not in FORMATS or promise.plan is None:
@@ -215,7 +215,7 @@ def read_job(path: Path) -> Artefact | None:
 
 
 def promised_of(path: Path, text: str) -> Promise:
-    """What a launch promises, by the file beside it that holds its plan."""
+    """What a launch promises, by the file next to it that holds its plan."""
 
     def beside(name: str) -> str | None:
         try:

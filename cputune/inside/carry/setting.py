@@ -13,7 +13,7 @@ class Setting:
 
     Attributes:
         force: what is set.
-        refuse: is told why the script cannot be run as the plan asks, and ends the process.
+        refuse: gets the reason why the script cannot be run as the plan asks, and ends the process.
         changes: what was set and not yet told, in words.
         has_trainer: whether the script has made a Trainer, which is given its batch by arguments.
         trains: whether a loop over an Accelerator has taken its first step.
