@@ -139,4 +139,4 @@ def test_the_time_limit_ends_it(cputune: Run, tmp_path: Path) -> None:
     (tmp_path / "waits.py").write_text("import time; time.sleep(300)")
     ended = cputune("prove", "--max-time", "2s", "--", "python", str(tmp_path / "waits.py"))
     assert ended.code == 3
-    assert "the time was up" in ended.err
+    assert "the time limit was reached" in ended.err

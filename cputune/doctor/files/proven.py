@@ -129,6 +129,7 @@ def refused(host: Host, text: str, fixed: str) -> str | None:
 LETTERS_AT_MOST = 100_000
 """Of one argument of a process; Linux takes 128 KiB."""
 READ_SECONDS = 20.0
+"""Time limit of one reader."""
 _READERS = (
     ("bash", 'bash -n -c "$1"'),
     ("shellcheck", 'shellcheck --norc --shell=bash --severity=error --format=gcc - <<<"$1"'),
