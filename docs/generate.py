@@ -28,7 +28,7 @@ def cli_page() -> str:
     """Every subcommand's own ``--help``."""
     import click
 
-    lines = ["# The command line", "", "Made from `--help` by `make doc`; do not edit it here.", ""]
+    lines = ["# The command line", "", "Every command with its options. Made from `--help`.", ""]
     # A program's own settings (-h) count only in a context that is given them.
     wide = {"max_content_width": 88, "terminal_width": 88}
     root = click.Context(cli, info_name="cputune", **{**cli.context_settings, **wide})
