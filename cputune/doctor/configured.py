@@ -14,7 +14,7 @@ from cputune.host.facts import HostFacts
 
 
 def configured_findings(facts: HostFacts, host: Host) -> tuple[Finding, ...]:
-    """What is wrong with the default configuration of this user; empty if there is none.
+    """What is wrong with the default configuration of this user; empty without one.
 
     Its paths are those of accelerate/commands/config/config_args.py.
     """

@@ -52,7 +52,7 @@ def deep_findings(facts: HostFacts, host: Host) -> tuple[Finding, ...]:
 
 
 def imports(facts: HostFacts, host: Host) -> Iterator[Finding]:
-    """Import torch and what is installed with it, each library in a child of its own."""
+    """Import torch and what is installed with it, each library in its own child."""
     versions = versions_of(facts)
     if facts.package("transformers") is not None:
         modules = ["transformers"]

@@ -257,7 +257,7 @@ def _in_no_release(package: str, home: str, name: str) -> Answer | None:
 
 
 def _elsewhere(package: str, home: str, name: str) -> str:
-    """The shortest module that has this name in the newest release; empty if there is none."""
+    """The shortest module that has this name in the newest release, or empty."""
     newest = interface.newest(package)
     if newest is None:
         return ""

@@ -308,7 +308,7 @@ def _said(failure: Failure) -> str:
     return failure.whole
 
 
-# --- an error that nobody knows ---------------------------------------------------------
+# --- an unknown error ------------------------------------------------------------------
 
 
 def _named(failure: Failure | None) -> Explanation | None:

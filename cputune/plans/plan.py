@@ -53,7 +53,7 @@ class Plan:
         ccl_cpus: for each local rank, the logical CPUs of its oneCCL workers.
         as_found: the current launch: nothing is set and nothing is bound; threads and cpus are
             those that such a process is expected to see.
-        settings: values of the knobs without a field of their own, by name, except those with
+        settings: values of the knobs without a field, by name, except those with
             their current value.
     """
 
@@ -113,7 +113,7 @@ class Plan:
         return variables
 
     def setting(self, name: str) -> KnobValue:
-        """The value of a knob without a field of its own. Raises UsageError for an unknown knob."""
+        """The value of a knob without a field. Raises UsageError for an unknown knob."""
         return self.settings.get(name, knob_named(name).today)
 
     def value(self, name: str) -> KnobValue:

@@ -81,7 +81,7 @@ def script_text(argv: Sequence[str]) -> str:
 
 
 def script_file(argv: Sequence[str]) -> Path:
-    """The file that python would run. Raises UsageError if there is none."""
+    """The file that python would run. Raises UsageError if it is missing."""
     if argv[0] != "-m":
         return _runnable(Path(argv[0]))
     name = argv[1]
@@ -269,7 +269,7 @@ def _refuse_unfit(launch: Launch) -> None:
 
 
 def _configured(launch: Launch) -> Mapping[str, Any]:
-    """The file of ``accelerate launch --config_file``; empty if there is none."""
+    """The file of ``accelerate launch --config_file``; empty without that option."""
     path = None
     if launch.launcher == "accelerate":
         path = launch.option("--config_file")

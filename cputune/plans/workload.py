@@ -170,7 +170,7 @@ class Workload:
         mapped_blocks: tensors that glibc's malloc mapped alone in the first step of the current
             launch: each is unmapped when freed, and the next costs a page fault for each 4 KiB.
             None with another malloc.
-        padding: padding in its batches; None if there is none.
+        padding: padding in its batches, if any.
         drawn: how its samples are drawn: "at random", "a stream", or the class of its sampler.
         loading_share: share of the time of its current steps that they wait for data.
         gradient_bytes: of the gradients of a step, which several ranks add.

@@ -40,7 +40,7 @@ class AskedToTune(TuneOptions):
             ssh; their number is then a knob. None: this machine alone.
         started: when the time limit began, by ``time.monotonic()``; None: now.
         command: the words of the command that starts the study, from which a result proposes the
-            next one; empty if there is none.
+            next one; empty without a command.
     """
 
     facts: HostFacts | None = None

@@ -128,7 +128,7 @@ def worths(
 
 
 def why_not_one_by_one(each: Sequence[Worth], whole: Gain) -> str | None:
-    """Why the changes get no numbers of their own; None if these multiply to the whole."""
+    """Why single changes get no numbers; None if these multiply to the whole."""
     product = math.fsum(math.log(worth.speedup.ratio) for worth in each)
     if whole.low <= product <= whole.high:
         return None

@@ -41,7 +41,7 @@ class Comparison:
         speedup: how many times as fast ``after`` ran; None if no pairs were measured.
         not_compared: why there is no speedup; None if there is one.
         disturbed: whether that is because other processes computed here.
-        before_rate: samples/s of ``before`` in the pairs; None if there are none.
+        before_rate: samples/s of ``before`` in the pairs; None without pairs.
         after_rate: samples/s of ``after`` in them.
         runs: what each block measured.
     """
@@ -190,7 +190,7 @@ def side_by_side(
 
 
 def concluded(measuring: Measuring, before: Plan, after: Plan) -> Comparison:
-    """The comparison of two plans from the findings: a ratio of pairs, or why there is none."""
+    """The comparison of two plans from the findings: a ratio of pairs, or why it is missing."""
     findings, noise = measuring.findings, measuring.race.noise.deviation
     base, (rival, *_) = findings.baseline, findings.rivals
     assert base is not None, "they were measured"

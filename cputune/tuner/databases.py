@@ -180,7 +180,7 @@ class StudyFile:
         return str(self.path)
 
     def holds_study(self) -> bool:
-        """Whether a study of ours is in the file; False if there is no file, or an empty one.
+        """Whether a study of ours is in the file; False if the file is missing or empty.
 
         Raises CannotError for a file of other content, or with missing tables; nothing is written
         to it.
@@ -543,7 +543,7 @@ class StudyServer:
 
     @contextmanager
     def _connected(self) -> Iterator[Connection]:
-        """A connection of its own, each statement of which is a transaction."""
+        """A new connection, each statement of which is a transaction."""
         from sqlalchemy import create_engine
 
         with self._in_words():

@@ -41,7 +41,7 @@ def confirm_best(
     findings = measuring.findings
     ran = [t.plan for t in findings.trials if may_be_the_best(t) and not t.plan.as_found]
     base = _today(findings)
-    if base is None and ran:  # the first plan that ran stands in for a launch that does not
+    if base is None and ran:  # the first plan that ran replaces a launch that does not
         base = ran[0]
         findings.notes += [
             f"Your current launch does not run ({first.kind}: {first_line(first.reason)}); "

@@ -163,7 +163,7 @@ def gain_side_by_side(
 
     ``noise`` is that of a step. ``shared`` is the variance of an error that all blocks share.
     ``seen`` is how blocks of other plans scattered on this machine. ``ages`` are how many steps the
-    younger processes of a round had taken; None: so many that nothing changes any more. Returns
+    younger processes of a round had taken; None: enough that nothing changes any more. Returns
     None before there are two rounds.
     """
     count = sum(map(len, blocks))
@@ -249,7 +249,7 @@ class Fit:
 def _fit(pieces: Sequence[Piece], settling: float) -> Fit:
     """Generalized least squares: processes differ, and a difference may decay.
 
-    ``settling`` is its deviation (log) at the first step of a process; 0: there is none.
+    ``settling`` is its deviation (log) at the first step of a process; 0: it is absent.
     """
     import numpy as np  # here: `compare` reads this module, and needs no numpy
 

@@ -189,7 +189,7 @@ class Layouts:
                 if isinstance(wanted, int) and LEAST_CCL_WORKERS <= wanted <= len(of_rank):
                     counts = (wanted,)
                 elif not counts and self.ask.fixed.get("backend") == "ccl":
-                    # Real oneCCL runs so where the workers' CPUs are written.
+                    # Real oneCCL runs so if the workers' CPUs are given.
                     counts = (LEAST_CCL_WORKERS,)
             for workers in self.ask.kept("ccl_workers", counts):
                 shared = int(workers) >= len(of_rank)

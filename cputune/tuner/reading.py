@@ -111,7 +111,7 @@ class Rules:
     Attributes:
         delays_itself: the plan has more threads than CPUs, so its delays are its own.
         believe_delayed: the machine is never quiet, so delayed steps count.
-        reference: the losses of the baseline, by step; empty if there are none.
+        reference: the losses of the baseline, by step; may be empty.
         keeps: whether the processes of a finished run stay alive.
     """
 
@@ -187,7 +187,7 @@ def take(run: Run, step: Step, rules: Rules) -> None:
     run.losses.append(step.loss)
     diverged = divergence(run.losses, rules.reference)
     if diverged is not None:
-        # Without a reference it is today's launch: nothing can be compared with what it trains.
+        # Without a reference it is the baseline: nothing can be compared with what it trains.
         raise Diverged(diverged, hopeless=not rules.reference)
     delayed = step.delayed and not rules.delays_itself
     run.delayed += delayed

@@ -69,7 +69,7 @@ def _named(trial: Trial, space: SearchSpace) -> Iterator[Refusal]:
     for row in {row.what: row for row in reversed(rows)}.values():
         why = f"trial {trial.number}: {_part(reason, row)}"
         if knob_named(row.knob).put is None:
-            # Whatever these ranks are told, they show the same: other values would fail alike.
+            # These ranks show the same with every plan: other values would fail alike.
             meets = partial(shows_otherwise, row.what, trial.observed)
             yield Refusal(what=row.knob, why=why, meets=meets)
             continue

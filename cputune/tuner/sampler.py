@@ -319,7 +319,7 @@ class PlanSampler(BaseSampler):  # type: ignore[misc]  # optuna is not followed
         promise = self._promise(plans)
         if len(self._history.tried) >= LEAST_TRIALS and promise.max() < LEAST_PROMISE:
             return None
-        # Equal promises are told apart by the seed, not by the order of the space.
+        # Equal promises are ordered by the seed, not by the order of the space.
         jitter = np.random.default_rng([self._seed, number]).uniform(0, 1e-9, len(plans))
         return plans[int(np.argmax(promise + jitter))]
 

@@ -216,7 +216,7 @@ class StudyStorage:
     def discard(self) -> None:
         """Remove a study that was created here and never had a trial."""
         if self._database is not None and self._is_new:
-            with suppress(Exception):  # the disk may be full, and the error is told already
+            with suppress(Exception):  # the disk may be full, and the error is reported already
                 self.close()
                 self._database.remove()
 

@@ -464,7 +464,7 @@ class TuningStudy:
             self._measure(runner, begun, origin)
 
     def _following(self, space: SearchSpace, sampler: PlanSampler) -> tuple[Origin, Plan] | None:
-        """The next plan and its origin; None if there is none."""
+        """The next plan and its origin, if any."""
         for origin, plan in space.suggestions:
             if plan not in self._history.tried and sampler.may_run(plan):
                 return origin, plan

@@ -176,7 +176,7 @@ def held(name: str, rows: Sequence[Compared], consumer: str) -> Outcome:
 
 
 SHOWN_BY_KNOBS = frozenset(shown.what for knob in KNOBS for shown in knob.shown) | {"LD_PRELOAD"}
-"""Variables with checks of their own; for LD_PRELOAD what is mapped counts."""
+"""Variables with separate checks; for LD_PRELOAD what is mapped counts."""
 
 CHANGES_A_PLAN = re.compile(
     r"(OMP|GOMP|TCMALLOC|MALLOC|OPENBLAS|DNNL|ONEDNN)_.*|KMP_(?!DUPLICATE_LIB_OK|INIT_AT_FORK).*"
@@ -289,7 +289,7 @@ def _by_node(plan: Plan, states: States) -> list[States]:
 
 
 def spread(plan: Plan, states: States, consumer: str) -> Outcome:
-    """Whether every node of the plan was a machine of its own, by the names of the machines.
+    """Whether every node of the plan was a separate machine, by the names of the machines.
 
     Machines that all have one name cannot be distinguished.
     """

@@ -115,7 +115,7 @@ CLAIM_FILE = "pvc.yaml"
 
 
 def _claims(documents: Sequence[Any], artefact: Artefact) -> dict[str, Manifest]:
-    """The volume claims of the file and of ``pvc.yaml`` beside it, by name."""
+    """The volume claims of the file and of ``pvc.yaml`` next to it, by name."""
     beside = artefact.path.parent / CLAIM_FILE
     found = list(documents)
     with contextlib.suppress(OSError, yaml.YAMLError):
@@ -235,7 +235,7 @@ class _Kept:
         return quantity_of(text)
 
     def _cpus(self, prefix: str, row: Evidence) -> bool:
-        """As many CPUs, or fewer whole ones that still give each thread one of its own."""
+        """As many CPUs, or fewer whole ones that still give each thread one."""
         seen, wanted = self._asked(prefix, row.what.rpartition(": ")[2]), quantity_of(row.expected)
         if seen is None or wanted is None or seen == wanted:
             return seen == wanted

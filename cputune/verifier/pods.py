@@ -448,7 +448,7 @@ def _claim_faults(
 
 
 def service_faults(job: Mapping[str, Any]) -> Iterator[Evidence]:
-    """Why a pod is not of the Guaranteed class, which alone may get CPUs of its own.
+    """Why a pod is not of the Guaranteed class, which alone may get exclusive CPUs.
 
     Every container counts, init containers too, unless the pod as a whole has resources.
     """
@@ -483,7 +483,7 @@ def _unequal(place: str, resources: Mapping[str, Any]) -> Iterator[Evidence]:
             yield Evidence(what=f"{place}.cpu", seen=str(limits[what]), expected="whole CPUs")
 
 
-# --- how long it lives ------------------------------------------------------------------
+# --- its lifetime ------------------------------------------------------------------------
 
 
 def lifetime_faults(job: Mapping[str, Any]) -> Iterator[Evidence]:

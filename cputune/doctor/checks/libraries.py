@@ -222,7 +222,7 @@ def allocator_missing(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: none; the tuner cannot try tcmalloc.
 
-    Cause: tcmalloc is a package of its own (on RHEL in EPEL). It keeps large blocks, which glibc's
+    Cause: tcmalloc is a separate package (on RHEL in EPEL). It keeps large blocks, which glibc's
     malloc returns to the kernel. On virtual machines of two cores a 4-layer BERT in bf16 trained
     1.12 times as fast (± 0.05) in processes side by side, up to 1.3 times in whole launches; with
     jemalloc 0.89 times (± 0.05). Yours may differ.

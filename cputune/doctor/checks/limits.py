@@ -283,7 +283,7 @@ def processes_few(facts: HostFacts) -> Iterator[Finding]:
     pids = None
     if limits.pids is not None:
         pids = limits.pids - (limits.pids_used or 0)
-    # Root and whoever holds CAP_SYS_RESOURCE are not held to the user's limit.
+    # The user's limit does not apply to root or with CAP_SYS_RESOURCE.
     processes = None
     if facts.sys_resource is False:
         processes = limits.processes
@@ -438,7 +438,7 @@ def file_size(facts: HostFacts) -> Iterator[Finding]:
     Source: https://man7.org/linux/man-pages/man2/getrlimit.2.html
     """
     limit, weights = facts.limits.file_bytes, facts.surroundings.model_bytes
-    needed = FILE_BYTES if weights is None else 2 * weights  # the moments lie in one file
+    needed = FILE_BYTES if weights is None else 2 * weights  # the moments are in one file
     if limit is not None and limit < needed:
         finding = file_size.finding(
             f"ulimit -f limits a file to {limit / MIB:.0f} MiB; "

@@ -85,7 +85,7 @@ def _known() -> frozenset[str]:
 
 @cache
 def _meant(name: str) -> str | None:
-    """The known name one slip away from this unknown name; None if there is none or several."""
+    """The known name one slip away from this unknown name; None for zero or several."""
     if name in _known() or len(name) < 7:
         return None
     near = [known for known in _known() if _one_slip(name, known)]

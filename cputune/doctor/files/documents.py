@@ -33,7 +33,7 @@ class Document:
     words: dict[Path, Word] = field(default_factory=dict)
 
     def get(self, *path: str | int) -> Any:
-        """The value at a path; None if there is none, or it is of another type."""
+        """The value at a path; None if it is missing or of another type."""
         value = self.value
         for step in path:
             if isinstance(value, dict) and isinstance(step, str):

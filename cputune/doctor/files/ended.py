@@ -121,7 +121,7 @@ def _launcher(launch: Launch, context: Context) -> Iterator[Finding]:
 def by_another(
     check: Check, text: str, replacement: Translated, launch: Launch, context: Context
 ) -> Finding:
-    """The finding for a launcher to replace, with the edits or why there are none."""
+    """The finding for a launcher to replace, with the edits or the reason against them."""
     edits = context.mended(mending.relaunched, launch, replacement)
     if replacement.refused and context.places is not None and launch.script:
         program = " ".join(replacement.words)

@@ -402,7 +402,7 @@ def _of_a_rank(launch: Launch, context: Context, known: set[Finding]) -> Iterato
 def _reads_trainer_flags(launch: Launch, context: Context) -> bool:
     """Whether --use_cpu can be passed to the script, or --cpu to accelerate launch.
 
-    A script that cannot be read may have a parser of its own, which would refuse the flag.
+    A script that cannot be read may have its own parser, which would refuse the flag.
     """
     if (launch.inner or launch).launcher == "accelerate":
         return True
@@ -512,7 +512,7 @@ def _set_in_a_rank(launch: Launch, context: Context) -> tuple[dict[str, str], di
         options["ACCELERATE_USE_CPU"] = missing
     rank.of_launcher(launch, len(usable_cores(context.facts)), ranks)
     if launch.host_file and "MASTER_ADDR" not in found:
-        options["MASTER_ADDR"] = "-f"  # the first machine stands in the file
+        options["MASTER_ADDR"] = "-f"  # the first machine is in the file
     if launch.part or "RANK" in launch.environment:
         found["SLURM_PROCID"] = "0"  # the variables of a launch are no left-over
     if machines > 1:

@@ -339,7 +339,7 @@ def judge_ports(reached: Reached) -> Iterator[Finding]:
     stuck: dict[str, list[str]] = {}
     for (name, interface), (address, number) in reached.places.items():
         if str(number) in closed.get(name, {}):
-            continue  # nobody reaches a host that could not listen
+            continue  # no host reaches one that could not listen
         others = reached.failing(f"{name} {interface}")
         for asker in [asker for asker, why in others.items() if why.startswith(STUCK)]:
             stuck.setdefault(interface, []).append(f"{asker} to {name}")

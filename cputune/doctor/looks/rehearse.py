@@ -89,7 +89,7 @@ def leave(number: int, frame: object) -> NoReturn:
 
 
 def start(asked: dict[str, Any], rank: int, folder: str, port: int) -> subprocess.Popen[bytes]:
-    """Start a rank in a process group of its own, in this session: whoever ends it ends all."""
+    """Start a rank in its own process group, in this session: a signal to it ends all."""
     ranks = asked["ranks"]
     several = {
         "RANK": str(rank),
@@ -384,7 +384,7 @@ def replace_parts(rehearsal: Rehearsal) -> None:
         import transformers
 
         arguments, trainer = transformers.TrainingArguments, transformers.Trainer
-        # a dataclass below it has an __init__ of its own, and the same __post_init__
+        # a dataclass below it has its own __init__, and the same __post_init__
         post = arguments.__post_init__
         arguments.__post_init__ = rehearsal.watched(post, "TrainingArguments")
         trainer.__init__ = rehearsal.trainer(trainer.__init__)

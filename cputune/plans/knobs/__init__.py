@@ -178,7 +178,7 @@ def knob_named(name: str) -> Knob:
     raise UsageError(f"no knob is called {name!r}", hint=hint)
 
 
-# The knobs that a script decides itself where cputune cannot reach into its training loop.
+# The knobs that a script decides itself if cputune cannot reach into its training loop.
 
 _LOOP = "the script trains by a loop of its own"
 

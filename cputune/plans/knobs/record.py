@@ -276,7 +276,7 @@ class Knob:
         argument: the field of TrainingArguments that sets it, by its current name; a row of
             ``cputune/stack/stack.toml`` says how a version spells it.
         argument_value: the value of that field: None leaves it unset, whatever the script has.
-            Without it the value in ``settings``, or the script's own if there is none.
+            Without it the value in ``settings``, or else the script's own.
         set_in_torch: whether it is set in torch itself (``cputune.inside.carry``).
         shown: how a rank shows that it obeys.
         unseen: why no rank shows it; None for a knob that ranks show.
