@@ -314,7 +314,7 @@ def _look_at(host: Host, launch: Launch | None, options: Mapping[str, Any]) -> D
 
 
 def _look_at_words(facts: HostFacts, host: Host, options: Mapping[str, Any]) -> Diagnosis:
-    from cputune.doctor.checkfile import check_file, mended
+    from cputune.doctor.checkfile import check_file, fix_text
     from cputune.doctor.named_stack import judge_stack, stack_facts
     from cputune.doctor.symptoms import judge_symptom
     from cputune.launch.edit import unified
@@ -328,7 +328,7 @@ def _look_at_words(facts: HostFacts, host: Host, options: Mapping[str, Any]) -> 
         if options["print_fix"]:
             from cputune.verifier.schemas import refused_document
 
-            after, left = mended(text, file, judged, host, refused_document)
+            after, left = fix_text(text, file, judged, host, refused_document)
             click.echo(unified(file, text, after), nl=False)
             return Diagnosis(facts=facts, findings=left)
         return Diagnosis(facts=facts, findings=check_file(text, file, judged, host))

@@ -101,7 +101,7 @@ _FIRST = ("file-line-ends", "file-launcher-missing", "file-instances", "file-one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mended:
+class FixedFile:
     """A file as its findings fix it.
 
     Attributes:
@@ -115,7 +115,7 @@ class Mended:
     fixed: tuple[Finding, ...] = ()
 
 
-def mended(
+def fix_text(
     text: str,
     name: str,
     facts: HostFacts,
@@ -131,17 +131,17 @@ def mended(
     if not compared:
         done = _fixed(text, name, facts, host, proof, {}, compared=False)
     else:
-        done = mend(text, name, facts, host, proof)
+        done = fix_file(text, name, facts, host, proof)
     return done.text, done.left
 
 
-def mend(
+def fix_file(
     text: str,
     name: str,
     facts: HostFacts,
     host: Host | None = None,
     proof: Proof | None = None,
-) -> Mended:
+) -> FixedFile:
     """Fix the file, one kind of fault after the other. Raises UsageError as ``check_file``.
 
     A fix is dropped, with the reason, if the file would no longer parse after it, or if a launch
@@ -174,7 +174,7 @@ def _fixed(
     withheld: dict[str, str],
     *,
     compared: bool = True,
-) -> Mended:
+) -> FixedFile:
     """The file after all fixes but those whose codes are ``withheld``, which is added to."""
     fixed = list[Finding]()
     findings = check_file(text, name, facts, host)
@@ -213,7 +213,7 @@ def _fixed(
         fixed += same
     left_out = dict.fromkeys(option for one in fixed for option in one.left)
     left = (*findings, *(option_left.finding(option) for option in left_out))
-    return Mended(text=text, left=left, fixed=tuple(fixed))
+    return FixedFile(text=text, left=left, fixed=tuple(fixed))
 
 
 def _is_shell(text: str, name: str) -> bool:

@@ -111,17 +111,17 @@ def product(facts: HostFacts, host: Host) -> Iterator[Finding]:
     done = run_look(host, "product.py", ONEDNN_VERBOSE="1")
     seconds = next((line["seconds"] for line in messages_of(done) if "seconds" in line), None)
     if done.returncode == -signal.SIGILL:
-        # The highest instruction set with which it works is the cure.
+        # The highest instruction set with which it works is the limit to set.
         tried = (
             i for i in CURES if not run_look(host, "product.py", ONEDNN_MAX_CPU_ISA=i).returncode
         )
-        cure = next(tried, None)
+        limit = next(tried, None)
         flags = [flag for flag in facts.cpu.isa if flag.startswith(("amx", "avx512"))]
         yield illegal_instruction.finding(
             "a matmul ended with SIGILL; the CPU shows "
             + (", ".join(flags) or "neither AMX nor AVX-512"),
-            remedy=None if cure else "ONEDNN_MAX_CPU_ISA does not help: reinstall torch.",
-            command=cure and f"export ONEDNN_MAX_CPU_ISA={cure}",
+            remedy=None if limit else "ONEDNN_MAX_CPU_ISA does not help: reinstall torch.",
+            command=limit and f"export ONEDNN_MAX_CPU_ISA={limit}",
         )
         return
     if seconds is None:

@@ -36,7 +36,7 @@ from typing import Any, TypeVar
 
 from cputune.host.facts import HostFacts
 from cputune.launch.edit import Edit
-from cputune.plans.levers import GAINS, Takes, in_words
+from cputune.plans.untried import GAINS, Takes, gain_text
 from cputune.text.plain import visible
 
 _Found = TypeVar("_Found", bound="FoundOn")
@@ -104,7 +104,7 @@ class Finding:
         if self.worth is None:
             return "Worth: not known."
         takes: Takes = "your decision" if self.command is None else "one command"
-        return f"Worth {in_words(*self.worth, takes)}."
+        return f"Worth {gain_text(*self.worth, takes)}."
 
     def to_json(self) -> dict[str, str | tuple[float, float] | None]:
         """The finding of the ``cputune.doctor/1`` document."""

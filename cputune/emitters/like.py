@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from cputune.doctor.checkfile import is_yaml, mended
+from cputune.doctor.checkfile import fix_text, is_yaml
 from cputune.doctor.files.accelerate import MARKS
 from cputune.doctor.files.context import Context
 from cputune.doctor.files.documents import read_documents
@@ -97,7 +97,7 @@ def like(text: str, name: str, result: Result | None, asked: Emission) -> Rewrit
     result = None if result is None else keeping(result, asked.keep)
     facts = target_facts(asked.facts, _versions(result, asked))
     host = asked.host or Host()
-    current, _ = mended(text, name, facts, host, compared=False)
+    current, _ = fix_text(text, name, facts, host, compared=False)
     launch = launch_in(current, name)
     machines = _machines(current, name, launch)
     asked = replace(asked, workload=_workload(launch, asked, facts, host))

@@ -16,8 +16,8 @@ from cputune.errors import CannotError, ResultError
 from cputune.host import read_document, write_atomically
 from cputune.plans.knobs import kept_by_change
 from cputune.plans.knobs.record import Keeps, Kind, LeftOut
-from cputune.plans.levers import Lever
 from cputune.plans.plan import Plan
+from cputune.plans.untried import UntriedGain
 from cputune.plans.workload import Workload
 from cputune.records.claims import Claim, Outcome, Speedup, outcome_of
 from cputune.records.migration import from_second
@@ -366,7 +366,7 @@ class Result:
     sampler: str | None = None
     seconds: Amount | None = None
     left_out: tuple[LeftOut, ...] = ()
-    untried: tuple[Lever, ...] = ()
+    untried: tuple[UntriedGain, ...] = ()
     confirmation: tuple[ConfirmRun, ...] = ()
     disturbed: bool = False
     worth: tuple[Worth, ...] = ()

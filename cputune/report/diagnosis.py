@@ -10,7 +10,7 @@ from cputune.doctor import Diagnosis, Finding, Severity
 from cputune.doctor.finding import Check, FoundOn, docs_of
 from cputune.host.facts import HostFacts
 from cputune.plans.carrier.interface import Chosen, choose_interface
-from cputune.plans.levers import SLOWER, times
+from cputune.plans.untried import SLOWER, times
 from cputune.records.words import Verdict
 from cputune.report.machine import gib, host_document, machine_lines, nodes_in_brief
 from cputune.report.next_step import Examined, next_step
@@ -306,7 +306,7 @@ def _host(host: SeenHost) -> dict[str, object]:
         "slots": host.node.slots,
         "reached": host.facts is not None,
         "reason": host.reason,
-        "cure": host.cure,
+        "cure": host.remedy,
         "seconds": round(host.seconds, 3),
         "python_path": host.python,
         "host": facts,

@@ -17,8 +17,8 @@ from cputune.host.interpreter import training_python
 from cputune.plans.carrier.command import carried
 from cputune.plans.knobs import knob_named, least_kept
 from cputune.plans.knobs.record import KEPT, Keeps, in_words as knob_words
-from cputune.plans.levers import Lever
 from cputune.plans.plan import Plan
+from cputune.plans.untried import UntriedGain
 from cputune.records.claims import (
     FASTER,
     UNDECIDED,
@@ -459,17 +459,17 @@ def end_blocks(shown: ResultToShow) -> Iterator[Block]:
     yield Lines((("all of it", more), ("as a page", "cputune report")))
 
 
-def _untried(levers: Sequence[Lever]) -> Iterator[Block]:
+def _untried(gains: Sequence[UntriedGain]) -> Iterator[Block]:
     """What was not tried and may be faster: one line each, with its command below."""
-    if not levers:
+    if not gains:
         return
     yield Heading("Not tried, and would pay")
     lines = []
-    for lever in levers:
-        if lever.takes == "one command":
-            lines += [("", lever.brings), ("$", lever.do)]
+    for gain in gains:
+        if gain.takes == "one command":
+            lines += [("", gain.gain), ("$", gain.do)]
         else:
-            lines.append(("", lever.words))
+            lines.append(("", gain.text))
     yield Lines(tuple(lines))
 
 

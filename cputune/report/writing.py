@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from cputune.plans.levers import times
+from cputune.plans.untried import times
 from cputune.records.words import Verdict
 from cputune.text.plain import visible
 

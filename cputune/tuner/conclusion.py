@@ -14,7 +14,7 @@ from cputune.errors import NoValidTrialError
 from cputune.host import LiveHost
 from cputune.host.facts import HostFacts
 from cputune.plans.knobs.record import LeftOut
-from cputune.plans.levers import untried
+from cputune.plans.untried import untried
 from cputune.plans.workload import Workload
 from cputune.records.claims import FASTER, UNDECIDED, Speedup, host_fingerprint
 from cputune.records.next_command import QUIET, NextStep, time_limit
@@ -82,9 +82,9 @@ def conclude(
     missing = [
         finding for finding in diagnose(facts).findings if finding.code == "allocator-missing"
     ]
-    cure = None
+    install = None
     if missing:
-        cure = missing[0].command or "`cputune doctor` says how"
+        install = missing[0].command or "`cputune doctor` says how"
     return Result(
         host=host_fingerprint(facts),
         kernel=facts.settings.kernel,
@@ -113,7 +113,7 @@ def conclude(
         sampler=SAMPLER,
         data=findings.data,
         left_out=tuple(left_out),
-        untried=untried(left_out, workload.padding, cure),
+        untried=untried(left_out, workload.padding, install),
         notes=(
             *findings.notes,
             *_notes(findings),

@@ -11,7 +11,7 @@ import yaml
 from in_process import ran
 from launches import THOROUGH
 
-from cputune.doctor.checkfile import mended
+from cputune.doctor.checkfile import fix_text
 from cputune.host import LiveHost
 from cputune.host.probing import probe
 from cputune.verifier.kubernetes import OPERATORS, round_trip
@@ -31,7 +31,7 @@ RUNS = (
 
 
 def mended_file(name, tmp_path):
-    text, left = mended((GUIDES / name).read_text(), name, probe(), LiveHost())
+    text, left = fix_text((GUIDES / name).read_text(), name, probe(), LiveHost())
     assert [one.code for one in left if one.severity.value == "error"] == []
     (tmp_path / name).write_text(text)
     shutil.copy(EXAMPLE, tmp_path)
@@ -72,7 +72,7 @@ def test_a_mended_configuration_starts_accelerate(tmp_path):
 def test_a_mended_job_goes_through_the_models_of_its_operator():
     pytest.importorskip("kubeflow.training")
     facts = replace(probe(), environment={})
-    text, _ = mended((GUIDES / "pytorchjob.yaml").read_text(), "pytorchjob.yaml", facts)
+    text, _ = fix_text((GUIDES / "pytorchjob.yaml").read_text(), "pytorchjob.yaml", facts)
     distribution, _, through = OPERATORS["PyTorchJob"]
     document = yaml.safe_load(text.replace("cpu: 240", 'cpu: "240"'))  # as the SDK writes it
     document["spec"].setdefault("runPolicy", {})  # the operator needs none, its SDK does

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from stacks import TODAY, machine
 
-from cputune.doctor.checkfile import check_file, mend
+from cputune.doctor.checkfile import check_file, fix_file
 from cputune.host import Host
 
 FACTS = machine(TODAY, cores=16)
@@ -238,7 +238,7 @@ FIXED = (
 
 @pytest.mark.parametrize(("text", "after"), FIXED)
 def test_a_fix_changes_its_own_words_alone(text: str, after: str) -> None:
-    assert mend(text, "run.sh", FACTS).text == after
+    assert fix_file(text, "run.sh", FACTS).text == after
 
 
 def test_a_here_document_assigns_nothing_and_no_branch_is_left_empty() -> None:
@@ -246,13 +246,13 @@ def test_a_here_document_assigns_nothing_and_no_branch_is_left_empty() -> None:
         "cat << E\nexport TORCH_DISTRIBUTED_DEBUG=DETAIL\nE\nif [ $1 ]; then\n"
         "  export TORCH_DISTRIBUTED_DEBUG=DETAIL\nfi\npython train.py --use_cpu\n"
     )
-    done = mend(text, "run.sh", FACTS)
+    done = fix_file(text, "run.sh", FACTS)
     assert done.text == text.replace("  export TORCH_DISTRIBUTED_DEBUG=DETAIL\nfi", "    :\nfi")
 
 
 def test_what_has_no_counterpart_is_said_and_nothing_is_rewritten() -> None:
     text = "ipexrun --nnodes 2 --throughput_mode t.py\n"
-    done = mend(text, "run.sh", FACTS)
+    done = fix_file(text, "run.sh", FACTS)
     assert done.text == text
     assert any("--throughput_mode" in one.evidence for one in done.left)
 
@@ -262,6 +262,6 @@ def test_a_worker_of_zero_replicas_is_taken_out() -> None:
         "kind: PyTorchJob\nspec:\n  nprocPerNode: '1'\n  pytorchReplicaSpecs:\n"
         "    Master: {replicas: 1}\n    Worker:\n      replicas: 0\n"
     )
-    done = mend(text, "job.yaml", FACTS)
+    done = fix_file(text, "job.yaml", FACTS)
     assert "Worker" not in done.text
     assert [one.code for one in done.fixed] == ["file-k8s-no-workers"]

@@ -71,7 +71,7 @@ OLDER = with_facts(cpu={"codename": "Cascade Lake", "isa": CASCADE_LAKE_ISA})
         ("hosts-libraries", with_facts(packages={"transformers": "4.46.0"}), "4.46.0 on c"),
         (
             "hosts-unreachable",
-            {"facts": None, "reason": "it rejects our key", "cure": "ssh-copy-id c"},
+            {"facts": None, "reason": "it rejects our key", "remedy": "ssh-copy-id c"},
             "c: it rejects our key",
         ),
     ],
@@ -102,8 +102,8 @@ def test_what_is_not_known_is_no_difference() -> None:
 
 def test_hosts_with_one_reason_are_told_together() -> None:
     def away(name: str) -> SeenHost:
-        cure = f"ssh-copy-id {name}"
-        return host(name, facts=None, reason="it rejects our key", cure=cure)
+        remedy = f"ssh-copy-id {name}"
+        return host(name, facts=None, reason="it rejects our key", remedy=remedy)
 
     (finding,) = found(host("a"), *(away(f"n{number}") for number in range(40)))
     assert finding.evidence == "n0, n1, n2, n3, n4 and 35 more: it rejects our key"

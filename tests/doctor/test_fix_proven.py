@@ -5,21 +5,21 @@ from __future__ import annotations
 import pytest
 from stacks import TODAY, machine
 
-from cputune.doctor.checkfile import Mended, mend
+from cputune.doctor.checkfile import FixedFile, fix_file
 from cputune.verifier.schemas import refused_document
 
 FACTS = machine(TODAY, cores=16)
 
 
-def fixed(text: str, name: str = "run.sh") -> Mended:
-    return mend(text, name, FACTS, None, refused_document)
+def fixed(text: str, name: str = "run.sh") -> FixedFile:
+    return fix_file(text, name, FACTS, None, refused_document)
 
 
-def codes(done: Mended) -> set[str]:
+def codes(done: FixedFile) -> set[str]:
     return {finding.code for finding in done.left}
 
 
-def reason(done: Mended) -> str:
+def reason(done: FixedFile) -> str:
     return " ".join(one.evidence for one in done.left if one.code == "file-fix-unproven")
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from stacks import TODAY, machine
 
-from cputune.doctor.checkfile import check_file, mend
+from cputune.doctor.checkfile import check_file, fix_file
 from cputune.errors import UsageError
 from cputune.host.facts import Launcher
 
@@ -90,7 +90,7 @@ services:
 
 def test_a_service_of_compose_is_read_and_fixed() -> None:
     assert codes(COMPOSE, "compose.yaml") == {"file-flag-refused"}
-    done = mend(COMPOSE, "compose.yaml", FACTS)
+    done = fix_file(COMPOSE, "compose.yaml", FACTS)
     assert done.text == COMPOSE.replace("--no_cuda", "--use_cpu")
     assert done.left == ()
 
@@ -107,7 +107,7 @@ def test_requirements_are_a_stack() -> None:
         "intel-extension-for-pytorch\n"
     )
     assert codes(text, "requirements.txt") == {"file-package-ended"}
-    done = mend(text, "requirements-cpu.txt", FACTS)
+    done = fix_file(text, "requirements-cpu.txt", FACTS)
     assert "intel" not in done.text
     assert "torch==2.13.0" in done.text
     assert {one.code for one in done.left} == {"file-unpinned"}
@@ -168,7 +168,7 @@ def test_a_file_of_hosts_is_in_the_words_of_its_mpirun(
 )
 def test_no_pip_is_left_that_installs_nothing(before: str, after: str) -> None:
     text = "FROM python:3.12\n{}CMD python train.py --use_cpu\n"
-    assert mend(text.format(before), "Dockerfile", FACTS).text == text.format(after)
+    assert fix_file(text.format(before), "Dockerfile", FACTS).text == text.format(after)
 
 
 def test_the_python_of_an_image_has_to_fit() -> None:

@@ -10,7 +10,7 @@ import pytest
 from stacks import TODAY, machine
 
 from cputune.doctor import Severity
-from cputune.doctor.checkfile import check_file, mended
+from cputune.doctor.checkfile import check_file, fix_text
 from cputune.host.facts import Launcher
 from cputune.launch.edit import Edit, apply, unified
 
@@ -61,7 +61,7 @@ MENDED = (
 
 
 def cured(text, facts=FACTS, name="run.sh"):
-    return mended(text, name, facts)[0]
+    return fix_text(text, name, facts)[0]
 
 
 @pytest.mark.parametrize(("text", "after"), MENDED)
@@ -99,7 +99,7 @@ def test_options_of_another_mpirun_become_its_own(dialect, options, own):
 def test_what_the_guides_have_people_type_is_brought_up_to_date(path, tmp_path):
     text = path.read_text()
     assert check_file(text, path.name, FACTS)
-    after, left = mended(text, path.name, FACTS)
+    after, left = fix_text(text, path.name, FACTS)
     # What --deepspeed sets of batch and optimizer nobody but its user can carry over.
     errors = [one.code for one in left if one.severity is Severity.ERROR]
     assert errors == (["argument-sharded"] if path.name == "deepspeed.sh" else [])
@@ -115,7 +115,7 @@ def test_what_the_guides_have_people_type_is_brought_up_to_date(path, tmp_path):
 
 def test_a_configuration_says_what_accelerate_starts_by_it():
     before = "distributed_type: MULTI_CPU\nmixed_precision: fp16\nnum_processes: 2\nuse_cpu: true\n"
-    after, left = mended(before, "accelerate.yaml", FACTS)
+    after, left = fix_text(before, "accelerate.yaml", FACTS)
     assert left == ()
     assert after == (
         "distributed_type: 'NO'\nmixed_precision: 'no'\nnum_processes: 1\nuse_cpu: true\n"
@@ -137,10 +137,10 @@ def test_of_edits_that_overlap_the_first_is_taken():
 def test_a_line_that_reaches_several_launches_is_written_once() -> None:
     head = "#SBATCH --ntasks-per-node=1\n#SBATCH --cpus-per-task=8\nexport OMP_NUM_THREADS=8\n"
     line = "srun python run_qa.py --use_cpu\n"
-    after, _ = mended(head + line + line, "job.sh", FACTS)
+    after, _ = fix_text(head + line + line, "job.sh", FACTS)
     assert after == f"{head}export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK\n{line}{line}"
     inside = f"first() {{\n  {line}}}\nfirst\n{line}"
-    after, left = mended(head + inside, "job.sh", FACTS)
+    after, left = fix_text(head + inside, "job.sh", FACTS)
     assert after.count("export SRUN_CPUS_PER_TASK") == 2
     assert left == ()
 
@@ -151,7 +151,7 @@ def test_a_line_that_reaches_several_launches_is_written_once() -> None:
 def test_words_of_a_folded_scalar_are_changed_in_their_lines(first: str, last: str) -> None:
     text = (HERE.parent / "launch" / "files" / "folded.yaml").read_text()
     text = text.replace(">-\n                  torchrun", first).replace("/out\n", f"/out{last}\n")
-    after, _ = mended(text, "job.yaml", FACTS)
+    after, _ = fix_text(text, "job.yaml", FACTS)
     changed = [line.strip() for line in after.splitlines() if line not in text.splitlines()]
     assert changed == ["--use_cpu"]
     assert after.replace("--use_cpu", "--no_cuda") == text

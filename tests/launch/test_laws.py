@@ -24,7 +24,7 @@ import pytest
 import yaml
 from stacks import TODAY, machine
 
-from cputune.doctor.checkfile import Mended, check_file, is_yaml, mend
+from cputune.doctor.checkfile import FixedFile, check_file, fix_file, is_yaml
 from cputune.doctor.files.context import Context
 from cputune.doctor.files.judge import judge_launches
 from cputune.errors import UsageError
@@ -67,9 +67,9 @@ def path(request: pytest.FixtureRequest) -> Path:
 
 
 @pytest.fixture(scope="module")
-def fixed(path: Path) -> Mended:
+def fixed(path: Path) -> FixedFile:
     try:
-        return mend(text_of(path), path.name, FACTS)
+        return fix_file(text_of(path), path.name, FACTS)
     except UsageError:
         pytest.skip("nothing that is judged")
 
@@ -109,7 +109,7 @@ def options_of(launch: Launch) -> list[Given]:
 ALONE = ("ranks", "ranks per node", "nodes", "module")
 
 
-def test_no_option_is_lost_unseen(path: Path, fixed: Mended) -> None:
+def test_no_option_is_lost_unseen(path: Path, fixed: FixedFile) -> None:
     text = text_of(path)
     if fixed.text == text or not is_shell(path, text):
         pytest.skip("nothing was changed")
@@ -157,7 +157,7 @@ def incomplete(text: str) -> int:
     return sum(not "".join(one.value) for one in dockerfile.parse_string(text))
 
 
-def test_what_parsed_before_parses_after(path: Path, fixed: Mended, tmp_path: Path) -> None:
+def test_what_parsed_before_parses_after(path: Path, fixed: FixedFile, tmp_path: Path) -> None:
     text = text_of(path)
     if fixed.text == text or is_csh(text, path.name):
         pytest.skip("nothing was changed")

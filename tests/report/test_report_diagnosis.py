@@ -17,7 +17,7 @@ from cputune.doctor import Diagnosis, Finding, Severity, diagnose
 from cputune.doctor.registry import all_checks
 from cputune.host.facts import HostFacts, Unknown
 from cputune.host.probing import probe
-from cputune.plans.levers import SLOWER
+from cputune.plans.untried import SLOWER
 from cputune.records.words import Verdict
 from cputune.report.diagnosis import blocks, verdict, verdict_of
 from cputune.report.writing import FindingRows, Lines, print_blocks

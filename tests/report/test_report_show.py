@@ -13,7 +13,7 @@ from rich.console import Console
 from tuner.fakes import SMALL
 
 from cputune.plans.knobs.record import LeftOut
-from cputune.plans.levers import Lever
+from cputune.plans.untried import UntriedGain
 from cputune.records.result import Result
 from cputune.report.show import (
     MOST_LINES,
@@ -75,7 +75,9 @@ def test_the_answer_has_thirty_lines_of_eighty_columns(case: Callable[[], Result
 
 def test_what_would_pay_has_its_command_in_a_line_of_its_own() -> None:
     do = "apt-get update && apt-get install -y libtcmalloc-minimal4"
-    pays = Lever(what="tcmalloc is not installed", low=1.12, high=1.3, takes="one command", do=do)
+    pays = UntriedGain(
+        what="tcmalloc is not installed", low=1.12, high=1.3, takes="one command", do=do
+    )
     text = in_terminal(ResultToShow(result=replace(tuned(), untried=(pays,))), 60, short=True)
     assert f"- tcmalloc is not installed: ×1.12–1.30 on 2 cores\n  $ {do}\n" in text
 

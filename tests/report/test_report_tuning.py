@@ -12,7 +12,7 @@ from tuner.fakes import SMALL
 
 import cputune
 from cputune.plans.knobs.record import LeftOut
-from cputune.plans.levers import Lever
+from cputune.plans.untried import UntriedGain
 from cputune.records.claims import Speedup
 from cputune.records.result import ConfirmRun, Result
 from cputune.records.words import saved, verdict_of
@@ -121,7 +121,7 @@ def test_the_verdict(result: Result) -> None:
     same = replace(result, best=result.baseline, speedup=alike, untried=(), left_out=())
     best_other = "is as fast as the best other plan, within 5%"
     assert verdict_of(same, "").means == f"Your current launch {best_other}."
-    missing = Lever(what="no tcmalloc", low=1.1, high=1.3, takes="one command", do="get it")
+    missing = UntriedGain(what="no tcmalloc", low=1.1, high=1.3, takes="one command", do="get it")
     untried = verdict_of(replace(same, untried=(missing,)), "").means
     assert untried.endswith(f"{best_other}; not tried: no tcmalloc.")
     left_out = tuple(LeftOut(what=what, why="not here") for what in ("ipex", "openmp", "ipex"))

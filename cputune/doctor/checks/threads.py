@@ -33,7 +33,7 @@ def threads_affinity(facts: HostFacts) -> Iterator[Finding]:
         if threads is not None and allowed and threads > len(allowed):
             yield threads_affinity.finding(
                 f"{name}={threads}, allowed CPUs: {len(allowed)} ({cpulist.render(allowed)})",
-                command=_cure(facts, name),
+                command=_fix(facts, name),
             )
 
 
@@ -77,7 +77,7 @@ def _set_threads(facts: HostFacts) -> str:
     return f"export OMP_NUM_THREADS={env.advised(facts).threads}"
 
 
-def _cure(facts: HostFacts, name: str) -> str:
+def _fix(facts: HostFacts, name: str) -> str:
     """Set OMP_NUM_THREADS to the advised count; unset other counts, which are not needed."""
     if name == "OMP_NUM_THREADS":
         return _set_threads(facts)
@@ -112,7 +112,7 @@ def threads_malformed(facts: HostFacts) -> Iterator[Finding]:
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OMP_THREAD_LIMIT"):
         text = env.value(facts, name)
         if text is not None and not re.fullmatch(r"0*[1-9]\d*(\s*,\s*0*[1-9]\d*)*", text):
-            yield threads_malformed.finding(f"{name}={text!r}", command=_cure(facts, name))
+            yield threads_malformed.finding(f"{name}={text!r}", command=_fix(facts, name))
 
 
 @check("threads-mkl", Severity.WARNING)

@@ -27,17 +27,17 @@ def misfit(
     code: str,
     severity: Severity,
     wrong: Callable[[Versions], str | None],
-    cure: Callable[[Versions], tuple[str | None, str | None]] = advised_changes,
+    remedy_of: Callable[[Versions], tuple[str | None, str | None]] = advised_changes,
 ) -> Callable[[Callable[[], None]], Check]:
     """A check of versions alone; the decorated function only carries the docstring.
 
-    ``wrong`` returns what is wrong with the versions, or None. ``cure`` returns remedy and command.
+    ``wrong`` returns what is wrong, or None. ``remedy_of`` returns remedy and command.
     """
 
     def find(described: Check, facts: HostFacts) -> Iterator[Finding]:
         versions = versions_of(facts)
         if (evidence := wrong(versions)) is not None:
-            remedy, command = cure(versions)
+            remedy, command = remedy_of(versions)
             yield described.finding(evidence, remedy=remedy, command=command)
 
     return fault(code, severity, find)

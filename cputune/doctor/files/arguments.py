@@ -94,7 +94,7 @@ def _sharded(launch: Launch, context: Context) -> Iterator[Finding]:
 def _of_gpus(launch: Launch, context: Context) -> Iterator[Finding]:
     if launch.switched_on("--tf32") and _is_trainers("--tf32", launch, context):
         text = "--tf32 needs a GPU (Ampere or newer), and is refused"
-        edits = context.mended(Places.without_value, launch, "--tf32")
+        edits = context.edits_by(Places.without_value, launch, "--tf32")
         evidence = context.at(launch.line, text)
         yield no_cpu.finding(evidence, edits=edits, left=(f"{evidence}: it is removed",))
     attention = launch.argument("--attn_implementation") or ""
@@ -159,7 +159,7 @@ def _value(
     launch: Launch, context: Context, name: str, value: str, instead: str
 ) -> tuple[Edit, ...]:
     """The edits that give an argument another value."""
-    return context.mended(Places.change_flag, launch, f"{name} {value}", f"{name} {instead}")
+    return context.edits_by(Places.change_flag, launch, f"{name} {value}", f"{name} {instead}")
 
 
 CHECKS = checks_of(__name__)

@@ -105,7 +105,7 @@ def _srun_cpus(launch: Launch, context: Context) -> Iterator[Finding]:
         return
     text = f"srun without --cpus-per-task, in a job of {cpus} CPUs for each task"
     line = "SRUN_CPUS_PER_TASK", "$SLURM_CPUS_PER_TASK"
-    edits = context.mended(lambda places: places.line_before(launch, places.setting(*line)))
+    edits = context.edits_by(lambda places: places.line_before(launch, places.setting(*line)))
     command = "export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK"
     yield srun_one_cpu.finding(context.at(launch.line, text), command=command, edits=edits)
 
@@ -362,7 +362,7 @@ def judge_breaks(file: ShellFile, context: Context) -> Iterator[Finding]:
     """Lines of a script at which a launch ends too early."""
     for one in file.breaks:
         if one.kind == "carriage return":
-            edits = context.mended(_without_carriage_returns)
+            edits = context.edits_by(_without_carriage_returns)
             text = (
                 "lines end with a carriage return, as on Windows: the shell reads it as a character"
             )
@@ -372,7 +372,7 @@ def judge_breaks(file: ShellFile, context: Context) -> Iterator[Finding]:
         if launch is None:
             continue
         text = _SAID[one.kind]
-        edits = context.mended(_joined, one, launch)
+        edits = context.edits_by(_joined, one, launch)
         line = one.line
         if one.kind == "lost backslash":
             line += 1

@@ -109,16 +109,16 @@ class Context:
             self, facts=facts_elsewhere(self.facts, cpus, accelerators=self.facts.accelerators)
         )
 
-    def mended(
+    def edits_by(
         self,
-        mend: Callable[Concatenate[Places, _More], tuple[Edit, ...]],
+        make: Callable[Concatenate[Places, _More], tuple[Edit, ...]],
         *what: _More.args,
         **more: _More.kwargs,
     ) -> tuple[Edit, ...]:
-        """The edits that a function of ``mending`` makes; empty without a file."""
+        """The edits that a function of ``fixing`` makes; empty without a file."""
         if self.places is None:
             return ()
-        return mend(self.places, *what, **more)
+        return make(self.places, *what, **more)
 
     @property
     def versions(self) -> Versions:

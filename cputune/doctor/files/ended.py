@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from cputune.doctor.files import mending
+from cputune.doctor.files import fixing
 from cputune.doctor.files.context import Context
 from cputune.doctor.finding import Check, Finding, Severity, checks_of, fault
 from cputune.launch.launch import Launch
@@ -64,7 +64,7 @@ def _variables(launch: Launch, context: Context) -> Iterator[Finding]:
             continue
         instead = row.instead(version) or ""
         text = f"{row.name} is not read by transformers {version}: write {instead}"
-        edits = context.mended(Places.rename_variable, row.name, instead)
+        edits = context.edits_by(Places.rename_variable, row.name, instead)
         yield variable_unread.finding(context.at(launch.line, text), edits=edits)
     ccl = [name for name in launch.environment if name.startswith("CCL_")]
     accelerate = context.versions.accelerate
@@ -72,7 +72,7 @@ def _variables(launch: Launch, context: Context) -> Iterator[Finding]:
     known = accelerate is not None and load().accelerate.does("no-ccl", accelerate)
     if ccl and absent and known and context.here:
         text = f"{', '.join(ccl)}: oneCCL is not installed, and accelerate {accelerate} has no ccl"
-        taken = [context.mended(Places.unset_variable, launch, name) for name in ccl]
+        taken = [context.edits_by(Places.unset_variable, launch, name) for name in ccl]
         edits = tuple(edit for each in taken for edit in each)
         yield variable_unread.finding(context.at(launch.line, text), edits=edits)
 
@@ -103,7 +103,7 @@ def _launcher(launch: Launch, context: Context) -> Iterator[Finding]:
     row = rows.get(launch.launcher)
     if row is not None and context.facts.package(row.package) is None:
         text = f"{launch.launcher} comes with {row.package}, which is not installed: {row.why}"
-        yield by_another(launcher_missing, text, mending.plain_launcher(launch), launch, context)
+        yield by_another(launcher_missing, text, fixing.plain_launcher(launch), launch, context)
     brought = context.places is not None and BRINGS.search(context.places.code)
     may_be_missing = context.here and context.host.live and row is None and not brought
     if (
@@ -115,14 +115,14 @@ def _launcher(launch: Launch, context: Context) -> Iterator[Finding]:
         yield launcher_missing.finding(context.at(launch.line, text))
     if launch.launcher == "run_cpu" and launch.several:
         text = f"run_cpu --ninstances {launch.total}"
-        yield by_another(instances_alone, text, mending.plain_launcher(launch), launch, context)
+        yield by_another(instances_alone, text, fixing.plain_launcher(launch), launch, context)
 
 
 def by_another(
     check: Check, text: str, replacement: Translated, launch: Launch, context: Context
 ) -> Finding:
     """The finding for a launcher to replace, with the edits or the reason against them."""
-    edits = context.mended(mending.relaunched, launch, replacement)
+    edits = context.edits_by(fixing.relaunched, launch, replacement)
     if replacement.refused and context.places is not None and launch.script:
         program = " ".join(replacement.words)
         text += f"; {program} has no option for {', '.join(replacement.refused)}"
@@ -155,7 +155,7 @@ def judge_sourced(context: Context) -> Iterator[Finding]:
         return
     versions = context.versions
     absent = versions.oneccl is None and "oneccl" not in versions.unreadable
-    for line, path, of_bindings, edits in mending.sourced(context.places):
+    for line, path, of_bindings, edits in fixing.sourced(context.places):
         if of_bindings:
             gone = absent
         else:

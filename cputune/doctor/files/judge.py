@@ -16,7 +16,7 @@ from typing import TypeAlias
 from cputune.doctor.checks import CHECKS as MACHINE_CHECKS
 from cputune.doctor.checks.launch import ranks_alone
 from cputune.doctor.checks.limits import ranks_auto
-from cputune.doctor.files import mending
+from cputune.doctor.files import fixing
 from cputune.doctor.files.arguments import judge_arguments
 from cputune.doctor.files.around import judge_around
 from cputune.doctor.files.context import Context
@@ -198,7 +198,7 @@ def _bf16(launch: Launch, context: Context) -> Iterator[Finding]:
         and not (launch.launcher == "accelerate" and launch.several)
     ):
         text = f"{precision} without --use_cpu means bf16 on a GPU, and is refused"
-        edits = context.mended(mending.force_cpu, launch)
+        edits = context.edits_by(fixing.force_cpu, launch)
         yield use_cpu_missing.finding(context.at(launch.line, text), edits=edits)
 
 
@@ -222,7 +222,7 @@ def _backend(launch: Launch, context: Context) -> Iterator[Finding]:
     numbered = any(n in launch.environment for n in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
     if backend and launch.launcher == "python" and not (launch.part or numbered):
         text = f"--ddp_backend {backend} with one process raises ValueError"
-        edits = context.mended(Places.without_value, launch, "--ddp_backend")
+        edits = context.edits_by(Places.without_value, launch, "--ddp_backend")
         remedy = "Remove --ddp_backend."
         evidence = context.at(launch.line, text)
         yield wrong_backend.finding(evidence, remedy=remedy, edits=edits, left=(evidence,))
@@ -263,13 +263,13 @@ def _accelerate(launch: Launch, context: Context) -> Iterator[Finding]:
         if single:
             kind = ", --distributed_type NO"
         text = f"--num_processes {launch.total}{missing}{kind}"
-        replacement = mending.ranks_by_torchrun(launch)
+        replacement = fixing.ranks_by_torchrun(launch)
         yield by_another(one_process, text, replacement, launch, context)
     version = context.versions.accelerate
     for option in load().accelerate.options if version is not None and launch.script else ():
         if launch.option(option.name) is not None and not option.covers(version):
             text = f"accelerate launch {option.name} is refused by accelerate {version}"
-            edits = context.mended(Places.without_value, launch, option.name)
+            edits = context.edits_by(Places.without_value, launch, option.name)
             said_so = context.at(launch.line, text)
             yield flag_refused.finding(said_so, edits=edits, left=(said_so,))
 
@@ -334,17 +334,17 @@ def _mpirun(launch: Launch, context: Context) -> Iterator[Finding]:
     refused = [option for option in options if option in REFUSED.get(dialect, ())]
     if refused:
         text = f"{', '.join(refused)}: refused by {dialect}, the installed mpirun"
-        edits = context.mended(mending.in_dialect, launch, dialect)
+        edits = context.edits_by(fixing.in_dialect, launch, dialect)
         left = tuple(
             context.at(launch.line, f"{one} is removed: {dialect} has no such option")
-            for one in mending.without_counterpart(launch, dialect)
+            for one in fixing.without_counterpart(launch, dialect)
         )
         yield mpi_dialect.finding(context.at(launch.line, text), edits=edits, left=left)
     binds = launch.option("--bind-to", "-bind-to", "--rankfile", "-rf", "--cpu-set") is not None
     binds |= ":pe=" in (launch.option("--map-by", "-map-by") or "").lower()
     if dialect.startswith("openmpi") and launch.total in ("1", "2") and not binds:
         text = f"mpirun -n {launch.total} without --bind-to"
-        edits = context.mended(mending.behind_program, launch, "--bind-to", "none")
+        edits = context.edits_by(fixing.behind_program, launch, "--bind-to", "none")
         yield one_core_each.finding(context.at(launch.line, text), edits=edits)
     behind = [word.rpartition("/")[2] for word in launch.words[len(launch.before) :]]
     if binder := next((name for name in behind if name in CONFINERS), None):
@@ -417,16 +417,16 @@ def _of_a_rank_mended(
     if context.places is None:
         return ()
     if finding.code == ranks_alone.code and _reads_trainer_flags(launch, context):
-        return mending.force_cpu(context.places, launch)
+        return fixing.force_cpu(context.places, launch)
     if finding.code == ranks_auto.code and launch.launcher == "torchrun":
         edits = context.places.change_flag(launch, "--nproc_per_node auto", "--nproc_per_node 1")
-        return edits or mending.by_command(context.places, launch, finding.command)
+        return edits or fixing.by_command(context.places, launch, finding.command)
     precision = options.get("ACCELERATE_MIXED_PRECISION", "")
     if precision and "ACCELERATE_MIXED_PRECISION" in (finding.command or ""):
         if not precision.endswith("fp16"):
             return ()  # beside the option the variable would change nothing
         return context.places.change_flag(launch, precision, "--mixed_precision no")
-    return mending.by_command(context.places, launch, finding.command)
+    return fixing.by_command(context.places, launch, finding.command)
 
 
 _ADDRESS = {"torchrun": "--master_addr", "accelerate": "--main_process_ip"}

@@ -88,7 +88,7 @@ def _seen(answer: Probed | Answer, launch: Launch | None = None) -> SeenHost:
         error = answer.unreachable
         assert error is not None
         return SeenHost(
-            node=answer.node, seconds=answer.seconds, reason=error.reason, cure=error.hint
+            node=answer.node, seconds=answer.seconds, reason=error.reason, remedy=error.hint
         )
     return SeenHost(
         node=answer.node,

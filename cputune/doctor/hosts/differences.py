@@ -23,7 +23,7 @@ MOST_NAMES = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenHost:
-    """One host. If it was not reached ``facts`` is None, and ``reason`` and ``cure`` say why.
+    """One host. If it was not reached ``facts`` is None, and ``reason`` and ``remedy`` say why.
 
     ``seconds`` is how long its answer took. ``python`` is the path of the interpreter that was
     examined there. ``findings`` are those of this host alone.
@@ -33,7 +33,7 @@ class SeenHost:
     seconds: float
     facts: HostFacts | None = None
     reason: str | None = None
-    cure: str | None = None
+    remedy: str | None = None
     python: str | None = None
     findings: tuple[Finding, ...] = ()
 
@@ -187,12 +187,12 @@ def unreachable(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
     Source: https://man.openbsd.org/ssh
     """
     for reason, names in grouped((host.name, host.reason) for host in hosts).items():
-        cure = next(host.cure for host in hosts if host.name == names[0])
-        if cure and len(names) > 1:
-            cure = cure.replace(names[0], "HOST")
+        remedy = next(host.remedy for host in hosts if host.name == names[0])
+        if remedy and len(names) > 1:
+            remedy = remedy.replace(names[0], "HOST")
         yield unreachable.finding(
             f"{names_of(names)}: {reason}",
-            remedy=cure if cure is None or cure.endswith((".", "?")) else f"{cure}.",
+            remedy=remedy if remedy is None or remedy.endswith((".", "?")) else f"{remedy}.",
         )
 
 

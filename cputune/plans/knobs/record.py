@@ -306,7 +306,7 @@ class Knob:
         if bool(self.shown) == bool(self.unseen):
             raise ValueError(f"{self.name}: ranks show a knob, or it says why none does")
         if self.put is not None and self.offers is None:
-            raise ValueError(f"{self.name}: it is put into plans, and offers no values for it")
+            raise ValueError(f"{self.name}: a knob with put needs offers")
 
     @property
     def today(self) -> KnobValue:
@@ -327,7 +327,7 @@ class Knob:
         text = str(value).strip()
         for accepted in self.values:
             also = _SWITCH[accepted] if isinstance(accepted, bool) else ()
-            if text.lower() in (in_words(accepted), *also):
+            if text.lower() in (in_words(accepted).lower(), *also):
                 return accepted
         number = text.isascii() and text.isdigit() and len(text) < 10
         if self.least is not None and number and int(text) >= self.least:

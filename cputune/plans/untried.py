@@ -44,7 +44,7 @@ SLOWER = frozenset(
 Takes = Literal["one command", "your decision"]
 
 
-def in_words(low: float, high: float, takes: Takes) -> str:
+def gain_text(low: float, high: float, takes: Takes) -> str:
     """``×1.12–1.30 on 2 cores; one command``."""
     return f"{times(low, high)}; {takes}"
 
@@ -57,7 +57,7 @@ def times(low: float, high: float) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lever:
+class UntriedGain:
     """A knob or option that pays, and what it would gain.
 
     Attributes:
@@ -75,17 +75,17 @@ class Lever:
     do: str
 
     @property
-    def brings(self) -> str:
+    def gain(self) -> str:
         """``tcmalloc is not installed: ×1.12–1.30 on 2 cores``."""
         return f"{self.what}: {times(self.low, self.high)}"
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """What it brings, and ``; one command: apt-get install …``."""
-        return f"{self.what}: {in_words(self.low, self.high, self.takes)}: {self.do}"
+        return f"{self.what}: {gain_text(self.low, self.high, self.takes)}: {self.do}"
 
 
-_BRINGS = {
+_KNOB_GAINS = {
     "precision": ("bf16, which this CPU multiplies in hardware", *GAINS["bf16-native"]),
     "allocator": ("tcmalloc", *GAINS["allocator-default"]),
     "dropout": ("dropout masks of bytes", 1.10, 1.36),
@@ -100,32 +100,32 @@ LEAST_SHARE = 0.1
 def untried(
     left_out: Iterable[LeftOut],
     padding: Padding | None,
-    cure: str | None = None,
-) -> tuple[Lever, ...]:
+    install: str | None = None,
+) -> tuple[UntriedGain, ...]:
     """What was left out although it is known to pay; the largest gain first.
 
-    ``cure`` is the command that installs tcmalloc, if the doctor misses it.
+    ``install`` is the command that installs tcmalloc, if the doctor misses it.
     """
-    levers = [
-        Lever(what=name, low=low, high=high, takes="your decision", do=f"tune {out.option}")
+    gains = [
+        UntriedGain(what=name, low=low, high=high, takes="your decision", do=f"tune {out.option}")
         for out in left_out
-        if out.option is not None and out.what in _BRINGS
-        for name, low, high in (_BRINGS[out.what],)
+        if out.option is not None and out.what in _KNOB_GAINS
+        for name, low, high in (_KNOB_GAINS[out.what],)
     ]
-    if cure is not None:
+    if install is not None:
         low, high = GAINS["allocator-missing"]
         what = "tcmalloc is not installed"
-        levers.append(Lever(what=what, low=low, high=high, takes="one command", do=cure))
+        gains.append(UntriedGain(what=what, low=low, high=high, takes="one command", do=install))
     if padding is not None and padding.share >= LEAST_SHARE:
         of_padding = [out for out in left_out if out.what in ("padding", "order", "order=length")]
         left_so = next((out.option for out in of_padding if out.option), None)
         tried = padding.left == 1 and not of_padding  # batches of like length
         if left_so is not None or (padding.kept is not None and not tried):
-            levers.append(_of_padding(padding, left_so))
-    return tuple(sorted(levers, key=lambda lever: (-lever.high, -lever.low)))
+            gains.append(_of_padding(padding, left_so))
+    return tuple(sorted(gains, key=lambda gain: (-gain.high, -gain.low)))
 
 
-def _of_padding(padding: Padding, option: str | None) -> Lever:
+def _of_padding(padding: Padding, option: str | None) -> UntriedGain:
     """The gain of shorter batches: a step takes less time by at least the share of tokens saved.
 
     If no column is padding in all samples of a batch, only samples of similar length help.
@@ -144,4 +144,4 @@ def _of_padding(padding: Padding, option: str | None) -> Lever:
     why = ""
     if not (padding.kept is None or option):
         why = f", and {padding.kept}"
-    return Lever(what=share + why, low=factor, high=factor, takes="your decision", do=do)
+    return UntriedGain(what=share + why, low=factor, high=factor, takes="your decision", do=do)

@@ -10,7 +10,7 @@ from machines import machine
 import cputune
 from cputune.plans.knobs import knob_named
 from cputune.plans.knobs.record import LeftOut
-from cputune.plans.levers import untried
+from cputune.plans.untried import untried
 from cputune.plans.workload import Padding, Workload
 
 CURE = "apt-get install libtcmalloc-minimal4"
@@ -19,11 +19,11 @@ SEEN = Padding(share=0.59, left=0.5, kept="the loss counts it: 3.1, and 2.9 with
 
 def test_what_would_bring_the_most_comes_first_with_its_command() -> None:
     first, second = untried((), replace(SEEN, mend="--pad_to_max_length False"), CURE)
-    assert first.words == (
+    assert first.text == (
         "59% of the tokens that you compute are padding, and the loss counts it: 3.1, and 2.9 "
         "without: ×2.00; your decision: start the script --pad_to_max_length False"
     )
-    assert second.words == (
+    assert second.text == (
         "tcmalloc is not installed: ×1.12–1.30 on 2 cores; one command: "
         "apt-get install libtcmalloc-minimal4"
     )
