@@ -38,13 +38,14 @@ TUNE: Groups = {
 }
 
 EMIT: Groups = {
-    "What to write": ("format", "like", "keep", "output", "force", "patch"),
+    "What to write": ("format", "like", "keep", "self_contained", "output", "force", "patch"),
     "What to train": (
         *("batch_per_rank", "global_batch_size", "secret", "python"),
         *("accelerate_version", "transformers_version", "no_guard"),
     ),
     "For which machines": (
         "nodes",
+        "ranks_per_node",
         "hosts",
         "hostfile",
         "mpi",
