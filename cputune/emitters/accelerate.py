@@ -64,6 +64,7 @@ def emit_accelerate(job: LaunchJob) -> tuple[EmittedFile, ...]:
         if is_openmpi(dialect):
             lines[dialect] += f" && export {' '.join(AS_ROOT)}"
     started = _started(job)
+    hosts = host_files(job, dialects_of(job), always=True)
     script = shell.launch_script(
         job,
         "accelerate",
@@ -74,12 +75,12 @@ def emit_accelerate(job: LaunchJob) -> tuple[EmittedFile, ...]:
         rank=shell.rank(shell.mpi_rank(job, *_TAKEN_BACK)),
         start=array("launch", started.words, WIDTH) + "\n",
         launches=(started.launch,),
-        beside=shell.missed([*shell.beside(job), CONFIG]),
+        beside=shell.missed([*shell.beside(job), CONFIG, *(file.name for file in hosts)]),
     )
     content = configuration(job)
     text = words.document(content, job.header)
     config = EmittedFile(name=CONFIG, text=text, document=content)
-    return (script, config, *host_files(job, dialects_of(job), always=True))
+    return (script, config, *hosts)
 
 
 def _started(job: LaunchJob) -> LaunchLine:

@@ -40,6 +40,7 @@ def emit_mpirun(job: LaunchJob) -> tuple[EmittedFile, ...]:
     watched = "intelmpi" in dialects_of(job)
     name = DIALECTS[job.mpi] if job.mpi else "whichever MPI is found"
     started = {dialect: _started(job, dialect) for dialect in dialects_of(job)}
+    hosts = host_files(job, dialects_of(job))
     script = shell.launch_script(
         job,
         "mpirun",
@@ -47,12 +48,13 @@ def emit_mpirun(job: LaunchJob) -> tuple[EmittedFile, ...]:
         rank=shell.rank(shell.mpi_rank(job)),
         exports="export I_MPI_PIN=off # rank.py binds\n" if watched else "",
         mpirun="${MPIRUN:-mpirun}",
+        beside=shell.missed([*shell.beside(job), *(file.name for file in hosts)]),
         **detected(job, {dialect: _array(dialect, one) for dialect, one in started.items()}),
         launches=tuple(one.launch for one in started.values()),
         start=_by_its_path(job)
         + (shell.fill("watched.sh", {}) if watched else 'exec "${launch[@]}" "$@"\n'),
     )
-    return (script, *host_files(job, dialects_of(job)))
+    return (script, *hosts)
 
 
 def _by_its_path(job: LaunchJob) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import venv
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -395,3 +396,29 @@ def test_another_batch_in_the_words_than_was_tuned_is_no_silent_matter(emit: Run
     assert answer.code == 2
     assert "was tuned with 8" in answer.err
     assert emit("--global-batch-size", "16", *asked).code == 0
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_recorded_machine_gets_the_packages_of_the_python_that_is_named(
+    named: bool, emit: Run, recorded_sockets: str, tmp_path: Path
+) -> None:
+    venv.create(tmp_path / "venv", with_pip=False)
+    (site,) = (tmp_path / "venv" / "lib").glob("python3*/site-packages")
+    stack = {
+        "torch": "2.8.0",
+        "intel_extension_for_pytorch": "2.8.0",
+        "transformers": "4.56.2",
+        "accelerate": "1.7.0",
+    }
+    for name, version in stack.items():
+        folder = site / f"{name}-{version}.dist-info"
+        folder.mkdir()
+        text = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+        (folder / "METADATA").write_text(text, encoding="utf-8")
+    python = ("--python", str(tmp_path / "venv" / "bin" / "python")) if named else ()
+    done = emit("-f", "pytorchjob", "--root", recorded_sockets, *python, "-o", "out")
+    assert done.code == 0, done.err
+    job = Path("out/pytorchjob.yaml").read_text(encoding="utf-8")
+    assert ("--use_ipex" in job) == named
+    pinned = Path("out/constraints.txt").read_text(encoding="utf-8")
+    assert ("intel_extension_for_pytorch==2.8.0" in pinned) == named

@@ -9,6 +9,7 @@ import pytest
 from emitters.emit_machines import one_socket, two_sockets_smt
 
 from cputune.emitters import FORMATS, emit
+from cputune.errors import UsageError
 from cputune.plans.plan import Plan
 from cputune.ranks.job import Gather, Launched, Rank
 from cputune.records.steps import Step
@@ -93,6 +94,12 @@ def test_a_missing_file_is_named_and_nothing_is_run(
 ) -> None:
     alone = tmp_path / FORMATS[format].main
     alone.write_text((folder / alone.name).read_text(encoding="utf-8"), encoding="utf-8")
+    plan = folder / "plan.json"
+    if plan.exists():
+        if format != "slurm":
+            with pytest.raises(UsageError, match=r"plan\.json"):
+                seen(alone)
+        (tmp_path / plan.name).write_text(plan.read_text(encoding="utf-8"), encoding="utf-8")
     if format != "slurm":  # sbatch is asked first, if there is one
         state, said = seen(alone)["files"]
         assert state == "failed"

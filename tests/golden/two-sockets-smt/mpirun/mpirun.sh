@@ -11,7 +11,7 @@
 set -euo pipefail
 fail() { printf 'error: %s\nhint: %s\n' "$1" "$2" >&2; exit 3; }
 here=$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]:-$0}")")
-for file in rank.py train.py recipe.json; do
+for file in rank.py train.py recipe.json hosts.hydra; do
   [[ -f $here/$file ]] || fail "$file is not beside ${0##*/}" "copy it here"; done
 python=${PYTHON:-python3}
 # oneCCL and the Intel MPI that it comes with (https://github.com/intel/torch-ccl).
