@@ -39,17 +39,18 @@ def override_of(function: str, name: str, failure: Failure) -> Answer | None:
 
 def _of_release(package: str, called: str, name: str, presence: Presence) -> Answer:
     owner, _, function = called.partition(".")
-    since = f"{presence.first.major}.{presence.first.minor}"
-    if not presence.still:
-        since = presence.range_text()
+    words = presence.range_text()
+    after = presence.after
+    if after is None:
+        other = f"below {presence.first.major}.{presence.first.minor}"
+    else:
+        other = f"{after.major}.{after.minor} or later"
     return Answer(
-        title=f"{function} of a class below {owner} lacks {name}, which {package} "
-        f"{presence.range_text()} passes",
-        cause=f"{called} takes {name} {presence.range_text()}; the class overrides it with the "
-        "signature of another release.",
+        title=f"{function} of a class below {owner} lacks {name}, which {package} {words} passes",
+        cause=f"{called} takes {name} {words}; the class overrides it with the signature of "
+        "another release.",
         fix=f"add {name}=None to its {function}; if a library defines the class, upgrade that "
-        f"library, or install {package} "
-        + (f"below {since}" if presence.still else f"outside of {since}"),
+        f"library, or install {package} {other}",
     )
 
 

@@ -302,6 +302,11 @@ def test_a_method_that_is_overridden_with_the_signature_of_another_release() -> 
     words = words_of("TypeError: Mine.log() got an unexpected keyword argument 'start_time'")
     assert "add start_time=None to its log" in words
     assert "Trainer" in words
+    words = words_of(
+        "TypeError: Mine._save_checkpoint() got an unexpected keyword argument 'metrics'"
+    )
+    assert "transformers to 4.46 passes" in words
+    assert "install transformers 4.47 or later" in words
     words = words_of("TypeError: on_init_end() got an unexpected keyword argument 'model'")
     assert "**kwargs" in words
     assert name_of(f"TypeError: f() {given}") == "unknown"
