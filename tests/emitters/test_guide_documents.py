@@ -32,7 +32,8 @@ def job(format: str, **cluster: object) -> tuple[dict[str, Any], dict[str, str]]
         **cluster,  # type: ignore[arg-type]
     )
     files = emit(case.result, format, facts=case.facts, nodes=3, cluster=chosen)
-    return yaml.safe_load(files[0].text), {file.name: file.text for file in files}
+    texts = {file.name: file.text for file in files}
+    return yaml.safe_load(files[0].text), texts | {"notes": " ".join(files[0].notes)}
 
 
 def test_an_elastic_pytorchjob_keeps_what_the_guides_job_has() -> None:
@@ -91,7 +92,8 @@ def test_pods_leave_cpus_to_the_kubelet(reserve: int | None, cpus: int, threads:
     variables = {one["name"]: one.get("value") for one in trainer["env"]}
     assert int(trainer["resourcesPerNode"]["limits"]["cpu"]) == cpus
     assert int(variables["OMP_NUM_THREADS"]) == threads
-    assert ("stay Pending" in files["trainjob.yaml"]) == (reserve == 0)
+    assert ("stay Pending" in files["notes"]) == (reserve == 0)
+    assert ("in place of 24" in files["notes"]) == (reserve != 0)
 
 
 def test_the_image_alone_has_a_python_version() -> None:
