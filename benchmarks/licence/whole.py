@@ -657,6 +657,7 @@ def saved(model):
     if accelerator.is_main_process:
         torch.save(model.state_dict(), "model.pt")
 """,
+        other="its keys begin with module.",
     ),
     _loop(
         "each rank saves",
