@@ -16,6 +16,7 @@ from tuner.fakes import (
     PLANS,
     SMALL,
     SPACE,
+    VARIED,
     FakeKeepingRunner,
     FakeLife,
     FakeRunner,
@@ -368,7 +369,12 @@ def test_a_study_profiles_today_and_its_best_plan_once_and_says_so() -> None:
     events: list[object] = []
     runner = FakeKeepingRunner(truthful())
     result = cputune.tune(
-        SMALL.workload, facts=SMALL.facts, runner=runner, budget=4, on_event=events.append
+        SMALL.workload,
+        facts=SMALL.facts,
+        runner=runner,
+        budget=4,
+        knobs=VARIED,
+        on_event=events.append,
     )
     assert result.profile is not None
     assert result.profile.plan == result.best.plan
