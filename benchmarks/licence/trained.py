@@ -324,7 +324,8 @@ def trained(
     else:
         status, output = run(["bash", names[0]] if files else words, folder, **more)
     if status != 0:
-        last = output.strip().splitlines()[-1:] or [""]
+        said = [line for line in output.splitlines() if "Error" in line]
+        last = said[-1:] or [""]
         failed = f"exit status {status}: {last[0][:150]}"
         if "the ranks are apart" in output:
             failed = GUARDED
