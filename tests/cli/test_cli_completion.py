@@ -95,6 +95,7 @@ def test_no_option_that_names_something_is_left_without_completion() -> None:
         *("accelerate_version", "transformers_version", "nodes", "job_name", "namespace", "image"),
         *("pvc", "memory", "node_selector", "image_pull_secret", "secret_env", "user_id"),
         *(
+            "ranks_per_node",
             "reserve_cpus",
             "max_restarts",
             "runtime",
