@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain
 
@@ -50,7 +50,7 @@ def training_command(workload: Workload, way: Carried) -> tuple[tuple[Word, ...]
         )
     words = (*as_typed(workload), *map(Argument, way.flags))
     notes = [left_out(workload.secrets)] if workload.secrets else []
-    notes += turned_off(workload, way.flags)
+    notes += turned_off(workload, way)
     known = workload.framework is not None or workload.parses_arguments is not None
     if way.sets_objects:
         takes = "takes" if known else "was not run yet: it may take"
@@ -61,33 +61,46 @@ def training_command(workload: Workload, way: Carried) -> tuple[tuple[Word, ...]
     return words, tuple(notes)
 
 
-def turned_off(workload: Workload, flags: Sequence[str]) -> list[str]:
-    """What was typed and means nothing any more, because the plan says something else later."""
+def turned_off(workload: Workload, way: Carried) -> list[str]:
+    """What was typed and has no effect, because the plan sets something else later."""
     off: list[str] = []
-    values: list[str] = []
-    for at, flag in enumerate(flags):
-        following = flags[at + 1] if at + 1 < len(flags) else "--"
-        value = "True" if following.startswith("--") else following
-        typed = workload.argument(flag) if flag in MEANT else None
-        if typed is None or (typed or "True").lower() == value.lower():
+    trains: list[str] = []
+    for flag, value in _set_by(way):
+        if flag not in MEANT:
             continue
-        off.append(flag if typed in ("", "True", "true") else f"{flag} {typed}")
-        values.append(f"{MEANT[flag]} {value}" if value.lower() != "false" else MEANT[flag])
+        typed = workload.argument(flag)
+        if typed is None or (typed or "true").lower() == value.lower():
+            continue
+        off.append(flag if typed.lower() in ("", "true") else f"{flag} {typed}")
+        trains.append(MEANT[flag].get(value.lower(), MEANT[flag][""].format(value)))
     if not off:
         return []
     verb = "is" if len(off) == 1 else "are"
-    plan = " and ".join(values)
-    return [f"your {' and '.join(off)} {verb} off here, because the plan trains {plan}"]
+    return [f"your {' and '.join(off)} {verb}{OFF_HERE}: the plan trains {' and '.join(trains)}"]
+
+
+OFF_HERE = " off here"
+
+
+def _set_by(way: Carried) -> Iterator[tuple[str, str]]:
+    """The flags of a plan with their values, also if code sets them."""
+    for at, flag in enumerate(way.flags):
+        following = way.flags[at + 1] if at + 1 < len(way.flags) else "--"
+        if flag.startswith("--"):
+            yield flag, "True" if following.startswith("--") else following
+    if way.force is not None:
+        for name, value in way.force.arguments.items():
+            yield f"--{name}", str(value)
 
 
 MEANT = {
-    "--bf16": "in fp32",
-    "--ddp_backend": "over",
-    "--optim": "with the optimizer",
-    "--dataloader_num_workers": "with loader processes:",
-    "--torch_compile": "without torch.compile",
+    "--bf16": {"true": "in bf16", "": "in fp32"},
+    "--ddp_backend": {"": "over {}"},
+    "--optim": {"": "with the optimizer {}"},
+    "--dataloader_num_workers": {"": "with {} loader processes"},
+    "--torch_compile": {"true": "with torch.compile", "": "without torch.compile"},
 }
-"""What a flag of a plan means, in words that stand before its value, or for False."""
+"""What the plan trains with, by a flag and its value; the empty one is of all other values."""
 
 
 def as_typed(workload: Workload) -> tuple[Word, ...]:

@@ -18,6 +18,7 @@ from dataclasses import replace
 from cputune.emitters import shell
 from cputune.emitters.command import (
     APPLY,
+    OFF_HERE,
     SET_INSIDE,
     applied,
     companions,
@@ -184,7 +185,14 @@ def python(job: LaunchJob) -> str:
 def emit_command(job: LaunchJob) -> tuple[EmittedFile, ...]:
     """The line."""
     secret = any(isinstance(word, Secret) for word in job.command)
-    notes = ("export the variables that stand for secrets before it",) if secret else ()
+    notes: tuple[str, ...] = ()
+    if secret:
+        notes = ("export the variables that stand for secrets before it",)
+    notes += tuple(note for note in job.notes if OFF_HERE in note)
+    several = job.plan.world_size > 1 and job.named is None
+    if several and job.self_contained and applied(without_carried(job)):
+        job = replace(job, self_contained=False)
+        notes += ("the line needs cputune in the Python that trains",)
     launches = tuple[Launch, ...]()
     if is_typed(job):
         launches = (typed(job, python(job), shell.trained(words(job))).launch,)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
 from dataclasses import replace
@@ -186,3 +187,30 @@ def test_the_line_of_several_ranks_binds_each(tmp_path: Path) -> None:
     assert [one["RANK"] for one in seen] == ["0", "1"]
     assert [one["cpus"] for one in seen] == [[0], [1]]
     assert {one["WORLD_SIZE"] for one in seen} == {"2"}
+
+
+def test_several_ranks_of_a_script_that_was_never_run_are_a_torchrun_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    job = Workload.script(["train.py", "--bf16", "--ddp_backend", "ccl"])
+    (file,) = emit(None, "command", facts=one_socket().facts, workload=job, ranks_per_node=2)
+    words = shlex.split(file.text.replace("\\\n", ""))
+    assert words[words.index("--nproc-per-node") + 1] == "2"
+    at = words.index("cputune.apply")
+    applied = json.loads(words[at + 1])
+    assert (applied["several"], applied["cpus"], applied["guard"]) == (True, "0-3/4-7", True)
+    assert applied["set"]["arguments"]["ddp_backend"] == "gloo"
+    assert words[at + 2 : at + 6] == ["--launcher", "torch", "--", "train.py"]
+    assert "your --ddp_backend ccl is off here: the plan trains over gloo" in file.notes
+
+
+def test_ranks_that_were_not_tuned_are_named_as_not_measured() -> None:
+    case = one_socket()
+    text = emit(case.result, "torchrun", facts=case.facts, ranks_per_node=4)[0].text
+    assert "4 × 2 threads" in text
+    assert "--nproc-per-node 4" in text
+    assert "1.57 times" not in text
+    assert "not measured" in text.replace("\n# ", " ")
+    with pytest.raises(UsageError, match="cannot be placed"):
+        emit(case.result, "torchrun", facts=case.facts, ranks_per_node=40)
