@@ -12,7 +12,7 @@ from in_process import ran
 from machines import machine
 
 import cputune
-from cputune.emitters.command import companions, training_command
+from cputune.emitters import Emission, render
 from cputune.errors import UsageError
 from cputune.plans.carrier.command import carried, launch_command
 from cputune.plans.equivalence import Deviation, Licence
@@ -104,9 +104,8 @@ def test_a_launch_brings_what_cuts_it(framework: str | None) -> None:
     job = replace(JOB, framework=framework, global_batch_size=8)  # type: ignore[arg-type]
     way = carried(job, ORDERED, {})
     assert json.loads(launch_command(job, way)[1])["torch"] == {"padding": "cut", "order": "length"}
-    command, _ = training_command(job, way)
-    names = {file.name for file in companions(CUT, job, command, way, guard=True)}
-    assert "carry.py" in names
+    files = render(ORDERED, job, "torchrun", Emission(facts=machine()))
+    assert "carry.py" in {file.name for file in files}
 
 
 @pytest.mark.parametrize(
@@ -169,9 +168,7 @@ def test_an_emitted_launch_says_what_it_does_with_it(tmp_path: Path) -> None:
         "    print(tuple(batch['input_ids'].shape))\n"
     )
     job = replace(JOB, framework="pytorch")
-    way = carried(job, CUT, {})
-    command, _ = training_command(job, way)
-    for file in companions(CUT, job, command, way, guard=True):
+    for file in render(CUT, job, "torchrun", Emission(facts=machine())):
         (tmp_path / file.name).write_text(file.text, encoding="utf-8")
     done = ran([sys.executable, "carry.py", "train.py"], cwd=tmp_path)
     assert done.stdout.splitlines() == ["(2, 24)", "(2, 8)", "(2, 8)"], done.stderr
