@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Sequence
@@ -27,6 +28,7 @@ from cputune.cli.given import (
 from cputune.cli.settings import ConfiguredCommand, given, options_from, output_option, script_of
 from cputune.doctor.files.documents import read_documents
 from cputune.emitters import FORMATS, PRINTED_FORMATS, EmittedFile, emit, parse_hosts
+from cputune.emitters.command import PLAN_FILE
 from cputune.emitters.format import Emission
 from cputune.emitters.like import launch_in, like
 from cputune.errors import CannotError, UsageError
@@ -227,6 +229,8 @@ def _write(files: Sequence[EmittedFile], output: str | None, force: bool, *, sev
         if path.is_dir():
             raise CannotError(f"{path} is a directory", hint="choose another path with -o")
         require_own(path, file.text, force=force)
+    if not force:
+        _keep_plan_of_others(dict(targets))
     targets[0][0].parent.mkdir(parents=True, exist_ok=True)
     for path, file in targets:
         mode = 0o644
@@ -236,6 +240,31 @@ def _write(files: Sequence[EmittedFile], output: str | None, force: bool, *, sev
     remember({path: file.text for path, file in targets})
     for path, _ in targets:
         click.echo(str(path))
+
+
+def _keep_plan_of_others(targets: dict[Path, EmittedFile]) -> None:
+    """Raise CannotError if plan.json would be replaced, and another launch there still needs it."""
+    for path, file in targets.items():
+        if file.name != PLAN_FILE or not path.exists():
+            continue
+        if _trained_by(read_document(path)) == _trained_by(file.text):
+            continue
+        for other in sorted(path.parent.iterdir()):
+            is_launch = other.suffix in {".sh", ".yaml"} and other not in targets
+            if is_launch and PLAN_FILE in read_document(other):
+                raise CannotError(
+                    f"{path} has the plan of {other.name}, which is another one",
+                    hint="-o FOLDER writes to another folder, --force replaces the plan",
+                )
+
+
+def _trained_by(text: str) -> object:
+    """What launches take from a plan.json: the plan, and what is set in the process."""
+    try:
+        document = json.loads(text)
+        return document.get("plan"), document.get("apply")
+    except (ValueError, AttributeError):
+        return text
 
 
 def _targets(

@@ -47,9 +47,12 @@ def compare(model):
     norms = torch.stack([weight.detach().float().norm() for weight in model.module.parameters()])
     most = torch.stack((norms, -norms)).nan_to_num()
     torch.distributed.all_reduce(most, torch.distributed.ReduceOp.MAX)
-    if (most.sum(0) > 1e-3 * most[0]).any():  # the largest of all ranks, less the smallest
-        time.sleep(os.environ["RANK"] != "0")  # the first one speaks before a launcher ends it
-        sys.stderr.write("error: the weights of ranks differ\nhint: tune with --fix ranks=1\n")
+    apart = (most.sum(0) > 1e-3 * most[0]).tolist()  # the largest of all ranks, less the smallest
+    if True in apart:
+        time.sleep(os.environ["RANK"] != "0")  # the first one reports before a launcher ends it
+        name = [name for name, _ in model.module.named_parameters()][apart.index(True)]
+        problem = f"{name} is not equal on all ranks, before training pass {model.passes}"
+        sys.stderr.write(f"error: {problem}\nhint: tune with --fix ranks=1\n")
         os._exit(5)
 
 

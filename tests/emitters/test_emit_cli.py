@@ -75,6 +75,27 @@ def test_all_formats_share_their_companions(emit: Run) -> None:
         assert isinstance(yaml.safe_load(Path("launch.1", name).read_text()), dict)
 
 
+def test_the_plan_of_another_launch_is_not_replaced(
+    emit: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    write(document())
+    assert emit("-f", "torchrun").code == 0
+    assert emit("-f", "mpirun").code == 0, "the same plan"
+    before = Path("launch/plan.json").read_text()
+    facts = cputune.probe()
+    plan = guide_plan(facts)
+    one = replace(plan, threads_per_process=1, cpus=tuple(cpus[:1] for cpus in plan.cpus))
+    write(tuned(facts, one, Workload.from_recipe("bert-mini"), TODAY).to_json())
+    answer = emit("-f", "mpirun")
+    assert (answer.code, "launch/plan.json has the plan of torchrun.sh" in answer.err) == (3, True)
+    assert Path("launch/plan.json").read_text() == before
+    assert emit("-f", "all").code == 0, "every launch is written again"
+    assert emit("-f", "torchrun", "-o", "other").code == 0
+    write(document())
+    assert emit("-f", "mpirun", "--force").code == 0
+
+
 def test_what_is_printed_is_the_main_file(emit: Run) -> None:
     answer = emit("-f", "pytorchjob", "-o", "-")
     assert yaml.safe_load(answer.out)["kind"] == "PyTorchJob"
