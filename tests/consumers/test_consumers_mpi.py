@@ -82,13 +82,20 @@ def test_cpus_that_are_not_here_have_one_verdict(launcher_path, format, write, t
     assert "it cannot run here: CPUs 4000-4001 are not all here" in launch.summary
 
 
+def _trains(command, train):
+    """Whether a Python runs the script, itself or within rank.py: not a launcher of it."""
+    script = [word for word in command[1:] if word.endswith(".py")][:1]
+    within = script and script[0].endswith("rank.py") and "--launcher" not in command
+    return script == [train] or bool(within and train in command)
+
+
 def ranks_of(directory):
     """The processes that train, whoever is their parent."""
     train = str(directory / "train.py")
     return [
         process
         for process in psutil.process_iter(["cmdline", "status"])
-        if (process.info["cmdline"] or [])[1:2] == [train]
+        if _trains(process.info["cmdline"] or [], train)
         and process.info["status"] != psutil.STATUS_ZOMBIE
     ]
 
