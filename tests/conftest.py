@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 from in_process import Ended, Run
 
+from cputune.host.interpreter import train_with
+
 if TYPE_CHECKING:
     from cputune.records.result import Result
 
@@ -41,6 +43,7 @@ def _environment_unchanged() -> Iterator[None]:
     directory = os.getcwd()
     handlers = {number: signal.getsignal(number) for number in _INTERRUPTING}
     yield
+    train_with(None)
     for number, handler in handlers.items():
         signal.signal(number, handler)  # an interrupted tune passes over later ones for good
     now = {k: v for k, v in os.environ.items() if k != "PYTEST_CURRENT_TEST"}

@@ -227,20 +227,20 @@ class TestDamagedStudies:
 
     def test_the_database_of_another_program_is_left_alone(self, tmp_path: Path) -> None:
         self.changed(tmp_path / "s.db", "create table bookmarks (url text)")
-        self.refused(tmp_path / "s.db", match="database of something else")
+        self.refused(tmp_path / "s.db", match="another program.s database")
 
     def test_a_study_that_does_not_say_of_what_it_is(self, study: Path) -> None:
         self.changed(study, "delete from study_user_attributes")
-        with pytest.raises(CannotError, match="does not say of what"):
+        with pytest.raises(CannotError, match="does not say what they measured"):
             tuned(study, resume=True)
 
     @pytest.mark.parametrize(
         ("command", "match"),
         [
-            ("drop table studies", "tables of it are missing"),
-            ("drop table trials", "tables of it are missing"),
-            ("drop table study_user_attributes", "tables of it are missing"),
-            ("drop table trial_user_attributes", "tables of it are missing"),
+            ("drop table studies", "tables are missing"),
+            ("drop table trials", "tables are missing"),
+            ("drop table study_user_attributes", "tables are missing"),
+            ("drop table trial_user_attributes", "tables are missing"),
             ("delete from trial_user_attributes", "lacks its measurements"),
             (SET.format("study", "7", "workload"), UNREADABLE),
             *(
@@ -274,7 +274,7 @@ class TestDamagedStudies:
 
     def test_a_fifo_is_not_opened(self, tmp_path: Path) -> None:
         os.mkfifo(tmp_path / "s.db")
-        with pytest.raises(CannotError, match="no regular file"):
+        with pytest.raises(CannotError, match="not a regular file"):
             StudyStorage(tmp_path / "s.db", resume=True)
 
 
@@ -327,9 +327,9 @@ class TestAStudyThatCannotBeWritten:
         ("fault", "cause"),
         [
             (removed, "the file is gone"),
-            (emptied, "the file is empty now"),
-            (cut_off, "the file is damaged or cut off"),
-            (overwritten, "the file is damaged or cut off"),
+            (emptied, "the file is empty"),
+            (cut_off, "the file is damaged or truncated"),
+            (overwritten, "the file is damaged or truncated"),
             (lambda study: shutil.rmtree(study.parent), "the file is gone"),
         ],
     )

@@ -242,7 +242,7 @@ class TestFailures:
         result = tune(SMALL, FakeRunner(script))
         assert result.trials[0].kind == "out of memory"
         assert not result.baseline.plan.as_found
-        assert "Today's launch does not run" in " ".join(result.notes)
+        assert "Your current launch does not run" in " ".join(result.notes)
 
 
 def test_a_loss_that_is_not_the_baselines_fails_the_trial() -> None:
@@ -254,7 +254,7 @@ def test_a_loss_that_is_not_the_baselines_fails_the_trial() -> None:
     result = tune(SMALL, runner)
     failed = [t for t in result.trials if t.state == FAILED]
     assert {(t.kind, t.plan.precision) for t in failed} == {("diverged", "bf16")}
-    assert all("that of today's launch 5" in str(t.reason) for t in failed)
+    assert all("that of the baseline 5" in str(t.reason) for t in failed)
     assert result.best.plan.precision == "fp32"
 
 
@@ -344,10 +344,17 @@ class TestInterrupt:
         assert len(result.trials) == 7
         assert len(runner.started) <= 3 * result.speedup.pairs, "only the confirmation was run"
 
-    def test_a_study_is_not_overwritten(self, tmp_path: Path) -> None:
-        tune(SMALL, FakeRunner(truthful()), study=tmp_path / "s.db", budget=2)
+    def test_an_interrupted_study_is_not_overwritten_a_finished_one_is(
+        self, tmp_path: Path
+    ) -> None:
+        study = tmp_path / "s.db"
+        with pytest.raises(Interrupted):
+            tune(SMALL, FakeRunner(self.interrupting(15)), study=study)
         with pytest.raises(CannotError, match="already contains a study"):
-            tune(SMALL, FakeRunner(truthful()), study=tmp_path / "s.db")
+            tune(SMALL, FakeRunner(truthful()), study=study)
+        tune(SMALL, FakeRunner(truthful()), study=study, resume=True)
+        again = tune(SMALL, FakeRunner(truthful()), study=study, budget=2)
+        assert len(again.trials) == 2
 
 
 class TestLimits:
