@@ -141,7 +141,7 @@ READ = (
 
 
 def with_typed_batch(workload: Workload) -> Workload:
-    """The workload with the global batch that its words say, where no trial has shown another.
+    """The workload with the global batch that its words say, if no trial has shown another.
 
     ``--per_device_train_batch_size`` of TrainingArguments and of transformers' examples is of one
     rank and one batch: the launch as typed takes it in each of its ranks, and accumulates.
@@ -153,7 +153,7 @@ def with_typed_batch(workload: Workload) -> Workload:
 
 
 def typed_batch(workload: Workload) -> int | None:
-    """The global batch that the words of a launch say; None where they say none."""
+    """The global batch that the words of a launch say; None if they say none."""
     each = batch_of(workload.argv).per_step
     return None if each is None else each * workload.launch_ranks
 
@@ -269,7 +269,7 @@ def refuse_impossible(plan: Plan, versions: Versions) -> None:
 
 
 def refuse_unchosen_batch(workload: Workload, plan: Plan, way: Carried) -> None:
-    """Raise UsageError where each of the ranks of several nodes would take the script's own batch.
+    """Raise UsageError if each of the ranks of several nodes would take the script's own batch.
 
     Neither a flag nor carry.py divides it then, so that the global batch would be one that
     nobody has chosen.

@@ -18,10 +18,10 @@ REPLICAS = ".spec.pytorchReplicaSpecs"
 
 
 def merged(document: Manifest, patch: Mapping[str, Any] | None) -> Manifest:
-    """The document with these fields; as it is where the patch is of another kind.
+    """The document with these fields; unchanged if the patch is of another kind.
 
-    Raises UsageError where the patch is for a field or a replica that the document has not:
-    kustomize, too, fails where a patch finds nothing.
+    Raises UsageError if the patch is for a field or a replica that the document has not:
+    kustomize, too, fails if a patch finds nothing.
     """
     if patch is None or patch.get("kind", document["kind"]) != document["kind"]:
         return document

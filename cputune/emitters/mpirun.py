@@ -110,9 +110,9 @@ def host_file(dialect: str) -> str:
 def host_files(
     job: LaunchJob, dialects: tuple[str, ...], *, always: bool = False
 ) -> tuple[EmittedFile, ...]:
-    """The host files that these dialects read; on one node only where ``always``.
+    """The host files that these dialects read; on one node only if ``always``.
 
-    Raises UsageError for an IPv6 address where Open MPI 5, which alone reads one, is not meant.
+    Raises UsageError for an IPv6 address unless Open MPI 5 is meant, which alone reads one.
     """
     if job.plan.nodes == 1 and not always:
         return ()
@@ -133,7 +133,7 @@ def host_files(
 
 
 def dialects_of(job: LaunchJob) -> tuple[str, ...]:
-    """The dialect that was found or asked for; all that can read the hosts where none was."""
+    """The dialect that was found or asked for; all that can read the hosts if none was."""
     if job.mpi:
         return (job.mpi,)
     if any(":" in node.name for node in job.nodes):

@@ -27,7 +27,7 @@ _LINE = re.compile(r"^#[ \t]*cputune-plan:[ \t]*(\{.*\})[ \t]*$", re.MULTILINE)
 def global_batch(plan: Plan, workload: Workload) -> int | None:
     """Samples of a step of the optimizer over all ranks.
 
-    None where the script's own batch counts, which neither its words nor a trial have shown.
+    None if the script's own batch counts, which neither its words nor a trial have shown.
     Raises ValueError for a batch that is not divided.
     """
     each = workload.samples_per_rank(plan.world_size)
@@ -56,8 +56,8 @@ class PromisedTraining:
     Attributes:
         words: the training command, as ``python`` takes it; ``${NAME}`` ends one with a secret.
         files: digests of the files that it names, by path.
-        model: what the optimizer trains (``RankState.model``); None where that was not seen.
-        data: samples of the data set; None where that was not seen.
+        model: what the optimizer trains (``RankState.model``); None if that was not seen.
+        data: samples of the data set; None if that was not seen.
     """
 
     words: tuple[str, ...] = ()
@@ -75,8 +75,8 @@ class Promise:
         plan: what the ranks must show.
         environment: the variables of every rank.
         hosts: of a launch on several nodes, in the order of its plan.
-        samples_per_second: the tuned figure, where it was measured on as many nodes.
-        global_batch_size: samples per optimizer step over all ranks, where that is fixed.
+        samples_per_second: the tuned figure, if it was measured on as many nodes.
+        global_batch_size: samples per optimizer step over all ranks, if that is fixed.
         sequence_length: tokens of a sample.
         training: what the launch as typed trains.
         trained: the command, the files that it names, and what ranks have shown of it.
@@ -114,7 +114,7 @@ def plan_file_of(text: str) -> str | None:
 
 
 def promise_in(text: str, beside: Callable[[str], str | None] = lambda name: None) -> Promise:
-    """What an artefact promises; nothing where it says nothing that can be read.
+    """What an artefact promises; nothing if it says nothing that can be read.
 
     ``beside`` reads a file by its name from the folder of the artefact; None if that is impossible.
     Launches of earlier releases have the plan in a line of their own.

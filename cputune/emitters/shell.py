@@ -149,7 +149,7 @@ def names_cleared(job: LaunchJob) -> tuple[str, ...]:
 
 
 def python(job: LaunchJob) -> str:
-    """Lines that take the interpreter of the tuning, where it is there and PYTHON says no other."""
+    """Lines that take the interpreter of the tuning, if it is there and PYTHON names no other."""
     if job.python is None:
         return ""
     taken = "[[ -n ${PYTHON:-} || ! -x $tuned ]] || python=$tuned\n"

@@ -34,6 +34,10 @@ ORDER = (
     "its {sampler} draws the order of the samples from random numbers that each rank would draw by"
     " itself: give it a generator with a seed"
 )
+FOLLOWS = (
+    "its {sampler} gives another order as the training goes on, and each rank would follow what it"
+    " trains by itself"
+)
 CHANGES = "its data set or collator gives other batches later in the training"
 LEARNS = "its data set or collator depends on the weights that are trained"
 
@@ -70,6 +74,7 @@ class Taken:
     """What a batch was made of: by which collator, and which samples of which data set.
 
     ``index`` is None if they have no numbers: ``samples`` then holds them, if they were seen.
+    ``during`` is one object for each pass over the data.
     """
 
     data: Any
@@ -77,6 +82,7 @@ class Taken:
     sampler: Any
     index: list[Any] | None
     samples: list[Any] | None = None
+    during: object = None
 
 
 class Sources:
@@ -93,6 +99,7 @@ class Sources:
         self._taken: Taken | None = None
         self._first: tuple[Taken, object] | None = None
         self._streamed: list[Any] | None = None
+        self._ordered: tuple[object, list[Any]] | None = None
 
     def stream(self, original: Callable[..., object], fetcher: Any, index: object) -> object:
         """Called in the place of the fetch of a stream, whose samples have no numbers."""
@@ -124,6 +131,7 @@ class Sources:
             sampler=iterator._index_sampler,
             index=list(index) if is_list else None,  # type: ignore[arg-type]
             samples=self._streamed,
+            during=iterator.__dict__.setdefault("_cputune_pass", object()),
         )
 
     def trained(self) -> None:
@@ -143,7 +151,7 @@ class Sources:
         taken = self._taken
         if taken is None:
             return
-        yield "order", self._order(taken.sampler)
+        yield "order", self._order(taken)
         if self.size is None:
             return
         for question, asked in (
@@ -211,9 +219,9 @@ class Sources:
 
     # The questions
 
-    def _order(self, sampler: Any) -> str:
+    def _order(self, taken: Taken) -> str:
         """Why ranks would not agree on the order; empty: they do, or it is that of a stream."""
-        inner = sampler
+        inner = taken.sampler
         while not _is_agreed(inner):
             following = getattr(inner, "batch_sampler", None) or getattr(inner, "sampler", None)
             if following is None or hasattr(following, "column_names"):
@@ -228,8 +236,25 @@ class Sources:
             for seed in (SEED, OTHER_SEED):
                 with as_before(*_nested(inner)), self._draws.alike(0, seed=seed):
                     orders.append(list(itertools.islice(iter(inner), MOST_PLACES)))
-            return "" if orders[0] == orders[1] else ORDER.format(sampler=type(inner).__name__)
+            if orders[0] != orders[1]:
+                return ORDER.format(sampler=type(inner).__name__)
+            before, self._ordered = self._ordered, (taken.during, orders[0])
+            if before is None or before[0] is not taken.during or before[1] == orders[0]:
+                return ""
+            if not self._remembers(inner, orders[0]):
+                return FOLLOWS.format(sampler=type(inner).__name__)
         return ""
+
+    def _remembers(self, sampler: Any, order: list[Any]) -> bool:
+        """Whether it gives another order after some samples were taken from it.
+
+        One that resumes, or counts its passes, does so on every rank alike.
+        """
+        with as_before(*_nested(sampler)):
+            with self._draws.alike(0, seed=SEED):
+                list(itertools.islice(iter(sampler), len(order) // 2))
+            with self._draws.alike(0, seed=SEED):
+                return list(itertools.islice(iter(sampler), MOST_PLACES)) != order
 
     def _state(self, taken: Taken) -> str:
         """Whether the same samples give another batch the second time."""

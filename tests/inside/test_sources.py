@@ -226,6 +226,35 @@ def test_an_order_that_each_rank_would_draw_by_itself_is_refused() -> None:
     assert order_of(data.BatchSampler(data.RandomSampler(Rows()), 8, False)) == ""
 
 
+class Following:
+    """A sampler whose order depends on what was noted since."""
+
+    def __init__(self) -> None:
+        self.noted: list[float] = []
+
+    def __iter__(self) -> Iterator[int]:
+        first = len(self.noted)
+        return iter([*range(first, 64), *range(first)])
+
+
+class Resuming(Following):
+    """One that goes on after the samples that it has given."""
+
+    def __iter__(self) -> Iterator[int]:
+        for number in super().__iter__():
+            self.noted.append(number)
+            yield number
+
+
+def test_an_order_that_follows_the_training_is_refused() -> None:
+    for sampler, refused in ((Following(), True), (Resuming(), False)):
+        asked = sources(Rows(), sampler=sampler)
+        assert dict(asked.ask())["order"] == ""
+        sampler.noted.append(0.5)
+        found = dict(asked.ask())["order"]
+        assert found.startswith("its Following gives another order") is refused, found
+
+
 def test_what_a_callback_changes_or_a_model_decides_is_seen_later() -> None:
     rows, model = Rows(), torch.nn.Linear(3, 3)
     asked = sources(rows)
