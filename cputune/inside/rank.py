@@ -31,7 +31,8 @@ def bind(launcher, shares, offered, env=os.environ):
     gone = [x for x in env.get("LD_PRELOAD", "").split(":") if "/" in x and not os.path.exists(x)]
     if gone:
         return f"the plan preloads {gone[0]}, which is not here"
-    env.update(CCL_LOCAL_RANK=str(local), CCL_LOCAL_SIZE=str(len(shares)))  # for oneCCL without MPI
+    if env.get("CCL_PROCESS_LAUNCHER") == "none":  # oneCCL without MPI
+        env.update(CCL_LOCAL_RANK=str(local), CCL_LOCAL_SIZE=str(len(shares)))
     ends = [[int(cpu) for cpu in part.split("-")] for part in shares[local].split(",")]
     cpus = {cpu for part in ends for cpu in range(part[0], part[-1] + 1)}
     os.sched_setaffinity(0, cpus | before)  # CPUs that are not here are passed over
@@ -84,17 +85,13 @@ if __name__ == "__main__":
                 os.write(int(os.environ["PMI_FD"]), b"cmd=abort exitcode=3\n")
             os.kill(os.getpid(), 15)  # SIGTERM
         sys.exit(3)
-    module, ended, kept = words[0] == "-m", [], {}
+    run = runpy.run_module if (module := words[0] == "-m") else runpy.run_path
     sys.argv, sys.path[0] = words[module:], os.path.dirname(os.path.realpath(words[0]))
-    torch = __import__("torch")
-    plain = torch.nn.parallel.DistributedDataParallel.forward
-    torch.nn.parallel.DistributedDataParallel.forward = forward
+    copies = (torch := __import__("torch")).nn.parallel.DistributedDataParallel
+    plain, copies.forward, ended, kept = copies.forward, forward, [], {}
     atexit.register(lambda: ended and os._exit(0))  # before Python frees what gloo's threads hold
     try:
-        if module:
-            runpy.run_module(words[1], run_name="__main__", alter_sys=True)
-        else:
-            runpy.run_path(words[0], run_name="__main__")
+        run(words[module], None, "__main__", *[True] * module)  # alter_sys, of a module
     except SystemExit as exit_:
         if exit_.code:
             raise

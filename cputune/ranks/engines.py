@@ -423,10 +423,14 @@ def _is_for_readers(line: ast.stmt) -> bool:
 
 
 def all_files(launch: Launch) -> dict[str, str]:
-    """Every file of a launch by its path in the folder; an emitted one has its recipe's script."""
+    """Every file of a launch by its path in the folder.
+
+    An emitted one has its recipe's script, its rank.py and its carry.py with the guard.
+    """
     ours = reporting_files()
     if launch.files:
-        del ours[f"{LIBRARY}/cputune/inside/{recipe_script().name}"]
+        for name in (recipe_script().name, "rank.py", "carry/__main__.py", "carry/guard.py"):
+            del ours[f"{LIBRARY}/cputune/inside/{name}"]
     return {**ours, **{f"{LAUNCH}/{file.name}": file.text for file in launch.files}}
 
 

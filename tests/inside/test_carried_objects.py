@@ -235,7 +235,7 @@ class TestAccelerator:
         ("force", "own", "steps", "reason"),
         [
             ({"world_size": 3}, 8, 1, "a global batch of 8 cannot be divided over 3 ranks"),
-            ({"samples_per_rank": 6}, 8, 4, "6 samples of a rank cannot be divided into .* 4"),
+            ({"samples_per_rank": 6}, 8, 4, "6 samples of a rank cannot be cut into .* 4"),
             ({"samples_per_rank": 4}, None, 1, "cannot be seen, nor divided"),
         ],
     )

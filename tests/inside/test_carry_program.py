@@ -160,7 +160,9 @@ def test_a_module_is_imported_as_a_whole_and_by_name(
     (tmp_path / "dropout.py").write_text(
         f'"""Two."""\n\n{start}import os\n\n\ndef Masks(say): return os.sep\n\n\nsay = 1\n'
     )
-    monkeypatch.setattr(assembled, "FOLDER", tmp_path)
+    monkeypatch.setattr(
+        assembled, "packaged_text", lambda package, name: (tmp_path / name).read_text()
+    )
     for parts in ({}, {"dropout": "bytes"}):
         text = carry_file(Force(torch=parts), together=False)
         (tmp_path / "carry.py").write_text(text)

@@ -128,7 +128,7 @@ def test_a_loss_that_is_no_number_costs_one_start(folder: Path) -> None:
         "    optimizer.step()\n"
     )
     error = tuned_in_vain(folder, "train.py")
-    assert str(error).startswith("the loss is NaN in step 1 of the launch as it was typed")
+    assert str(error).startswith("the loss is NaN in step 1 of the current launch")
     assert "no plan avoids that" in str(error.hint)
 
 
