@@ -184,9 +184,9 @@ def needs(job: LaunchJob, *, bound: bool) -> str:
     cpus = sorted({cpu for share in job.plan.cpus for cpu in share})
     if bound:
         listed = cpulist.render(tuple(cpus))
-        # Where OMP_NUM_THREADS is set, nproc prints it and counts nothing; 0 is as if unset.
-        counted = f"taskset -c {listed} nproc 2>/dev/null"
-        seen = f"$(OMP_NUM_THREADS=0 OMP_THREAD_LIMIT=0 {counted}) == {len(cpus)}"
+        # Where OMP_NUM_THREADS is set, nproc prints it and counts nothing.
+        counted = f"env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT taskset -c {listed} nproc"
+        seen = f"$({counted} 2>/dev/null) == {len(cpus)}"
         lines.append((seen, f"CPUs {listed} are not all here", "tune where it runs"))
     for library in job.plan.preload if job.plan.world_size == 1 else ():
         said = f"the plan preloads {library}, which is not here"

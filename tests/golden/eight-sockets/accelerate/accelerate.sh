@@ -14,7 +14,7 @@ here=$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]:-$0}")")
 for file in rank.py carry.py accelerate.yaml hosts.hydra; do
   [[ -f $here/$file ]] || fail "$file is not beside ${0##*/}" "copy it here"; done
 python=${PYTHON:-python3}
-[[ $(OMP_NUM_THREADS=0 OMP_THREAD_LIMIT=0 taskset -c 0-223 nproc 2>/dev/null) == 224 ]] ||
+[[ $(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT taskset -c 0-223 nproc 2>/dev/null) == 224 ]] ||
   fail 'CPUs 0-223 are not all here' 'tune where it runs'
 [[ -f run_qa.py ]] ||
   fail 'run_qa.py is not here' 'start this from the directory that it was tuned in'

@@ -14,7 +14,7 @@ here=$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]:-$0}")")
 for file in rank.py train.py recipe.json accelerate.yaml hosts.openmpi; do
   [[ -f $here/$file ]] || fail "$file is not beside ${0##*/}" "copy it here"; done
 python=${PYTHON:-python3}
-[[ $(OMP_NUM_THREADS=0 OMP_THREAD_LIMIT=0 taskset -c 0-7 nproc 2>/dev/null) == 8 ]] ||
+[[ $(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT taskset -c 0-7 nproc 2>/dev/null) == 8 ]] ||
   fail 'CPUs 0-7 are not all here' 'tune where it runs'
 for word in "$@"; do
   [[ $word != : ]] || fail "a lone colon would start another program here" "write it otherwise"

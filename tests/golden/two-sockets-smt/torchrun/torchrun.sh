@@ -24,7 +24,7 @@ set +eu
 # shellcheck disable=SC1090
 source "$setvars"
 set -eu
-[[ $(OMP_NUM_THREADS=0 OMP_THREAD_LIMIT=0 taskset -c 4-27,32-55 nproc 2>/dev/null) == 48 ]] ||
+[[ $(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT taskset -c 4-27,32-55 nproc 2>/dev/null) == 48 ]] ||
   fail "$HOSTNAME: "'CPUs 4-27,32-55 are not all here' 'tune where it runs'
 train=("$here/train.py" "$here/recipe.json" --output_dir out --use_cpu --bf16
   --ddp_backend ccl --use_ipex --per_device_train_batch_size 3)
