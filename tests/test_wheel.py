@@ -169,7 +169,14 @@ def test_emit_writes_every_format_from_the_wheel(run: Run, tmp_path: Path) -> No
     done = run("emit", "--format", "all", "-o", "launch", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     written = {path.name for path in (tmp_path / "launch").iterdir()}
-    assert written >= {"mpirun.sh", "trainjob.yaml", "rank.py", "train.py", "recipe.json"}
+    assert written >= {"mpirun.sh", "trainjob.yaml", "plan.json", "train.py", "recipe.json"}
+
+
+def test_emit_writes_what_several_ranks_need_from_the_wheel(run: Run, tmp_path: Path) -> None:
+    shutil.copy(HERE / "docs" / "terminal" / "result.json", tmp_path / "cputune.json")
+    words = ("--other-machine", "--self-contained", "--format", "torchrun", "-o", "launch")
+    done = run("emit", *words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
     compile((tmp_path / "launch" / "rank.py").read_text(), "rank.py", "exec")
 
 

@@ -25,7 +25,14 @@ from cputune.host.files import entries, exists, is_file, is_folder, real_path
 from cputune.host.locks import measuring_lock
 from cputune.records.options import keywords
 from cputune.records.result import Result
-from cputune.verifier.kubernetes import DOCUMENT, is_job, judge_alone, judge_documents
+from cputune.verifier.kubernetes import (
+    DOCUMENT,
+    beside_reserve,
+    is_broken,
+    is_job,
+    judge_alone,
+    judge_documents,
+)
 from cputune.verifier.records import (
     FAILED,
     NOT_CHECKED,
@@ -199,7 +206,7 @@ def read(path: Path) -> Artefact | None:
             hint="keep the files that were emitted together in one directory",
         )
     if promise.format is None or promise.format not in FORMATS or promise.plan is None:
-        return None
+        return Artefact(path=path, format=DOCUMENT, text=text) if is_broken(text) else None
     return Artefact(path=path, format=promise.format, text=text)
 
 
@@ -235,6 +242,8 @@ def expectation(artefact: Artefact, result: Result | None, **asked: Any) -> Expe
     if result is not None and promise.plan is not None:
         best, workload, nodes = result.best, result.workload, promise.plan.nodes
         plan = replace(best.plan, nodes=nodes, as_found=False)
+        if promise.document is not None:
+            plan = beside_reserve(plan, promise.plan)
         fixed = None
         if workload.batch_per_rank is None:
             fixed = workload.global_batch_size

@@ -13,6 +13,7 @@ import re
 import shlex
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from importlib import metadata
 from typing import Any, TypeAlias
@@ -52,6 +53,8 @@ INSTALL = "pip install 'cputune[verify]'"
 NOT_STARTED = "its pods were not started: that needs the image and a cluster"
 AS_A_SCRIPT = "verify the same plan as a script: cputune emit --format torchrun"
 Manifest: TypeAlias = Mapping[str, Any]
+_NO_YAML = (yaml.YAMLError, ValueError, RecursionError)
+"""What reading a text that is no YAML raises."""
 
 
 def judge_documents(artefact: Artefact, expected: Expected, host: Host) -> Answer:
@@ -61,9 +64,8 @@ def judge_documents(artefact: Artefact, expected: Expected, host: Host) -> Answe
     """
     try:
         documents = list(yaml.safe_load_all(artefact.text))
-    except yaml.YAMLError as error:
-        reason = "no YAML: " + str(error).partition("\n")[0]
-        yield Outcome(name="syntax", state=FAILED, summary=reason)
+    except _NO_YAML as error:
+        yield _no_yaml(error)
         return
     jobs = [document for document in documents if str(at(document, "kind")) in OPERATORS]
     if not jobs:
@@ -80,7 +82,19 @@ def judge_documents(artefact: Artefact, expected: Expected, host: Host) -> Answe
 
 
 DOCUMENT = "document"
-"""The format of a job that names no plan."""
+"""The format of a job that names no plan, or whose plan cannot be read because it is no YAML."""
+_ANNOTATED = re.compile(rf"""^[ \t]*["']?{PLAN}["']?[ \t]*:""", re.MULTILINE)
+
+
+def is_broken(text: str) -> bool:
+    """Whether a text is a job that was emitted, and no YAML any more."""
+    if _ANNOTATED.search(text) is None:
+        return False
+    try:
+        list(yaml.safe_load_all(text))
+    except _NO_YAML:
+        return True
+    return False
 
 
 def is_job(text: str) -> bool:
@@ -89,14 +103,18 @@ def is_job(text: str) -> bool:
         return False
     try:
         documents = list(yaml.safe_load_all(text))
-    except (yaml.YAMLError, ValueError, RecursionError):
+    except _NO_YAML:
         return False
     return any(versions_of_kind(str(at(one, "kind"))) for one in documents)
 
 
 def judge_alone(artefact: Artefact) -> Iterator[Outcome]:
     """The checks of each job of a file that need no plan."""
-    documents = list(yaml.safe_load_all(artefact.text))
+    try:
+        documents = list(yaml.safe_load_all(artefact.text))
+    except _NO_YAML as error:
+        yield _no_yaml(error)
+        return
     claims = _claims(documents, artefact)
     for job in documents:
         if not versions_of_kind(str(at(job, "kind"))):
@@ -109,6 +127,14 @@ def judge_alone(artefact: Artefact) -> Iterator[Outcome]:
             yield round_trip(job, distribution, through)
             yield admission(job, operator)
         yield not_checked("launch", NOT_STARTED, AS_A_SCRIPT, left_out=True)
+
+
+def _no_yaml(error: Exception) -> Outcome:
+    """What the YAML reader complains of, and where."""
+    said = str(error).partition("\n")[0]
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        said = f"{error.problem}, line {error.problem_mark.line + 1}"
+    return Outcome(name="syntax", state=FAILED, summary=f"no YAML: {said}")
 
 
 CLAIM_FILE = "pvc.yaml"
@@ -186,6 +212,22 @@ _LEAST_THREADS = 0.9
 """Fewer threads than the plan has, to leave CPUs to the kubelet, are the same plan up to here."""
 
 
+def _few_less(threads: int, planned: int) -> bool:
+    return min(math.ceil(_LEAST_THREADS * planned), planned - 1) <= threads < planned
+
+
+def beside_reserve(plan: Plan, emitted: Plan) -> Plan:
+    """A tuned plan with as few threads as a document of it has, which leaves CPUs to the kubelet.
+
+    Without a change where the document differs otherwise, or by more than a few threads.
+    """
+    threads = emitted.threads_per_process
+    fewer = replace(plan, threads_per_process=threads, cpus=emitted.cpus)  # pods number their own
+    if fewer == emitted and _few_less(threads, plan.threads_per_process):
+        return fewer
+    return plan
+
+
 class _Kept:
     """Whether values of a document that are written otherwise still mean what was emitted.
 
@@ -254,7 +296,7 @@ class _Kept:
         promised = quantity_of(self.promised.get(f"{prefix}limits.cpu", NOTHING))
         if given is None or promised is None or given >= promised:
             return False
-        return min(math.ceil(_LEAST_THREADS * planned), planned - 1) <= threads < planned
+        return _few_less(threads, planned)
 
     def _arguments(self, prefix: str, row: Evidence) -> bool:
         """The same words, if place.py is given the number of CPUs that the pod has."""

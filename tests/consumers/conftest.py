@@ -12,8 +12,11 @@ from pathlib import Path
 import pytest
 
 from cputune.emitters import emit
+from cputune.host.facts import HostFacts
+from cputune.host.probing import probe
 from cputune.plans.plan import Plan
 from cputune.plans.workload import Workload
+from cputune.records.claims import host_fingerprint
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
@@ -24,15 +27,22 @@ from launches import HOSTILE, TINY, result_of  # noqa: E402
 Write = Callable[..., Path]
 
 
+@pytest.fixture(scope="session")
+def here() -> HostFacts:
+    """This machine with the variables that are set here, which a launch removes."""
+    return probe(watched=False)
+
+
 @pytest.fixture
-def write(tmp_path: Path) -> Write:
-    """Write the files of a format; returns their directory."""
+def write(tmp_path: Path, here: HostFacts) -> Write:
+    """Write the files of a format as `cputune emit` does here; returns their directory."""
 
     def write_files(format: str, plan: Plan, workload: Workload, **options: object) -> Path:
         directory = tmp_path / "launch"
         directory.mkdir()
-        options = {"python": sys.executable, **options}
-        for file in emit(result_of(plan, workload), format, **options):  # type: ignore[arg-type]
+        options = {"python": sys.executable, "facts": here, **options}
+        result = replace(result_of(plan, workload), host=host_fingerprint(here))
+        for file in emit(result, format, **options):  # type: ignore[arg-type]
             path = directory / file.name
             path.write_text(file.text)
             path.chmod(0o755 if file.executable else 0o644)

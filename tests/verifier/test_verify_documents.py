@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 import yaml
-from emitters.emit_machines import one_socket
+from emitters.emit_machines import TODAY, one_socket, tuned
 
 from cputune.emitters import Cluster, emit
-from cputune.verifier import verify
+from cputune.verifier import promised_of, verify
 from cputune.verifier.kubernetes import held_to_plan
 from cputune.verifier.records import Expected
 
@@ -137,7 +137,34 @@ def test_what_a_team_adds_is_its_own(format: str, tmp_path: Path) -> None:
 
 def test_a_document_is_held_against_another_result_too(tmp_path: Path) -> None:
     job = yaml.safe_load(emitted("pytorchjob", tmp_path / "launch").read_text(encoding="utf-8"))
-    other = replace(one_socket().result.best.plan, threads_per_process=3, nodes=3)
+    other = replace(one_socket().result.best.plan, threads_per_process=2, nodes=3)
     seen = held_to_plan(job, Expected(plan=other, environment=other.environment()))
     assert seen.state == "failed"
-    assert "OMP_NUM_THREADS: 4, the plan has 3" in seen.summary
+    assert "OMP_NUM_THREADS: 3, the plan has 2" in seen.summary
+
+
+@pytest.mark.parametrize("format", ["pytorchjob", "trainjob"])
+@pytest.mark.parametrize(("threads", "state"), [(4, "passed"), (6, "failed"), (2, "failed")])
+def test_it_is_held_against_its_own_result_which_has_a_thread_more(
+    format: str, threads: int, state: str, tmp_path: Path
+) -> None:
+    case = one_socket()
+    path, result = emitted(format, tmp_path / "launch"), tmp_path / "cputune.json"
+    emitted_plan = promised_of(path, path.read_text(encoding="utf-8")).plan
+    assert emitted_plan is not None
+    assert emitted_plan.threads_per_process == 3
+    shares = tuple(range(threads)), tuple(range(threads, 2 * threads))
+    plan = replace(case.result.best.plan, threads_per_process=threads, cpus=shares)
+    tuned(case.facts, plan, case.result.workload, TODAY).save(result)
+    (verdict,) = verify([path], result=result, run=False)
+    assert [one.state for one in verdict.checks if one.name == "plan"] == [state]
+
+
+def test_an_emitted_document_that_is_no_yaml_any_more_fails(tmp_path: Path) -> None:
+    path = emitted("pytorchjob", tmp_path / "launch")
+    path.write_text(path.read_text(encoding="utf-8") + "  status: [\n", encoding="utf-8")
+    for asked in (path, path.parent):
+        (verdict,) = verify([asked], run=False)
+        (check,) = verdict.checks
+        assert (check.name, check.state) == ("syntax", "failed")
+        assert check.summary.startswith("no YAML: ")
