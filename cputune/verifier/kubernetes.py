@@ -130,7 +130,7 @@ def judge_alone(artefact: Artefact) -> Iterator[Outcome]:
 
 
 def _no_yaml(error: Exception) -> Outcome:
-    """What the YAML reader complains of, and where."""
+    """The complaint of the YAML reader, with its line."""
     said = str(error).partition("\n")[0]
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         said = f"{error.problem}, line {error.problem_mark.line + 1}"
@@ -219,7 +219,7 @@ def _few_less(threads: int, planned: int) -> bool:
 def beside_reserve(plan: Plan, emitted: Plan) -> Plan:
     """A tuned plan with as few threads as a document of it has, which leaves CPUs to the kubelet.
 
-    Without a change where the document differs otherwise, or by more than a few threads.
+    Without a change if the document differs otherwise, or by more than a few threads.
     """
     threads = emitted.threads_per_process
     fewer = replace(plan, threads_per_process=threads, cpus=emitted.cpus)  # pods number their own

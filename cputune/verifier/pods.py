@@ -59,7 +59,7 @@ class PodTemplate:
     """The pods of one role of a job.
 
     Attributes:
-        place: where the template is in the document.
+        place: the path of the template in the document.
         count: how many pods are made of it.
         spec: the pod's.
         metadata: the pod's.
