@@ -85,13 +85,17 @@ if __name__ == "__main__":
                 os.write(int(os.environ["PMI_FD"]), b"cmd=abort exitcode=3\n")
             os.kill(os.getpid(), 15)  # SIGTERM
         sys.exit(3)
-    run = runpy.run_module if (module := words[0] == "-m") else runpy.run_path
+    module, ended, kept = words[0] == "-m", [], {}
     sys.argv, sys.path[0] = words[module:], os.path.dirname(os.path.realpath(words[0]))
-    copies = (torch := __import__("torch")).nn.parallel.DistributedDataParallel
-    plain, copies.forward, ended, kept = copies.forward, forward, [], {}
+    torch = __import__("torch")
+    plain = torch.nn.parallel.DistributedDataParallel.forward
+    torch.nn.parallel.DistributedDataParallel.forward = forward
     atexit.register(lambda: ended and os._exit(0))  # before Python frees what gloo's threads hold
     try:
-        run(words[module], None, "__main__", *[True] * module)  # alter_sys, of a module
+        if module:
+            runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(words[0], run_name="__main__")
     except SystemExit as exit_:
         if exit_.code:
             raise
