@@ -503,7 +503,7 @@ net = Net(nn.Dropout(0.3))
 step = [0]
 def loss_of(model, x, y):
     step[0] += 1
-    torch.manual_seed(step[0])
+    torch.manual_seed(step[0] + 1000 * int(os.getenv("DRAWS", "0")))
     return F.cross_entropy(model(x + 0.5 * torch.randn_like(x)), y)
 shuffle = False
 """,
