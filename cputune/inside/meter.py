@@ -19,7 +19,7 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from cputune.inside import CHILD_VARIABLE, SCRATCH_VARIABLE, state
@@ -331,8 +331,9 @@ to 0.4 ms (read on two cores: most of a step of half a millisecond). A process t
 keeps its CPU for 3 ms at least (the kernel's base slice)."""
 
 
-WINDOW_SECONDS = 10 * TICK_SECONDS
-"""What /proc/stat counts over so long is right to a tenth, as much as a delayed step waits."""
+WINDOW_SECONDS = 50 * TICK_SECONDS
+"""Over half a second /proc/stat is right to a fiftieth. A step counts as delayed if it waits for a
+tenth of its time: over a window of ten ticks the rounding alone would be that tenth."""
 
 
 class Delay:
@@ -387,15 +388,15 @@ class _Counters:
     Attributes:
         at: when.
         runs, waits: of each of our threads, while it ran and while it could have run.
-        own: CPU time of this process, and of its children, for the workers of a data loader are no
-            others; by process.
+        own: CPU time of this process, of its children (the workers of a data loader), and of the
+            other ranks of its launch on the same CPUs, by process. What they take is the plan's.
         busy, stolen: of each CPU of ours; empty where none is shown.
     """
 
     def __init__(self, cpus: Set[str]) -> None:
         self.at = time.monotonic()
         self.runs, self.waits = _threads()
-        self.own = {0: time.process_time(), **_children()}
+        self.own = {0: time.process_time(), **_children(), **_siblings(cpus)}
         self.busy: dict[str, float] = {}
         self.stolen: dict[str, float] = {}
         with contextlib.suppress(OSError), open("/proc/stat", encoding="ascii") as file:
@@ -426,13 +427,36 @@ def _threads() -> tuple[dict[str, float], dict[str, float]]:
 
 
 def _children() -> dict[int, float]:
-    seconds = {}
-    with contextlib.suppress(OSError):
-        with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as file:
-            children = file.read().split()
-        for child in children:
-            with contextlib.suppress(OSError, IndexError):
-                with open(f"/proc/{child}/stat", "rb") as file:
-                    fields = file.read().rpartition(b")")[2].split()
-                seconds[int(child)] = (int(fields[11]) + int(fields[12])) * TICK_SECONDS
+    """CPU time of our own children, by process."""
+    return {child: _cpu_seconds(child) for child in _children_of(os.getpid())}
+
+
+def _siblings(cpus: Set[str]) -> dict[int, float]:
+    """CPU time of the other ranks that our launcher has started on no other CPUs than ours."""
+    launcher = os.getppid()
+    seconds: dict[int, float] = {}
+    if launcher == 1:  # what init adopted is no rank of ours
+        return seconds
+    for sibling in _children_of(launcher):
+        if sibling == os.getpid():
+            continue
+        with contextlib.suppress(OSError):
+            if {f"cpu{cpu}" for cpu in os.sched_getaffinity(sibling)} <= cpus:
+                seconds[sibling] = _cpu_seconds(sibling)
     return seconds
+
+
+def _children_of(process: int) -> Iterable[int]:
+    path = f"/proc/{process}/task/{process}/children"
+    with contextlib.suppress(OSError), open(path, encoding="ascii") as file:
+        return [int(child) for child in file.read().split()]
+    return ()
+
+
+def _cpu_seconds(process: int) -> float:
+    """CPU time of a process so far, in seconds; 0.0 if it has ended."""
+    path = f"/proc/{process}/stat"
+    with contextlib.suppress(OSError, IndexError), open(path, "rb") as file:
+        fields = file.read().rpartition(b")")[2].split()
+        return (int(fields[11]) + int(fields[12])) * TICK_SECONDS
+    return 0.0

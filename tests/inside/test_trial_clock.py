@@ -32,6 +32,7 @@ def proc(monkeypatch: pytest.MonkeyPatch) -> FakeProc:
     monkeypatch.setattr(clock.os, "sched_getaffinity", lambda pid: {0})
     monkeypatch.setattr(clock.time, "process_time", lambda: fake.own_seconds)
     monkeypatch.setattr(clock, "_children", dict)
+    monkeypatch.setattr(clock, "_siblings", lambda cpus: {})
     monkeypatch.setattr(clock, "open", lambda *a, **k: io.StringIO(fake.stat()), raising=False)
     monkeypatch.setattr(clock.time, "monotonic", lambda: fake.now)
     monkeypatch.setattr(clock, "_threads", lambda: (dict(fake.runs), {"1": fake.delay_seconds}))
@@ -84,9 +85,15 @@ def test_a_neighbour_disturbs_short_steps_from_the_first_one_on(proc: FakeProc) 
 
 def test_a_neighbour_of_many_threads_is_seen_once_ticks_tell(proc: FakeProc) -> None:
     own = {"own_seconds": 0.002, "busy_seconds": 0.004, "1": 0.001, "2": 0.004}
-    said = steps_of_4_ms(proc, 100, delay_seconds=0.002, **own)
+    said = steps_of_4_ms(proc, 200, delay_seconds=0.002, **own)
     assert not any(said[:20])
-    assert min(said[30:]) > 0.1 * 0.004
+    assert min(said[130:]) > 0.1 * 0.004
+
+
+def test_own_threads_on_one_core_beside_a_process_that_takes_little(proc: FakeProc) -> None:
+    own = {"own_seconds": 0.00384, "busy_seconds": 0.004, "1": 0.002, "2": 0.00184}
+    delays = steps_of_4_ms(proc, 400, delay_seconds=0.002, **own)
+    assert max(delays[130:]) <= 0.1 * 0.004
 
 
 def test_laps_do_not_add_up(proc: FakeProc) -> None:
@@ -132,3 +139,20 @@ def test_children_are_no_others() -> None:
     with subprocess.Popen(["sleep", "60"]) as child:
         assert child.pid in clock._children()
         child.kill()
+
+
+def test_other_ranks_on_the_same_cpus_are_no_others() -> None:
+    import subprocess
+    import sys
+
+    rank = (
+        "import os; from cputune.inside import meter;"
+        "cpus = {f'cpu{cpu}' for cpu in os.sched_getaffinity(0)};"
+        "print(*meter._siblings(cpus), *meter._siblings({'cpu-1'}), sep=',')"
+    )
+    launcher = (
+        "import subprocess, sys; other = subprocess.Popen(['sleep', '60']);"
+        f"seen = subprocess.check_output([sys.executable, '-c', {rank!r}], text=True);"
+        "other.kill(); print(seen.strip() == str(other.pid))"
+    )
+    assert subprocess.check_output([sys.executable, "-c", launcher], text=True) == "True\n"
