@@ -19,6 +19,7 @@ _BY_ACCELERATE = re.compile(
 _OWN_RANKS = re.compile(r"init_process_group\(|DistributedDataParallel|\blightning\b|\bhorovod\b")
 _OF_A_LIBRARY = re.compile(r"transformers|accelerate|lightning|\btrl\b|Trainer|Accelerator")
 _PARSED = re.compile(r"HfArgumentParser\(\s*[\[(]?[\w\s.,]*TrainingArguments")
+_ASKS_FOR_CPU = re.compile(r"\b(?:use_cpu|no_cuda|cpu)['\"]?\s*[=:]\s*True|ACCELERATE_USE_CPU")
 _MADE = re.compile(r"\bTrainingArguments\(\s*\w")
 
 
@@ -49,6 +50,11 @@ class Script:
         """Whether it starts its process group itself, without accelerate."""
         by_accelerate = _BY_ACCELERATE.search(self.text) is not None
         return not by_accelerate and _OWN_RANKS.search(self.text) is not None
+
+    @property
+    def asks_for_cpu(self) -> bool:
+        """Whether it asks Trainer or accelerate for the CPU: ``use_cpu=True``, ``cpu=True``."""
+        return _ASKS_FOR_CPU.search(self.text) is not None
 
     def takes_precision(self, precision: str, arguments: Sequence[str], framework: str) -> bool:
         """Whether it trains in this precision if ACCELERATE_MIXED_PRECISION alone says it.

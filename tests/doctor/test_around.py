@@ -178,6 +178,23 @@ def test_a_script_with_its_own_process_group_does_not_need_accelerate() -> None:
 
 
 @pytest.mark.parametrize(
+    "line",
+    [
+        "TrainingArguments(output_dir='out', use_cpu=True)",
+        "TrainingArguments('out', no_cuda = True)",
+        "Accelerator(cpu=True)",
+        "os.environ['ACCELERATE_USE_CPU'] = '1'",
+    ],
+)
+def test_a_script_that_asks_for_the_cpu_needs_no_option(line: str) -> None:
+    text = "export OMP_NUM_THREADS=2\ntorchrun --nproc_per_node 2 train.py"
+    script = f"import accelerate, os\n{line}\n{LOOP}"
+    assert codes(text, host=FakeHost(train=script)) == set()
+    on_gpus = script.replace("True", "False").replace("ACCELERATE_USE_CPU", "OTHER")
+    assert codes(text, host=FakeHost(train=on_gpus)) == {"ranks-alone"}
+
+
+@pytest.mark.parametrize(
     ("script", "before", "found"),
     [
         ("import os, torch\nmp.Pool(os.cpu_count()).map(f, x)\n", "", True),

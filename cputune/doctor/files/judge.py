@@ -22,7 +22,7 @@ from cputune.doctor.files.around import judge_around
 from cputune.doctor.files.context import Context
 from cputune.doctor.files.ended import by_another, judge_ended
 from cputune.doctor.files.needs import judge_needs
-from cputune.doctor.files.script import is_own, reader_of, text_of
+from cputune.doctor.files.script import asks_for_cpu, is_own, reader_of, text_of
 from cputune.doctor.finding import Finding, Severity, checks_of, fault
 from cputune.doctor.variables import TRUE
 from cputune.host import Host
@@ -185,7 +185,9 @@ def _runs_on_cpu(launch: Launch, context: Context) -> bool:
     options = inside.option("--cpu", "--use_cpu", "--config_file") is not None
     flags = launch.switched_on("--use_cpu") or launch.switched_on("--no_cuda")
     set_so = context.variables(launch).get("ACCELERATE_USE_CPU", "").lower() in TRUE
-    return set_so or flags or (inside.launcher == "accelerate" and options)
+    if set_so or flags or (inside.launcher == "accelerate" and options):
+        return True
+    return asks_for_cpu(launch, context)
 
 
 def _bf16(launch: Launch, context: Context) -> Iterator[Finding]:

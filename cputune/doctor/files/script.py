@@ -36,3 +36,9 @@ def is_own(launch: Launch, context: Context) -> bool:
     """Whether the script starts its process group itself, without accelerate."""
     text = text_of(launch, context)
     return text is not None and Script(text=text).starts_own_ranks
+
+
+def asks_for_cpu(launch: Launch, context: Context) -> bool:
+    """Whether the script itself asks Trainer or accelerate for the CPU."""
+    text = text_of(launch, context)
+    return text is not None and Script(text=text).asks_for_cpu
