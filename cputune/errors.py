@@ -62,14 +62,22 @@ class MissingPackageError(CannotError):
 
 
 class Unreachable(CannotError):  # noqa: N818 - the public name describes the host
-    """A named host could not be reached, or was lost later."""
+    """A named host could not be reached, was lost later, or what was started there failed.
 
-    def __init__(self, name: str, reason: str, *, hint: str | None = None) -> None:
-        super().__init__(f"{name} cannot be reached: {reason}", hint=hint)
-        self.name, self.reason = name, reason
+    ``started``: the host was reached, and the program of cputune failed on it.
+    """
 
-    def __reduce__(self) -> tuple[type[Unreachable], tuple[str, str], dict[str, object]]:
-        return Unreachable, (self.name, self.reason), dict(vars(self))
+    def __init__(
+        self, name: str, reason: str, started: bool = False, *, hint: str | None = None
+    ) -> None:
+        problem = f"{name} cannot be reached"
+        if started:
+            problem = f"{name} was reached, but could not be examined"
+        super().__init__(f"{problem}: {reason}", hint=hint)
+        self.name, self.reason, self.started = name, reason, started
+
+    def __reduce__(self) -> tuple[type[Unreachable], tuple[str, str, bool], dict[str, object]]:
+        return Unreachable, (self.name, self.reason, self.started), dict(vars(self))
 
 
 class NoValidTrialError(CputuneError):

@@ -37,7 +37,7 @@ from cputune.host.facts import HostFacts
 from cputune.host.interpreter import training_python
 from cputune.host.remote.ask import ask_each, far_command, script_text, sent_lines
 from cputune.host.remote.named import Node
-from cputune.host.remote.reach import Mpirun, Reach, Srun, Ssh
+from cputune.host.remote.reach import SSH_FAILED, Mpirun, Reach, Srun, Ssh
 from cputune.inside import (
     ASK_VARIABLE,
     FORCE_VARIABLE,
@@ -87,9 +87,6 @@ PORTS = (20000, 32000)
 away by themselves."""
 
 PLACE_SECONDS = 30.0
-UNREACHABLE_STATUS = 255
-"""The exit status of ssh when it could not connect, or the connection was cut."""
-
 HERE = "{folder}"
 """Stands for the folder in which a held launch is unpacked."""
 
@@ -168,7 +165,7 @@ class Held:
             if status < 0:
                 died = signal_name(-status)
                 return HostLost(node.name, f"what leads there ({self.reach.name}) died of {died}")
-            if status == UNREACHABLE_STATUS:
+            if status == SSH_FAILED:
                 return HostLost(node.name, self.reach.explain(node, status, exit["tail"])[0])
         return None
 

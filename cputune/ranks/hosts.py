@@ -15,7 +15,9 @@ from dataclasses import dataclass, field
 from cputune.doctor.hosts.differences import (
     SeenHost,
     architecture,
+    grouped,
     libraries,
+    names_of,
     python,
     training_stack,
 )
@@ -23,6 +25,7 @@ from cputune.doctor.hosts.network import ask_ports, judge_ports, listening
 from cputune.errors import CannotError, Unreachable, UsageError
 from cputune.host.facts import HostFacts
 from cputune.host.interpreter import training_python
+from cputune.host.remote.ask import ANSWER_SECONDS
 from cputune.host.remote.named import Node, parse_distinct_hosts
 from cputune.host.remote.probed import Probed, probe_each
 from cputune.host.remote.reach import Reach, Ssh, find_reach
@@ -91,7 +94,7 @@ def open_hosts(
             raise host.unreachable or Unreachable(host.node.name, "it gave no answer")
         found.append(host)
     refuse_differences(found, paths)
-    return RankHosts(hosts=found, interface=interface_between(found, reach), reach=reach)
+    return RankHosts(hosts=found, interface=interface_between(found, reach, seconds), reach=reach)
 
 
 def open_named(hosts: str | Sequence[str], workload: Workload) -> RankHosts:
@@ -122,6 +125,13 @@ def needed_paths(workload: Workload) -> Iterator[str]:
 def refuse_differences(hosts: Sequence[Probed], paths: Sequence[str]) -> None:
     """Raise CannotError where ranks of these hosts cannot be one job."""
     first, python_here = hosts[0], training_python()
+    names_by_machine = grouped((host.name, host.machine) for host in hosts)
+    for names in names_by_machine.values():
+        if len(names) > 1:
+            raise CannotError(
+                f"{names_of(names)} are one machine: a second node would share its cores",
+                hint="name each machine once",
+            )
     for host in hosts:
         if host.python != python_here:
             raise CannotError(
@@ -149,11 +159,14 @@ def refuse_differences(hosts: Sequence[Probed], paths: Sequence[str]) -> None:
             raise CannotError(f"{found.title}: {found.evidence}", hint=found.remedy)
 
 
-def interface_between(hosts: Sequence[Probed], reach: Reach) -> str | None:
+def interface_between(
+    hosts: Sequence[Probed], reach: Reach, seconds: float = ANSWER_SECONDS
+) -> str | None:
     """The network interface that carries what ranks send from host to host; None for one host.
 
-    Of several it is the one that GLOO_SOCKET_IFNAME names here, else the best one. Raises
-    CannotError where none does.
+    Of several it is the one that GLOO_SOCKET_IFNAME names here, else the best one. ``seconds`` is
+    the time limit of a host. Raises CannotError if none does, Unreachable if a host does not
+    answer.
     """
     if len(hosts) < 2:
         return None
@@ -164,7 +177,12 @@ def interface_between(hosts: Sequence[Probed], reach: Reach) -> str | None:
             hint="`cputune doctor --hosts` says what each of them has",
         )
     ways = listening(hosts)
-    reached = ask_ports(hosts, reach, ways)
+    reached = ask_ports(hosts, reach, ways, seconds=seconds)
+    for name, reason in reached.silent.items():
+        raise CannotError(
+            f"the network of {name} could not be tested: {reason}",
+            hint="--host-timeout gives hosts more time",
+        )
     carrying = tuple(name for name in ways if reached.carries(name))
     if carrying:
         asked = os.environ.get("GLOO_SOCKET_IFNAME")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from cputune.doctor import Diagnosis, Finding, Severity
 from cputune.doctor.finding import Check, FoundOn, docs_of
 from cputune.host.facts import HostFacts
+from cputune.host.remote.named import folded
 from cputune.plans.carrier.interface import Chosen, choose_interface
 from cputune.plans.untried import SLOWER, times
 from cputune.records.words import Verdict
@@ -315,14 +316,18 @@ def _host(host: SeenHost) -> dict[str, object]:
 
 
 def host_rows(diagnosis: HostsDiagnosis) -> Rows:
-    """One row for each host."""
+    """A row for each host. Hosts in a row that are alike have one (``node[01-12]``)."""
     headings = ("host", "CPU", "cores", "allowed", "memory", "Python", "torch")
-    rows = []
+    names_by_row: dict[tuple[str, ...], list[str]] = {}
     for host in diagnosis.hosts:
         facts = host.facts
         if facts is None:
             blank = [""] * (len(headings) - 2)
-            rows.append((host.name, f"not reached: {host.reason}", *blank))
+            state = "not reached"
+            if host.started:
+                state = "not examined"
+            row = (f"{state}: {host.reason}", *blank)
+            names_by_row.setdefault(row, []).append(host.name)
             continue
         topology, torch = facts.topology, facts.package("torch")
         cores, memory, torch_version = "?", "?", "none"
@@ -334,6 +339,7 @@ def host_rows(diagnosis: HostsDiagnosis) -> Rows:
             torch_version = torch.version or "?"
         cpu = facts.cpu.codename or facts.cpu.model_name or "?"
         allowed = cpulist.render(topology.allowed) or "?"
-        row = (host.name, cpu, cores, allowed, memory, facts.python or "?", torch_version)
-        rows.append(row)
+        row = (cpu, cores, allowed, memory, facts.python or "?", torch_version)
+        names_by_row.setdefault(row, []).append(host.name)
+    rows = [(name, *row) for row, names in names_by_row.items() for name in folded(names)]
     return Rows(headings=headings, rows=tuple(rows), right=frozenset({"memory"}))

@@ -17,7 +17,12 @@ REFUSED = "python run_qa.py --use_cpu --output_dir out --do_train --evaluation_s
 """A launch with a flag that the installed transformers refuses, and another one in its place."""
 SOUND = "python run_qa.py --use_cpu --output_dir out --do_train\n"
 YAML = "distributed_type: MULTI_CPU\nnum_processes: 1\nuse_cpu: true\nno_such_key: 1\n"
-SSH = 'for last; do :; done\ncase "$*" in *" gone "*) exit 255;; esac\nexec sh -c "$last"\n'
+SSH = """\
+for word; do host=$last; last=$word; done
+case "$*" in *" gone "*) exit 255;; esac
+sh -c "$last" | sed -u "s/$(cat /proc/sys/kernel/random/boot_id)/$host/"
+"""
+"""Each host has booted by itself."""
 PIP = """import sys
 from packaging.requirements import Requirement
 from pip._internal.commands import create_command

@@ -10,15 +10,17 @@ from clean_machine import CASCADE_LAKE_ISA, CLEAN, GIB, changed, topology
 from nodes.fakes import FakeReach
 
 from cputune.doctor.finding import Finding, Severity
-from cputune.doctor.hosts import CHECKS, SeenHost, look_at_hosts, own_findings
+from cputune.doctor.hosts import CHECKS, HostsDiagnosis, SeenHost, look_at_hosts, own_findings
 from cputune.host.remote.named import Node
+from cputune.report.diagnosis import host_rows
 
 BY_CODE = {check.code: check for check in CHECKS}
 PLAIN: dict[str, Any] = {"facts": CLEAN, "python": "/venv/bin/python"}
 
 
 def host(name: str, **told: Any) -> SeenHost:
-    return SeenHost(node=Node(name=name), seconds=0.1, **{**PLAIN, **told})
+    plain = {**PLAIN, "machine": f"boot {name}"}
+    return SeenHost(node=Node(name=name), seconds=0.1, **{**plain, **told})
 
 
 def found(*hosts: SeenHost) -> list[Finding]:
@@ -74,6 +76,12 @@ OLDER = with_facts(cpu={"codename": "Cascade Lake", "isa": CASCADE_LAKE_ISA})
             {"facts": None, "reason": "it rejects our key", "remedy": "ssh-copy-id c"},
             "c: it rejects our key",
         ),
+        (
+            "hosts-not-examined",
+            {"facts": None, "reason": "its Python is 3.6", "started": True},
+            "c: its Python is 3.6",
+        ),
+        ("hosts-one-machine", {"machine": "boot a"}, "a, c are one machine"),
     ],
 )
 def test_a_difference_is_found_and_the_hosts_are_named(
@@ -106,8 +114,21 @@ def test_hosts_with_one_reason_are_told_together() -> None:
         return host(name, facts=None, reason="it rejects our key", remedy=remedy)
 
     (finding,) = found(host("a"), *(away(f"n{number}") for number in range(40)))
-    assert finding.evidence == "n0, n1, n2, n3, n4 and 35 more: it rejects our key"
+    assert finding.evidence == "n[0-39]: it rejects our key"
     assert finding.remedy == "ssh-copy-id HOST."
+
+
+def test_many_hosts_that_are_no_range_are_cut() -> None:
+    names = [f"{letter}-host" for letter in "abcdefgh"]
+    away = [host(name, facts=None, reason="no") for name in names]
+    (finding,) = found(host("z"), *away)
+    assert finding.evidence == "a-host, b-host, c-host, d-host, e-host and 3 more: no"
+
+
+def test_hosts_that_are_alike_are_one_row() -> None:
+    hosts = [host(f"node{number:02}") for number in range(1, 13)]
+    rows = host_rows(HostsDiagnosis(hosts=(*hosts, host("other", **OLDER)), findings=()))
+    assert [row[0] for row in rows.rows] == ["node[01-12]", "other"]
 
 
 def test_what_several_hosts_have_by_themselves_is_told_once() -> None:

@@ -24,6 +24,7 @@ from nodes.fakes import FakeReach
 import cputune
 from cputune.emitters.format import Emission, EmittedFile
 from cputune.errors import CannotError, CputuneError, Unreachable, UsageError
+from cputune.host import Host
 from cputune.host.facts import HostFacts, Link, Network
 from cputune.host.remote.ask import script_text, sent_lines
 from cputune.host.remote.named import Node
@@ -310,7 +311,29 @@ def probed() -> Probed:
     return told
 
 
+class FakeUnknown(Host):
+    """A machine of which no file can be read."""
+
+    def read_text(self, path: str) -> str:
+        raise FileNotFoundError(path)
+
+
+def elsewhere(probed: Probed, **changes: Any) -> Probed:
+    """What another machine called beta would report."""
+    return replace(probed, node=Node(name="beta"), host=FakeUnknown(), **changes)
+
+
 class TestOpening:
+    def test_one_machine_under_two_names_is_no_second_node(self) -> None:
+        error = refused(FakeReach(), "127.0.0.1", "localhost")
+        assert str(error).startswith("127.0.0.1, localhost are one machine")
+
+    def test_a_probe_that_fails_is_not_called_an_unreachable_host(self) -> None:
+        reach = FakeReach(instead={"alpha": (sys.executable, "-c", "import no_such_module")})
+        error = refused(reach, "alpha")
+        begins = "alpha was reached, but could not be examined: it ended with 1: ModuleNotFound"
+        assert str(error).startswith(begins)
+
     def test_a_host_twice(self) -> None:
         error = refused(FakeReach(), "alpha", "alpha")
         assert isinstance(error, UsageError)
@@ -341,7 +364,7 @@ class TestOpening:
             reach = FakeReach()
             real = probe_each(nodes("alpha"), reach, content=tuple(hosts.needed_paths(job)))[0]
             assert isinstance(real, Probed)
-            other = replace(real, node=Node(name="beta"), content={**real.content, str(path): lies})
+            other = elsewhere(real, content={**real.content, str(path): lies})
             with pytest.raises(CannotError) as caught:
                 hosts.refuse_differences([real, other], tuple(hosts.needed_paths(job)))
             assert str(path) in str(caught.value)
@@ -352,7 +375,7 @@ class TestOpening:
             replace(package, version="2.8.0") if package.name == "torch" else package
             for package in probed.facts.packages
         )
-        other = replace(probed, node=Node(name="beta"), facts=replace(probed.facts, packages=older))
+        other = elsewhere(probed, facts=replace(probed.facts, packages=older))
         with pytest.raises(CannotError, match=r"torch: 2\..* on alpha; 2.8.0.* on beta"):
             hosts.refuse_differences([probed, other], ())
 

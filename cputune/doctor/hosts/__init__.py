@@ -63,7 +63,7 @@ def look_at_hosts(
             network.not_asked.finding(evidence, severity=Severity.ADVICE, remedy=remedy)
         )
     elif len(answered) > 1:
-        findings += network.network_between(answered, reach)
+        findings += network.network_between(answered, reach, seconds=seconds)
     return HostsDiagnosis(hosts=hosts, findings=by_severity([*findings, *own_findings(hosts)]))
 
 
@@ -88,13 +88,18 @@ def _seen(answer: Probed | Answer, launch: Launch | None = None) -> SeenHost:
         error = answer.unreachable
         assert error is not None
         return SeenHost(
-            node=answer.node, seconds=answer.seconds, reason=error.reason, remedy=error.hint
+            node=answer.node,
+            seconds=answer.seconds,
+            reason=error.reason,
+            remedy=error.hint,
+            started=error.started,
         )
     return SeenHost(
         node=answer.node,
         seconds=answer.seconds,
         facts=answer.facts,
         python=answer.python,
+        machine=answer.machine,
         findings=(
             *diagnose(answer.facts).findings,
             *configured_findings(answer.facts, answer.host),

@@ -13,7 +13,7 @@ from functools import partial
 
 from cputune.doctor.finding import Check, Finding, FoundOn, Severity, check, checks_of, fault
 from cputune.host.facts import HostFacts
-from cputune.host.remote.named import Node
+from cputune.host.remote.named import Node, folded
 from cputune.text import cpulist
 from cputune.text.plain import count
 
@@ -23,10 +23,13 @@ MOST_NAMES = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenHost:
-    """One host. If it was not reached ``facts`` is None, and ``reason`` and ``remedy`` say why.
+    """One host. If it was not examined ``facts`` is None, and ``reason`` and ``remedy`` say why.
+
+    ``started``: it was reached, and the program of cputune failed there.
 
     ``seconds`` is how long its answer took. ``python`` is the path of the interpreter that was
-    examined there. ``findings`` are those of this host alone.
+    examined there. ``findings`` are those of this host alone. ``machine`` is the same for two names
+    of one machine (``Probed.machine``).
     """
 
     node: Node
@@ -34,8 +37,10 @@ class SeenHost:
     facts: HostFacts | None = None
     reason: str | None = None
     remedy: str | None = None
+    started: bool = False
     python: str | None = None
     findings: tuple[Finding, ...] = ()
+    machine: str | None = None
 
     @property
     def name(self) -> str:
@@ -71,7 +76,8 @@ def in_words(groups: Mapping[str, Sequence[str]]) -> str:
 
 
 def names_of(names: Sequence[str]) -> str:
-    """``a, b, c``, or of many hosts ``a, b, c, d, e and 35 more``."""
+    """``a, b, c``, or of many hosts ``n[1-12], a, b, c, d and 35 more``."""
+    names = folded(names)
     if len(names) <= MOST_NAMES:
         return ", ".join(names)
     return f"{', '.join(names[: MOST_NAMES - 1])} and {len(names) - MOST_NAMES + 1} more"
@@ -186,11 +192,48 @@ def unreachable(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
 
     Source: https://man.openbsd.org/ssh
     """
+    yield from _without_answer(unreachable, [host for host in hosts if not host.started])
+
+
+@check("hosts-one-machine", Severity.ERROR)
+def one_machine(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
+    """Several names lead to one machine
+
+    Symptom: a job over "two nodes" is no faster than on one, or much slower.
+
+    Cause: the ranks of both names share the same cores. The names have the same boot id and the
+    same host name.
+
+    Remedy: Name each machine once.
+
+    Source: https://man7.org/linux/man-pages/man5/proc_sys_kernel.5.html
+    """
+    for names in grouped((host.name, host.machine) for host in hosts).values():
+        if len(names) > 1:
+            yield one_machine.finding(f"{names_of(names)} are one machine")
+
+
+@check("hosts-not-examined", Severity.ERROR)
+def not_examined(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
+    """A host is reached, but what the doctor starts there fails
+
+    Cause: the login works. The doctor starts a Python on the host and sends it a script; there is
+    no Python, it is too old, the script failed, or the login prints something itself.
+
+    Remedy: Fix what the evidence says. cputune doctor --symptom reads an error text.
+
+    Source: https://docs.python.org/3/using/cmdline.html
+    """
+    yield from _without_answer(not_examined, [host for host in hosts if host.started])
+
+
+def _without_answer(described: Check, hosts: Sequence[SeenHost]) -> Iterator[Finding]:
+    """A finding for each reason why hosts gave no answer."""
     for reason, names in grouped((host.name, host.reason) for host in hosts).items():
         remedy = next(host.remedy for host in hosts if host.name == names[0])
         if remedy and len(names) > 1:
             remedy = remedy.replace(names[0], "HOST")
-        yield unreachable.finding(
+        yield described.finding(
             f"{names_of(names)}: {reason}",
             remedy=remedy if remedy is None or remedy.endswith((".", "?")) else f"{remedy}.",
         )

@@ -14,16 +14,15 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from cputune.doctor.finding import Finding, Severity, checks_of, fault
-from cputune.host.remote.ask import ask_each, script_text
+from cputune.host.remote.ask import ANSWER_SECONDS, ask_together, script_text
 from cputune.host.remote.named import Node
 from cputune.host.remote.probed import Probed
 from cputune.host.remote.reach import Reach
 from cputune.plans.carrier.interface import Chosen, choose_interface, is_loopback, link_with
 from cputune.text.documents import record_of
 
-PORTS_SECONDS = 6.0
-START_SECONDS = 10.0
-"""Time limit for the start of Python on a busy host."""
+PORTS_SHARE = 1 / 3
+"""Of the time limit of a host, what its connections may take once all hosts are ready."""
 
 MASTER_PORT = 29500
 """torchrun's default."""
@@ -39,9 +38,11 @@ STUCK = "64 KiB"
 def not_asked() -> None:
     """The network of a host could not be tested
 
-    The doctor's script on this host did not end in time or printed no answer.
+    The doctor's script on this host did not end in time or printed no answer. This says nothing
+    about the network between the hosts.
 
-    Remedy: Fix what the evidence says, and run the doctor again.
+    Remedy: Fix what the evidence says, and run the doctor again. --host-timeout gives hosts more
+    time.
 
     Source: https://docs.python.org/3/library/socket.html
     """
@@ -177,14 +178,16 @@ class OfPorts:
     reached: Mapping[str, str]
 
 
-def network_between(hosts: Sequence[Probed], reach: Reach) -> Iterator[Finding]:
+def network_between(
+    hosts: Sequence[Probed], reach: Reach, *, seconds: float = ANSWER_SECONDS
+) -> Iterator[Finding]:
     """Whether the hosts resolve each other's names and reach each other's ports.
 
-    Rank 0 is on the first host. It takes some seconds, for any number of hosts.
+    Rank 0 is on the first host. ``seconds`` is the time limit of a host.
     """
     yield from judge_names(hosts)
     yield from judge_interface(hosts)
-    yield from judge_ports(ask_ports(hosts, reach, listening(hosts)))
+    yield from judge_ports(ask_ports(hosts, reach, listening(hosts), seconds=seconds))
 
 
 def judge_names(hosts: Sequence[Probed]) -> Iterator[Finding]:
@@ -286,12 +289,14 @@ def ask_ports(
     ways: Mapping[str, Mapping[str, str]],
     *,
     master_port: int = MASTER_PORT,
-    seconds: float = PORTS_SECONDS,
+    seconds: float = ANSWER_SECONDS,
 ) -> Reached:
     """Try MASTER_PORT of the first host by its name, and a port on each address of each host.
 
-    ``ways`` are the addresses on which ranks may listen, by interface and host.
+    ``ways`` are the addresses on which ranks may listen, by interface and host. A host gets ready
+    within ``seconds``. When all are ready, their connections have a third of that time.
     """
+    work_seconds = seconds * PORTS_SHARE
     first, others = hosts[0].name, len(hosts) - 1
     # Each port is used once, and none is the port on which ranks meet.
     free = iter(random.sample([p for p in range(*EPHEMERAL) if p != master_port], 4096))
@@ -304,18 +309,20 @@ def ask_ports(
     def question(node: Node) -> dict[str, object]:
         listening_on = [place for (name, _), place in places.items() if name == node.name]
         listen = [(*place, others) for place in listening_on]
-        call = [(f"{n} {by}", *place) for (n, by), place in places.items() if n != node.name]
+        call = [(f"{n} {by}", *place, n) for (n, by), place in places.items() if n != node.name]
         if node.name == first:
             listen.append(("", master_port, others))
         else:
-            call.append(("", first, master_port))
-        return {"listen": listen, "reach": call, "seconds": seconds}
+            call.append(("", first, master_port, first))
+        return {"listen": listen, "reach": call, "seconds": work_seconds}
 
     script = script_text("meet.py", "cputune.doctor.looks")
     nodes = [host.node for host in hosts]
     answers: dict[str, OfPorts] = {}
     silent: dict[str, str] = {}
-    for answer in ask_each(nodes, reach, script, question, seconds + START_SECONDS):
+    for answer in ask_together(
+        nodes, reach, script, question, start_seconds=seconds, work_seconds=work_seconds
+    ):
         read = answer.read(partial(record_of, OfPorts))
         if isinstance(read, OfPorts):
             answers[answer.node.name] = read

@@ -1,13 +1,14 @@
 """Whether other hosts reach the ports of this one, and this one theirs. Python 3.7 is enough.
 
-    python meet.py '{"listen": [["", 29500, 1]], "reach": [["node2", "10.0.0.2", 40123]],
+    python meet.py '{"listen": [["", 29500, 1]], "reach": [["", "10.0.0.2", 40123, "node2"]],
                      "seconds": 6}'
 
 ``listen`` has an address ("" for all), a port, and how many other hosts will connect to it;
-``reach`` has a name for the answer, an address or host name, and a port. The script listens until
-all have connected, at most for these seconds. Each connection carries 64 KiB and an answer. It
-prints one line of JSON: why it cannot listen on a port, and of each place in ``reach`` why it
-cannot connect, or "".
+``reach`` has a name for the answer, an address or host name, a port, and the host. The script
+listens, prints ``{"ready": true}``, and reads a line that ends the wait for slower hosts; its
+``absent`` are hosts that did not come. From then on it has ``seconds``. Each connection carries 64
+KiB and an answer. It prints one line of JSON: why it cannot listen on a port, and of each place in
+``reach`` why it cannot connect, or "".
 """
 
 from __future__ import annotations
@@ -66,13 +67,27 @@ async def reach(address: str, port: int, deadline: float) -> str:
     return why
 
 
+def wait_for_others() -> list[str]:
+    """Wait until all hosts listen; gives those that never will. Ends if its input is closed."""
+    print(json.dumps({"ready": True}), flush=True)
+    line = b""
+    while not line.endswith(b"\n"):
+        byte = os.read(0, 1)
+        if not byte:
+            sys.exit(1)
+        line += byte
+    absent = json.loads(line)["absent"]
+    return list(absent)
+
+
 async def meet(
-    listen: list[tuple[str, int, int]], others: list[tuple[str, str, int]], seconds: float
+    listen: list[tuple[str, int, int]], others: list[tuple[str, str, int, str]], seconds: float
 ) -> dict[str, dict[str, str]]:
-    """Listen and connect at the same time; returns the answer that is printed."""
-    deadline = time.monotonic() + seconds
-    come, expected = asyncio.Semaphore(0), 0
+    """Listen, and when all others do, connect to them; returns the answer that is printed."""
+    come = asyncio.Semaphore(0)
     seen: dict[str, dict[str, str]] = {"closed": {}, "reached": {}}
+
+    open_to: list[int] = []
 
     async def welcome(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await answer(reader, writer)
@@ -81,12 +96,17 @@ async def meet(
     for address, port, number in listen:
         try:
             await asyncio.start_server(welcome, address or None, port)
-            expected += number
+            open_to.append(number)
         except OSError as error:
             seen["closed"][str(port)] = in_words(error)
 
-    async def call(name: str, address: str, port: int) -> None:
-        seen["reached"][name] = await reach(address, port, deadline - 0.5)
+    absent = wait_for_others()
+    expected = sum(max(0, number - len(absent)) for number in open_to)
+    deadline = time.monotonic() + seconds
+
+    async def call(name: str, address: str, port: int, host: str) -> None:
+        if host not in absent:
+            seen["reached"][name] = await reach(address, port, deadline - 0.5)
 
     await asyncio.gather(*(call(*other) for other in others))
     try:

@@ -14,6 +14,8 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -82,7 +84,8 @@ class Answer:
             return make(self.content)
         except _NO_SENSE as error:
             reason = f"its answer cannot be used ({type(error).__name__}: {error})"
-            return replace(self, content=None, unreachable=Unreachable(self.node.name, reason))
+            failed = Unreachable(self.node.name, reason, True)
+            return replace(self, content=None, unreachable=failed)
 
 
 def script_text(name: str, package: str = "cputune.host.remote.sent") -> str:
@@ -142,7 +145,7 @@ def ask_each(
         answer = _asked(node, reach, far_command(wanted), sent_lines(body, question(node)), seconds)
         if wanted and answer.unreachable and answer.unreachable.reason == NO_PYTHON:
             hint = "--python takes the path of a Python that exists on every host"
-            error = Unreachable(node.name, f"there is no {wanted[0]}", hint=hint)
+            error = Unreachable(node.name, f"there is no {wanted[0]}", True, hint=hint)
             answer = replace(answer, unreachable=error)
         on_answer(answer)
         return answer
@@ -151,51 +154,182 @@ def ask_each(
         return tuple(pool.map(one, nodes))
 
 
-def _asked(node: Node, reach: Reach, command: Sequence[str], sent: bytes, seconds: float) -> Answer:
-    began, argv = time.time(), reach.argv(node, command)
+READY = "ready"
+"""The key in the line that a script prints before it waits for the other hosts."""
+
+
+def ask_together(
+    nodes: Sequence[Node],
+    reach: Reach,
+    script: str,
+    question: Callable[[Node], Mapping[str, Any]],
+    *,
+    start_seconds: float,
+    work_seconds: float,
+) -> tuple[Answer, ...]:
+    """Ask all nodes. None begins its work before every other one is ready for it.
+
+    The script prints an object with the key ``ready`` and then reads a line of its standard input:
+    an object whose ``absent`` names the hosts that were not ready within ``start_seconds``. From
+    then on it has ``work_seconds``. A slow login so takes no time from the others.
+    """
+    most = int(start_seconds + work_seconds) + LATER_SECONDS
+    body = f"import signal\nsignal.alarm({most})\nexec({script!r})"
+    barrier = _Barrier(len(nodes))
+
+    def one(node: Node) -> Answer:
+        came = False
+        try:
+            with tempfile.TemporaryFile() as stderr:
+                began, late = time.time(), None
+                with _started(node, reach, far_command(), stderr=stderr.fileno()) as process:
+                    try:
+                        sent = sent_lines(body, question(node))
+                        out = _first_answer(process, sent, start_seconds)
+                        is_ready = READY in (last_object(out or b"") or {})
+                        came, absent = True, barrier.wait(None if is_ready else node.name)
+                        if is_ready:
+                            go = json.dumps({"absent": absent}).encode() + b"\n"
+                            out, _ = process.communicate(go, timeout=work_seconds + LATER_SECONDS)
+                        elif out is None:
+                            late = start_seconds
+                    except subprocess.TimeoutExpired:
+                        late = work_seconds
+                        out = None
+                    finally:
+                        if process.returncode is None:
+                            end(lambda: in_session(process.pid), grace_seconds=0)
+                stderr.seek(0)
+                written = stderr.read().decode(errors="replace")
+            content = last_object(out or b"")
+            answer = Answer(node=node, content=content, began=began, ended=time.time())
+            return _explained(answer, reach, process.returncode, out or b"", written, late)
+        finally:
+            if not came:
+                barrier.leave(node.name)
+
+    with ThreadPoolExecutor(max_workers=max(1, len(nodes))) as pool:
+        return tuple(pool.map(one, nodes))
+
+
+class _Barrier:
+    """Holds threads until each of ``count`` waits here or has left."""
+
+    def __init__(self, count: int) -> None:
+        self._missing = count
+        self._absent: list[str] = []
+        self._changed = threading.Condition()
+
+    def wait(self, absent: str | None) -> list[str]:
+        """Wait for the others; gives the names of those that are absent, this one if named."""
+        with self._changed:
+            self._arrive(absent)
+            self._changed.wait_for(lambda: self._missing == 0)
+            return list(self._absent)
+
+    def leave(self, name: str) -> None:
+        """Do not wait, and be absent."""
+        with self._changed:
+            self._arrive(name)
+
+    def _arrive(self, absent: str | None) -> None:
+        self._missing -= 1
+        if absent is not None:
+            self._absent.append(absent)
+        self._changed.notify_all()
+
+
+def _first_answer(process: subprocess.Popen[bytes], sent: bytes, seconds: float) -> bytes | None:
+    """What a command writes up to its first answer, or to its end. None if it takes longer."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    is_late = threading.Event()
+
+    def give_up() -> None:
+        is_late.set()
+        end(lambda: in_session(process.pid), grace_seconds=0)
+
+    limit = threading.Timer(seconds, give_up)
+    limit.start()
+    out = b""
     try:
-        process = subprocess.Popen(
+        with contextlib.suppress(BrokenPipeError):  # it has ended
+            while sent:
+                sent = sent[os.write(process.stdin.fileno(), sent) :]
+        for line in process.stdout:
+            out += line
+            if last_object(line) is not None:
+                break
+    finally:
+        limit.cancel()
+    return None if is_late.is_set() else out
+
+
+def _started(
+    node: Node, reach: Reach, command: Sequence[str], *, stderr: int
+) -> subprocess.Popen[bytes]:
+    """Start the command that leads to a host. Raises CannotError if it is not there."""
+    argv = reach.argv(node, command)
+    try:
+        return subprocess.Popen(
             argv,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=stderr,
             env=os.environ | dict(reach.variables),
+            bufsize=0,
             start_new_session=True,  # no Ctrl-C, no password prompt
         )
     except OSError as error:
         problem = f"cannot start {argv[0]}: {error.strerror or error}"
         raise CannotError(problem, hint="choose another way to reach hosts: --through") from error
-    late = False
+
+
+def _asked(node: Node, reach: Reach, command: Sequence[str], sent: bytes, seconds: float) -> Answer:
+    began = time.time()
+    process = _started(node, reach, command, stderr=subprocess.PIPE)
+    late = None
     try:
         out, err = process.communicate(sent, timeout=seconds)
     except subprocess.TimeoutExpired:
-        late = True
+        late = seconds
         out, err = _ended(process)
     except BaseException:
         _ended(process)
         raise
     answer = Answer(node=node, content=last_object(out), began=began, ended=time.time())
-    if answer.content is not None:
-        _LOG.debug("%s answered by %s in %.1f s", node.name, reach.name, answer.seconds)
-        return answer
     stderr = err.decode(errors="replace")
+    return _explained(answer, reach, process.returncode, out, stderr, late)
+
+
+def _explained(
+    answer: Answer, reach: Reach, code: int | None, out: bytes, stderr: str, late: float | None
+) -> Answer:
+    """The answer, or why it is missing. ``late``: the time limit that the host exceeded."""
+    name = answer.node.name
+    if answer.content is not None:
+        _LOG.debug("%s answered by %s in %.1f s", name, reach.name, answer.seconds)
+        return answer
     hint: str | None
-    if late:
-        reason = f"it gave no answer in {seconds:.3g} s"
+    if late is not None:
+        reason = f"it gave no answer in {late:.3g} s"
         lines = [line.strip()[:200] for line in stderr.splitlines() if line.strip()]
         if lines:
             reason += f": {lines[-1]}"
         hint = "check that it is up, and that no firewall blocks the connection"
-    elif process.returncode == 0:
+    elif code == 0:
         reason = "its answer is not readable"
         noise = out.decode(errors="replace")[:60].strip()
         if noise:
             reason += f": {noise!r}"
-        hint = f"{reach.name} {node.name} true should print nothing"
+        hint = f"{reach.name} {answer.node.login} true should print nothing"
     else:
-        reason, hint = reach.explain(node, process.returncode, stderr)
-    _LOG.info("%s gave no answer: %s", node.name, reason)
-    return replace(answer, unreachable=Unreachable(node.name, reason, hint=hint))
+        reason, hint = reach.explain(answer.node, code, stderr)
+    _LOG.info("%s gave no answer: %s", name, reason)
+    started = late is None and (code == 0 or reach.has_started(code, stderr))
+    if started and hint is None:
+        hint = f"{reach.name} {answer.node.login} python3 -V shows whether a Python starts there"
+    return replace(answer, unreachable=Unreachable(name, reason, started, hint=hint))
 
 
 def _ended(process: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:

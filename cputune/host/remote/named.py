@@ -62,6 +62,13 @@ class Node:
     user: str | None = None
     cpus: int | None = None
 
+    @property
+    def login(self) -> str:
+        """The name with the user, as ssh takes it."""
+        if self.user is None:
+            return self.name
+        return f"{self.user}@{self.name}"
+
 
 def parse_hostfile(text: str, *, where: str = "the host file") -> tuple[Node, ...]:
     """Parse a host file. Raises UsageError with the number of a wrong line."""
@@ -136,6 +143,37 @@ def _numbers(group: str) -> Iterator[str]:
         first, _, last = part.partition("-")
         for number in range(int(first), int(last or first) + 1):
             yield str(number).zfill(len(first))
+
+
+_NUMBERED = re.compile(r"(.*?)([0-9]{1,9})([^0-9]*)")
+FEWEST_FOLDED = 3
+"""Names in a row that are written as a range."""
+
+
+def folded(names: Sequence[str]) -> tuple[str, ...]:
+    """Names of hosts with ranges for numbers in a row: ``node[01-12]``, as ``--hosts`` reads it."""
+    runs: list[list[str]] = []
+    for name in names:
+        if runs and _follows(runs[-1][-1], name):
+            runs[-1].append(name)
+        else:
+            runs.append([name])
+    written: list[str] = []
+    for run in runs:
+        first, last = _NUMBERED.fullmatch(run[0]), _NUMBERED.fullmatch(run[-1])
+        if len(run) < FEWEST_FOLDED or first is None or last is None:
+            written += run
+        else:
+            written.append(f"{first[1]}[{first[2]}-{last[2]}]{first[3]}")
+    return tuple(written)
+
+
+def _follows(before: str, name: str) -> bool:
+    """Whether a name has the next number, and nothing else differs."""
+    first, second = _NUMBERED.fullmatch(before), _NUMBERED.fullmatch(name)
+    if first is None or second is None or (first[1], first[3]) != (second[1], second[3]):
+        return False
+    return second[2] == str(int(first[2]) + 1).zfill(len(first[2]))
 
 
 def allocated_nodes(host: Host) -> tuple[Node, ...]:

@@ -35,7 +35,11 @@ from cputune.text.documents import record_of
 
 _CPU, _NODE = "/sys/devices/system/cpu", "/sys/devices/system/node"
 
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
+HOST_NAME = "/proc/sys/kernel/hostname"
+
 READ = (
+    BOOT_ID,
     "/proc/cpuinfo",
     "/proc/meminfo",
     "/proc/loadavg",
@@ -49,7 +53,7 @@ READ = (
     "/proc/self/limits",
     "/proc/self/cgroup",
     "/proc/self/mountinfo",
-    "/proc/sys/kernel/hostname",
+    HOST_NAME,
     "/proc/sys/kernel/osrelease",
     "/proc/sys/kernel/numa_balancing",
     "/sys/class/net/*/operstate",
@@ -169,6 +173,19 @@ class Probed:
     @property
     def name(self) -> str:
         return self.node.name
+
+    @property
+    def machine(self) -> str | None:
+        """What two names of one machine have in common: its boot and its own name.
+
+        Containers of one machine share the first, machines that were cloned share the second. None
+        if one of them cannot be read.
+        """
+        try:
+            read = [self.host.read_text(path).strip() for path in (BOOT_ID, HOST_NAME)]
+        except OSError:
+            return None
+        return " ".join(read)
 
 
 def probe_each(

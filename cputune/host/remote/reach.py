@@ -30,6 +30,12 @@ ALIVE_SECONDS, ALIVE_COUNT = 5, 4
 """ssh closes a connection after this many tests without an answer, one every ALIVE_SECONDS. The
 agent on the host does the same."""
 
+SSH_FAILED = 255
+"""The exit status of ssh when it could not connect, or the connection was cut."""
+
+PYTHON_SAYS = re.compile(rf"Traceback \(most recent call last\)|{re.escape(TOO_OLD)}")
+"""What only a Python that was started on the host writes."""
+
 NO_INPUT = "openmpi5"
 """The dialect of mpirun that passes no standard input to a rank on another host, and then waits
 forever (open-mpi/ompi#11990, openpmix/prrte#2373; 5.0.11 too). So it cannot start the agent."""
@@ -131,8 +137,12 @@ class Reach:
         message = stderr.strip() or f"exit {code}"
         for pattern, reason, hint in self.says:
             if re.search(pattern, message):
-                return reason, hint.format(node.name)
+                return reason, hint.format(node.login)
         return _common(node, code, stderr)
+
+    def has_started(self, code: int | None, stderr: str) -> bool:
+        """Whether the program was started on the host, and failed there."""
+        return PYTHON_SAYS.search(stderr) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,10 +167,11 @@ class Ssh(Reach):
         argv = list(self.words) + ["-T"]
         for option in options:
             argv += ["-o", option]
-        target = node.name
-        if node.user:
-            target = f"{node.user}@{node.name}"
-        return tuple(argv + [target, shlex.join(program)])
+        return tuple(argv + [node.login, shlex.join(program)])
+
+    def has_started(self, code: int | None, stderr: str) -> bool:
+        """OpenSSH ends with 255 if it fails itself, else with the status of the program."""
+        return code is not None and 0 <= code < SSH_FAILED
 
 
 INHERITED = (

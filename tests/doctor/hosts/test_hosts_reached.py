@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 import shlex
 import socket
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import pytest
 from nodes.fakes import FakeReach
@@ -41,13 +42,48 @@ def test_hosts_that_reach_each_other_have_no_finding() -> None:
     assert reached.carries("lo")
 
 
+LOGIN_SECONDS = 6
+
+
+@dataclass(frozen=True, kw_only=True)
+class FakeSlowLogin(FakeReach):
+    """The login of one host takes LOGIN_SECONDS."""
+
+    slow: str
+
+    def argv(self, node: Node, program: Sequence[str]) -> tuple[str, ...]:
+        if node.name != self.slow:
+            return tuple(program)
+        return ("sh", "-c", f'sleep {LOGIN_SECONDS}; exec "$0" "$@"', *program)
+
+
+@pytest.mark.parametrize("slow", ["127.0.0.1", "127.0.0.3"])
+def test_a_slow_login_makes_no_network_a_broken_one(slow: str) -> None:
+    """Connections have less time than the login takes. It begins when all hosts are ready."""
+    hosts = [asked(name) for name in HERE["lo"]]
+    port, seconds = free_port(), 3.0 * LOGIN_SECONDS - 3
+    reached = ask_ports(hosts, FakeSlowLogin(slow=slow), HERE, master_port=port, seconds=seconds)
+    assert tuple(judge_ports(reached)) == ()
+    assert reached.carries("lo")
+
+
+@pytest.mark.parametrize("gone", ["127.0.0.1", "127.0.0.3"])
+def test_a_host_that_does_not_come_blames_no_network(gone: str) -> None:
+    hosts = [asked(name) for name in HERE["lo"]]
+    reach = FakeReach(instead={gone: ("sh", "-c", "sleep 60")})
+    reached = ask_ports(hosts, reach, HERE, master_port=free_port(), seconds=5)
+    (found,) = judge_ports(reached)
+    assert found.code == "hosts-not-asked"
+    assert found.evidence == f"the ports of {gone}: it gave no answer in 5 s"
+
+
 def test_a_port_that_is_taken_is_named_and_no_firewall_is_blamed() -> None:
     with socket.socket() as taken:
         taken.bind(("", 0))
         taken.listen()
         port = taken.getsockname()[1]
         hosts = [asked(name) for name in ("127.0.0.1", "127.0.0.2")]
-        reached = ask_ports(hosts, REACH, {}, master_port=port, seconds=4)
+        reached = ask_ports(hosts, REACH, {}, master_port=port, seconds=20)
     found = tuple(judge_ports(reached))
     assert [finding.code for finding in found] == ["hosts-port-taken"]
     assert f"port {port} on 127.0.0.1" in found[0].evidence
@@ -92,7 +128,7 @@ def test_an_answer_that_makes_no_sense_is_the_finding_of_its_host_alone(answer: 
     hosts = [asked("localhost"), asked("c")]
     here = {"lo": {"localhost": "127.0.0.1", "c": "127.0.0.1"}}
     reach = FakeReach(instead={"c": ("sh", "-c", f"echo {shlex.quote(answer)}")})
-    seen = ask_ports(hosts, reach, here, master_port=free_port(), seconds=1)
+    seen = ask_ports(hosts, reach, here, master_port=free_port(), seconds=20)
     assert set(seen.answers) == {"localhost"}
     deaf = next(found for found in judge_ports(seen) if found.code == "hosts-not-asked")
     assert deaf.evidence.startswith("the ports of c: its answer cannot be used (")
