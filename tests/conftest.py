@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from golden_texts import Golden, path_of, reviewed
 from in_process import Ended, Run
 
 from cputune.host.interpreter import train_with
@@ -62,6 +63,19 @@ def result() -> Result:
     import cputune
 
     return cputune.tune(SMALL.workload, facts=SMALL.facts, runner=FakeRunner(truthful()))
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest, tmp_path: Path) -> Golden:
+    """Compare a text that users read with the one that was reviewed (golden_texts.py)."""
+    test = request.node.nodeid.partition("::")[2]
+    hidden = {
+        str(tmp_path): "TMP",
+        sys.executable: "PYTHON",
+        str(Path(__file__).parents[1]): "PROJECT",
+    }
+    update = request.config.getoption("--update-golden")
+    return reviewed(path_of(request.path), test, hidden, update=update)
 
 
 @pytest.fixture
@@ -154,6 +168,4 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--update-golden", action="store_true", help="write tests/golden/ anew from what is emitted"
-    )
+    parser.addoption("--update-golden", action="store_true", help="write tests/golden/ anew")

@@ -247,6 +247,12 @@ def new_option(name: str, command: str) -> Iterable[Part]:
         before=rf"^    {last}: ",
         text=field,
     )
+    group = {"tune": "Limits", "emit": "What to write", "cluster": "Slurm"}[command]
+    yield Row(
+        path="cputune/cli/help_groups.py",
+        before=rf'(?<="{group}": \()',
+        text=f'"{name}", ',
+    )
     room = "tuner" if command == "tune" else "emitters"
     flag = f"--{name.replace('_', '-')}"
     yield NewFile(

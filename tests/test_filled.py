@@ -38,9 +38,10 @@ def checkout(tmp_path: Path) -> Path:
     for name in ("knobs", "consumers", "tuner", "doctor", "emitters"):
         (tmp_path / "tests" / name).mkdir(parents=True)
     (tmp_path / "docs").mkdir()
-    (tmp_path / "cputune/records").mkdir()
+    for room in ("records", "cli"):
+        (tmp_path / "cputune" / room).mkdir()
     rows = ("docs/emit.md", "docs/verify.md", "tests/doctor/test_doctor_checks.py", "CHANGELOG.md")
-    for path in (*rows, "cputune/records/options.py"):
+    for path in (*rows, "cputune/records/options.py", "cputune/cli/help_groups.py"):
         shutil.copy(HERE / path, tmp_path / path)
     return tmp_path
 
@@ -51,9 +52,9 @@ def checkout(tmp_path: Path) -> Path:
         ("check", "swap-full", "limits", 3),
         ("knob", "page_size", "", 4),
         ("format", "ray", "", 7),
-        ("option", "dry_run", "tune", 3),
-        ("option", "dry_run", "emit", 3),
-        ("option", "dry_run", "cluster", 3),
+        ("option", "dry_run", "tune", 4),
+        ("option", "dry_run", "emit", 4),
+        ("option", "dry_run", "cluster", 4),
     ],
 )
 def test_each_kind_has_its_record_its_test_and_its_word(
@@ -62,7 +63,7 @@ def test_each_kind_has_its_record_its_test_and_its_word(
     before = empty_places(checkout)
     paths = new.begin(kind, name, place, checkout)
     empty = {path for path, times in empty_places(checkout).items() if before.get(path, 0) < times}
-    registers = {path for path in paths if path.endswith("__init__.py")}
+    registers = {path for path in paths if path.endswith(("__init__.py", "help_groups.py"))}
     assert (len(paths), empty | registers) == (parts, {*paths})
     for path in (path for path in paths if path.endswith(".py")):
         ast.parse((checkout / path).read_text(encoding="utf-8"))

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 from in_process import ran
 
 from cputune.cli import cli
@@ -21,7 +22,8 @@ def completed(shell: str, words: str, position: int) -> list[str]:
     variables = {"COMP_WORDS": words, "COMP_CWORD": str(position), "_CPUTUNE_COMPLETE": shell}
     if shell.startswith("fish"):
         variables["COMP_CWORD"] = words.split()[-1]
-    done = ran([CPUTUNE], env={**os.environ, **variables}, check=True)
+    done = CliRunner().invoke(cli, env=variables, prog_name="cputune")
+    assert done.exit_code == 0
     return done.stdout.split()
 
 
@@ -32,16 +34,21 @@ def test_a_shell_is_told_the_commands_that_fit(shell: str) -> None:
     assert "doctor" not in found
 
 
+def test_the_command_itself_answers_a_shell() -> None:
+    asked = {"COMP_WORDS": "cputune rec", "COMP_CWORD": "1", "_CPUTUNE_COMPLETE": "bash_complete"}
+    assert ran([CPUTUNE], env={**os.environ, **asked}, check=True).stdout == "plain,recipes\n"
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_the_script_can_be_sourced(shell: str, tmp_path: Path) -> None:
-    asked = {**os.environ, "_CPUTUNE_COMPLETE": f"{shell}_source"}
-    done = ran([CPUTUNE], env=asked, check=True)
-    assert "_CPUTUNE_COMPLETE" in done.stdout
+    asked = {"_CPUTUNE_COMPLETE": f"{shell}_source"}
+    source = CliRunner().invoke(cli, env=asked, prog_name="cputune").stdout
+    assert "_CPUTUNE_COMPLETE" in source
     program = shutil.which(shell)
     if program is None:
         pytest.skip(f"{shell} is not installed")
     script = tmp_path / "completion"
-    script.write_text(done.stdout)
+    script.write_text(source)
     subprocess.run([program, "-n", str(script)], check=True)
 
 
