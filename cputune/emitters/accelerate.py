@@ -38,6 +38,11 @@ _UNBOUND = {
 }
 """What keeps an mpirun from binding. accelerate tells Open MPI ``--bind-to socket``, which fails on
 a host that has other CPUs than the first; without the component that binds it only maps."""
+_DAEMONS = """
+    bin=$(dirname -- "$(readlink -f -- "$(command -v mpirun)")") # not on the PATH of other hosts
+    [[ ! -x $bin/orted ]] || export OMPI_MCA_orte_launch_agent=$bin/orted
+    [[ ! -x $bin/prted ]] || export PRTE_MCA_prte_launch_agent=$bin/prted"""
+"""accelerate starts mpirun by its name, and Open MPI then looks for its daemon on PATH."""
 _TAKEN_BACK = ("-u", "KMP_AFFINITY", "-u", "KMP_BLOCKTIME")
 """Variables that accelerate sets by itself: the plan's stand behind them."""
 
@@ -63,6 +68,8 @@ def emit_accelerate(job: LaunchJob) -> tuple[EmittedFile, ...]:
         lines[dialect] = f"hosts=$here/{host_file(dialect)}"
         if is_openmpi(dialect):
             lines[dialect] += f" && export {' '.join(AS_ROOT)}"
+            if job.plan.nodes > 1:
+                lines[dialect] += _DAEMONS
     started = _started(job)
     hosts = host_files(job, dialects_of(job), always=True)
     script = shell.launch_script(
@@ -70,6 +77,7 @@ def emit_accelerate(job: LaunchJob) -> tuple[EmittedFile, ...]:
         "accelerate",
         "accelerate launch",
         exports=shell.exports(words.typed(exported)),
+        named="",
         mpirun="mpirun",
         **detected(job, lines),
         rank=shell.rank(shell.mpi_rank(job, *_TAKEN_BACK)),

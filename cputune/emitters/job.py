@@ -24,8 +24,9 @@ from cputune.host import Host
 from cputune.host.facts import HostFacts, Package
 from cputune.host.probing import probe
 from cputune.host.remote.named import Node, choose
+from cputune.inside.carry.parts import needed
 from cputune.launch.launchers.mpirun import DIALECTS
-from cputune.plans.carrier.command import Carried, carried, is_guarded
+from cputune.plans.carrier.command import Carried, as_typed, carried, is_guarded
 from cputune.plans.carrier.interface import checked
 from cputune.plans.carrier.used import trials_of, used
 from cputune.plans.cores import usable_cores
@@ -132,9 +133,15 @@ def _job(
     workload = with_typed_batch(workload)
     whole = _way(workload, plan, chosen)
     way, left_out = whole, dict[str, str]()
-    if result is not None and workload == with_typed_batch(result.workload) and chosen == known:
-        trials = [trial.observed for trial in result.trials if trial.plan == found]
-        way, left_out = used(whole, trials_of(trials), workload, Versions.from_names(chosen))
+    if result is not None and workload == with_typed_batch(result.workload):
+        typed_way = as_typed(workload, plan, chosen, found=found)
+        if typed_way is not None:
+            way = typed_way
+            parts = needed(whole.force) if whole.force is not None else ()
+            left_out = {part.module: "your launch trains so by itself" for part in parts}
+        elif chosen == known:
+            trials = [trial.observed for trial in result.trials if trial.plan == found]
+            way, left_out = used(whole, trials_of(trials), workload, Versions.from_names(chosen))
     refuse_unchosen_batch(workload, plan, way)
     scale = header.scale_lines(result, plan, workload)
     if result is not None:

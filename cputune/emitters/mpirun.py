@@ -47,7 +47,8 @@ def emit_mpirun(job: LaunchJob) -> tuple[EmittedFile, ...]:
         f"mpirun ({name})",
         rank=shell.rank(shell.mpi_rank(job)),
         exports="export I_MPI_PIN=off # rank.py binds\n" if watched else "",
-        mpirun="${MPIRUN:-mpirun}",
+        named="mpirun=${MPIRUN:-mpirun}\n",
+        mpirun='"$mpirun"',
         beside=shell.missed([*shell.beside(job), *(file.name for file in hosts)]),
         **detected(job, {dialect: _array(dialect, one) for dialect, one in started.items()}),
         launches=tuple(one.launch for one in started.values()),
@@ -65,9 +66,12 @@ def _by_its_path(job: LaunchJob) -> str:
 
 def detected(job: LaunchJob, lines: Mapping[str, str]) -> dict[str, str]:
     """What ``detect.sh`` is filled with: by dialect the line of bash that follows from it."""
-    cases = dict.fromkeys(
-        f"  {VERSION_PATTERNS[dialect]}) {line} ;;\n" for dialect, line in lines.items()
-    )
+    patterns: dict[str, list[str]] = {}
+    for dialect, line in lines.items():
+        known = patterns.setdefault(line, [])
+        if VERSION_PATTERNS[dialect] not in known:
+            known.append(VERSION_PATTERNS[dialect])
+    cases = [f"  {' | '.join(found)}) {line} ;;\n" for line, found in patterns.items()]
     of_mpi = DIALECTS[job.mpi] if job.mpi else "Intel MPI, MPICH or Open MPI"
     return {"dialects": "".join(cases), "of_mpi": of_mpi}
 

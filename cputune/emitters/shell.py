@@ -85,20 +85,30 @@ def installed(job: LaunchJob) -> str:
     if job.self_contained or PLAN_FILE not in beside(job):
         return ""
     hint = "install it there, or cputune emit --self-contained"
-    return (
-        f'"$python" -c "import {APPLY}" 2>/dev/null ||\n'
-        f'  fail "$python does not find cputune" "{hint}"\n'
-    )
+    found = f'"$python" -c "import {APPLY}" 2>/dev/null'
+    return or_else(found, f'fail "$python does not find cputune" "{hint}"')
+
+
+def or_else(condition: str, then: str) -> str:
+    """``condition || then``, in one line if it has room."""
+    between = " "
+    if len(condition) + len(then) > LONGEST - 4:
+        between = "\n  "
+    return f"{condition} ||{between}{then}\n"
+
+
+LONGEST = 100
+"""Of a line that nobody needs to change."""
 
 
 def missed(names: Sequence[str], hint: str = "copy it here") -> str:
     """Lines that end the script if one of these files is not beside it."""
     if len(names) == 1:
         (name,) = names
-        return f'[[ -f $here/{name} ]] || fail "{name} is not beside ${{0##*/}}" "{hint}"\n'
+        return or_else(f"[[ -f $here/{name} ]]", f'fail "{name} is not beside ${{0##*/}}" "{hint}"')
     first = f"for file in {' '.join(names)}; do"
     then = f'[[ -f $here/$file ]] || fail "$file is not beside ${{0##*/}}" "{hint}"; done'
-    between = " " if len(first) + len(then) < WIDTH else "\n  "
+    between = " " if len(first) + len(then) < LONGEST else "\n  "
     return f"{first}{between}{then}\n"
 
 
@@ -151,9 +161,9 @@ def names_cleared(job: LaunchJob) -> tuple[str, ...]:
 def python(job: LaunchJob) -> str:
     """Lines that take the interpreter of the tuning, if it is there and PYTHON names no other."""
     if job.python is None:
-        return ""
-    taken = "[[ -n ${PYTHON:-} || ! -x $tuned ]] || python=$tuned\n"
-    return f"tuned={ShellWord(job.python)}\n{taken}"
+        return "python=${PYTHON:-python3}\n"
+    chosen = "then python=${PYTHON:-$tuned}; else python=${PYTHON:-python3}; fi"
+    return f"tuned={ShellWord(job.python)}\nif [[ -x $tuned ]]; {chosen}\n"
 
 
 _LOOKS_LIKE_CODE = re.compile(r"[$`\\‘’“”]")
@@ -192,14 +202,14 @@ def needs(job: LaunchJob, *, bound: bool) -> str:
         said = f"the plan preloads {library}, which is not here"
         lines.append((f"-f {ShellWord(library)}", said, "install it here too"))
     if job.script is not None:
-        hint = "start this from the directory that it was tuned in"
+        hint = "start it in the directory of the tuning"
         lines.append((f"-f {ShellWord(job.script)}", f"{job.script} is not here", hint))
     for name in job.workload.secrets:
         lines.append((f"-n ${{{name}:-}}", f"{name} is not set", "export it"))
     text = literal([Argument(job.script or "")])
     where = '"$HOSTNAME: "' if job.plan.nodes > 1 else ""
     for condition, why, hint in lines:
-        text += f"[[ {condition} ]] ||\n  fail {where}{shlex.quote(why)} '{hint}'\n"
+        text += or_else(f"[[ {condition} ]]", f"fail {where}{shlex.quote(why)} '{hint}'")
     return text
 
 
@@ -263,7 +273,7 @@ def oneccl(job: LaunchJob) -> str:
 
 
 def require_hosts(job: LaunchJob) -> None:
-    """Raise UsageError where a launch on several nodes does not know them."""
+    """Raise UsageError if a launch on several nodes does not know them."""
     if job.plan.nodes > 1 and not job.nodes:
         raise UsageError(
             f"a launch on {job.plan.nodes} nodes needs their names",
@@ -274,10 +284,10 @@ def require_hosts(job: LaunchJob) -> None:
 def variables(job: LaunchJob, *, intel_mpi: bool = False, pods: bool = False) -> Variables:
     """The variables of every rank: the plan's, and what its network needs.
 
-    ``pods`` have interfaces of their own: only what the user names is told to them.
+    ``pods`` have interfaces of their own, so they get only the one that the user names.
 
-    Where Intel MPI does not start the ranks, oneCCL is told to use no launcher, over OFI,
-    and rank.py adds the local numbers (CCL_PROCESS_LAUNCHER in the oneCCL documentation).
+    If Intel MPI does not start the ranks, oneCCL uses no launcher, over OFI, and rank.py adds the
+    local numbers (CCL_PROCESS_LAUNCHER in the oneCCL documentation).
     """
     found: dict[str, str] = dict(job.environment.items())
     interface = job.cluster.interface if pods else job.interface

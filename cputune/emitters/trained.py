@@ -1,9 +1,9 @@
 """What of a training a launch promises, whether it was measured or not.
 
 The words that each rank is started with, digests of the files that they name (the script, what it
-imports from beside it, its data, a model's config.json), and, where today's launch was measured,
-what its optimizer trained and how many samples its data set had. ``verify`` holds what ranks show
-against it.
+imports from beside it, its data, a model's config.json), and, if the current launch was measured,
+what its optimizer trained and how many samples its data set had. ``verify`` compares what ranks
+show with it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cputune.host import Host
 from cputune.plans.workload import Workload
 
 BESIDE = "$here/"
-"""How the name of a file begins that lies beside the launch."""
+"""How the name of a file begins that is in the folder of the launch."""
 
 
 def trained(

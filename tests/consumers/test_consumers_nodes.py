@@ -1,7 +1,7 @@
 """Two nodes on one machine: real launchers, and a stand-in for ssh that runs commands here.
 
 The stand-in gives the environment of a login, so what a launcher does not carry to another
-node is not there.
+node is not there: neither the launcher on PATH, nor a variable of the plan.
 """
 
 import socket
@@ -43,10 +43,9 @@ def through_ssh(launcher_path, environment, tmp_path):
     """
     programs, log = tmp_path / "programs", tmp_path / "ssh.log"
     programs.mkdir()
-    mpi = launcher_path.partition(":")[0]
     outer = {**environment, "PATH": f"{programs}:{launcher_path}"}
     with tempfile.TemporaryDirectory(prefix="nodes-", dir="/tmp") as temporary:
-        text = SSH.format(log=log, path=f"{mpi}:/usr/bin:/bin", temporary=temporary)
+        text = SSH.format(log=log, path="/usr/bin:/bin", temporary=temporary)
         (programs / "ssh").write_text(text)
         (programs / "ssh").chmod(0o755)
         yield outer, lambda: log.read_text() if log.exists() else ""

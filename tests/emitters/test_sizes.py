@@ -23,11 +23,7 @@ def held(files: tuple[EmittedFile, ...], ranks: int) -> None:
     """Raise AssertionError for a script that is longer than it may be."""
     text = files[0].text
     comments = takewhile(lambda line: line.startswith("#"), text.splitlines())
-    said = [
-        line
-        for line in comments
-        if not line.startswith(("#!", "#SBATCH", "# Started as", "# Unless"))
-    ]
+    said = [line for line in comments if not line.startswith(("#!", "#SBATCH", "# Unless"))]
     assert len(said) <= OF_HEADER, text
     directives = text.count("\n#SBATCH")
     assert below_header(text) + directives <= (OF_ONE_RANK if ranks == 1 else OF_SEVERAL), text

@@ -1,7 +1,6 @@
-# An mpirun of pip or conda lies beside the interpreter, whose directory need not be on PATH.
-command -v mpirun >/dev/null || PATH=$PATH:$(dirname -- "$(command -v -- "$python")")
-mpirun={{mpirun}}
-case $("$mpirun" --version 2>&1 || true) in
+command -v mpirun >/dev/null || PATH=$PATH:$(dirname -- "$(command -v -- "$python")") # of pip
+{{named}}
+case $({{mpirun}} --version 2>&1 || true) in
 {{dialects}}
-  *) fail "${mpirun##*/} is not {{of_mpi}}" "install it, mend PATH, or cputune emit --mpi NAME" ;;
+  *) fail "mpirun is not {{of_mpi}}" "install it, or cputune emit --mpi NAME" ;;
 esac

@@ -1,3 +1,1 @@
-for word in "$@"; do
-  [[ $word != : ]] || fail "a lone colon would start another program here" "write it otherwise"
-done
+for word; do [[ $word != : ]] || fail "a lone colon would start another program" "leave it out"; done

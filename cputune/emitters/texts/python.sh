@@ -1,2 +1,1 @@
-python=${PYTHON:-python3}
 {{tuned}}

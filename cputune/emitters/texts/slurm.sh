@@ -2,7 +2,6 @@
 {{header}}
 {{directives}}
 {{strict}}
-
 # Slurm runs a copy of this script: what belongs to it lies where it was submitted.
 submitted=$(scontrol show job "${SLURM_JOB_ID:-}" 2>/dev/null | sed -n 's/^ *Command=//p' || true)
 while [[ $submitted == *" "* && ! -f $submitted ]]; do submitted=${submitted% *}; done
@@ -19,7 +18,6 @@ done
 {{free_port}}
 {{rank}}
 {{exports}}
-
 # The step takes all CPUs of the job, and shares them with steps that only wait; rank.py binds.
 unset SLURM_EXACT SLURM_EXCLUSIVE "${!SLURM_CPU_BIND@}"
 cpus=$(tr , '\n' <<<"${SLURM_JOB_CPUS_PER_NODE:-0}" | sed 's/(.*//' | sort -n | head -n 1)

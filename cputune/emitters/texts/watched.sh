@@ -1,10 +1,7 @@
-# accelerate and Intel MPI's mpirun leave their ranks behind when they alone are killed: so a
-# signal to this script goes to all that it has started.
-[[ ! -t 0 ]] || exec </dev/null
-set -m
+# accelerate and Intel MPI leave ranks behind if they alone are killed: a signal goes to all.
+set -m; [[ ! -t 0 ]] || exec </dev/null
 "${launch[@]}" "$@" &
-# shellcheck disable=SC2064 # each trap its own signal
-for one in HUP INT QUIT TERM; do trap "kill -s $one -- -$! 2>/dev/null || true" "$one"; done
+pass() { kill -s "$1" -- "-$!" 2>/dev/null || true; }
+trap 'pass HUP' HUP; trap 'pass INT' INT; trap 'pass QUIT' QUIT; trap 'pass TERM' TERM
 while status=0; wait "$!" || status=$?; kill -0 "$!" 2>/dev/null; do :; done
-kill -s TERM -- "-$!" 2>/dev/null || true
-exit "$status"
+pass TERM; exit "$status"

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from cputune.inside import carry_script, recipe_script
 from cputune.inside.carry.force import Force
+from cputune.launch.launch import launch_of
 from cputune.launch.script import batch_of
 from cputune.plans.carrier.environment import plan_variables
 from cputune.plans.knobs import plan_arguments, plan_in_torch
@@ -108,6 +109,27 @@ def carried(workload: Workload, plan: Plan, versions: Mapping[str, str]) -> Carr
             accumulation=accumulation,
         )
     return Carried(variables=variables, flags=flags, force=force, world_size=plan.world_size)
+
+
+def as_typed(
+    workload: Workload, plan: Plan, versions: Mapping[str, str], *, found: Plan
+) -> Carried | None:
+    """How the launch as typed is written down; None if something has to be set for it.
+
+    ``plan`` is what its ranks showed, to be bound, and ``found`` the same as it ran. Its script
+    and words decide all that it trains, so variables are enough. accelerate and deepspeed pass
+    more to a loop than a plan has (``ACCELERATE_GRADIENT_ACCUMULATION_STEPS``).
+    """
+    if not found.as_found or workload.recipe is not None:
+        return None
+    alike = plan.world_size == found.world_size and plan.nodes == found.nodes
+    launch = launch_of(workload.launch)
+    if launch is not None and launch.inner is not None:
+        launch = launch.inner
+    passes_more = launch is not None and launch.launcher in ("accelerate", "deepspeed")
+    if not alike or (passes_more and workload.framework != "trainer"):
+        return None
+    return Carried(variables=plan_variables(plan, versions), world_size=plan.world_size)
 
 
 def trial_command(workload: Workload, carried: Carried) -> tuple[str, ...]:

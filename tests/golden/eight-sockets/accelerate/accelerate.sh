@@ -6,8 +6,7 @@
 # Measured for run_qa.py on Intel(R) Xeon(R) Platinum 8490H, 8 sockets, 224 cores, 448 CPUs,
 # on 2026-11-20: 31.4 samples/s (95 % interval 31.1 to 31.8).
 # cputune-plan: accelerate, plan.json (self-contained: needs no cputune)
-# Started as `sh FILE`, it goes on in bash.
-[ -n "${BASH_VERSION:-}" ] || exec bash "$0" "$@"
+[ -n "${BASH_VERSION:-}" ] || exec bash "$0" "$@" # if it was started as sh FILE
 set -euo pipefail
 fail() { printf 'error: %s\nhint: %s\n' "$1" "$2" >&2; exit 3; }
 here=$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]:-$0}")")
@@ -16,11 +15,8 @@ for file in rank.py carry.py accelerate.yaml hosts.hydra; do
 python=${PYTHON:-python3}
 [[ $(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT taskset -c 0-223 nproc 2>/dev/null) == 224 ]] ||
   fail 'CPUs 0-223 are not all here' 'tune where it runs'
-[[ -f run_qa.py ]] ||
-  fail 'run_qa.py is not here' 'start this from the directory that it was tuned in'
-for word in "$@"; do
-  [[ $word != : ]] || fail "a lone colon would start another program here" "write it otherwise"
-done
+[[ -f run_qa.py ]] || fail 'run_qa.py is not here' 'start it in the directory of the tuning'
+for word; do [[ $word != : ]] || fail "a lone colon would start another program" "leave it out"; done
 # shellcheck disable=SC1003,SC1111,SC1112,SC2016 # words are meant as they stand
 train=("$here/carry.py" run_qa.py --do_train --output_dir '/data/my runs/$USER' --use_cpu
   --bf16 True --ddp_backend gloo --per_device_train_batch_size 12)
@@ -29,23 +25,18 @@ rank=(env -u KMP_AFFINITY -u KMP_BLOCKTIME ACCELERATE_USE_CPU=true OMP_NUM_THREA
   ACCELERATE_MIXED_PRECISION=bf16 MASTER_ADDR=127.0.0.1 MASTER_PORT="$port" "$python"
   "$here/rank.py" --launcher mpi
   --cpus 0-27/28-55/56-83/84-111/112-139/140-167/168-195/196-223)
-# An mpirun of pip or conda lies beside the interpreter, whose directory need not be on PATH.
-command -v mpirun >/dev/null || PATH=$PATH:$(dirname -- "$(command -v -- "$python")")
-mpirun=mpirun
-case $("$mpirun" --version 2>&1 || true) in
+command -v mpirun >/dev/null || PATH=$PATH:$(dirname -- "$(command -v -- "$python")") # of pip
+case $(mpirun --version 2>&1 || true) in
   *HYDRA*) hosts=$here/hosts.hydra ;;
-  *) fail "${mpirun##*/} is not MPICH" "install it, mend PATH, or cputune emit --mpi NAME" ;;
+  *) fail "mpirun is not MPICH" "install it, or cputune emit --mpi NAME" ;;
 esac
 launch=("$python" -m accelerate.commands.launch --config_file "$here/accelerate.yaml"
   --num_cpu_threads_per_process 28 --mixed_precision bf16 --mpirun_hostfile "$hosts"
   --main_process_port "$port" --no_python "${rank[@]}" -- "${train[@]}")
-# accelerate and Intel MPI's mpirun leave their ranks behind when they alone are killed: so a
-# signal to this script goes to all that it has started.
-[[ ! -t 0 ]] || exec </dev/null
-set -m
+# accelerate and Intel MPI leave ranks behind if they alone are killed: a signal goes to all.
+set -m; [[ ! -t 0 ]] || exec </dev/null
 "${launch[@]}" "$@" &
-# shellcheck disable=SC2064 # each trap its own signal
-for one in HUP INT QUIT TERM; do trap "kill -s $one -- -$! 2>/dev/null || true" "$one"; done
+pass() { kill -s "$1" -- "-$!" 2>/dev/null || true; }
+trap 'pass HUP' HUP; trap 'pass INT' INT; trap 'pass QUIT' QUIT; trap 'pass TERM' TERM
 while status=0; wait "$!" || status=$?; kill -0 "$!" 2>/dev/null; do :; done
-kill -s TERM -- "-$!" 2>/dev/null || true
-exit "$status"
+pass TERM; exit "$status"

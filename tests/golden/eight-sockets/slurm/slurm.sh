@@ -9,11 +9,9 @@
 #SBATCH --job-name=run-qa --output=%x-%j.out --time=24:00:00
 #SBATCH --nodes=1 --ntasks-per-node=8 --cpus-per-task=28 --hint=nomultithread --exclusive
 # Unless the cluster has a default: #SBATCH --partition=<your-partition>
-# Started as `sh FILE`, it goes on in bash.
-[ -n "${BASH_VERSION:-}" ] || exec bash "$0" "$@"
+[ -n "${BASH_VERSION:-}" ] || exec bash "$0" "$@" # if it was started as sh FILE
 set -euo pipefail
 fail() { printf 'error: %s\nhint: %s\n' "$1" "$2" >&2; exit 3; }
-
 # Slurm runs a copy of this script: what belongs to it lies where it was submitted.
 submitted=$(scontrol show job "${SLURM_JOB_ID:-}" 2>/dev/null | sed -n 's/^ *Command=//p' || true)
 while [[ $submitted == *" "* && ! -f $submitted ]]; do submitted=${submitted% *}; done
@@ -24,9 +22,7 @@ done
 for file in rank.py carry.py; do
   [[ -f $here/$file ]] || fail "$file is not beside ${0##*/}" "LAUNCH_DIR=DIR sbatch slurm.sh"; done
 python=${PYTHON:-python3}
-for word in "$@"; do
-  [[ $word != : ]] || fail "a lone colon would start another program here" "write it otherwise"
-done
+for word; do [[ $word != : ]] || fail "a lone colon would start another program" "leave it out"; done
 # shellcheck disable=SC1003,SC1111,SC1112,SC2016 # words are meant as they stand
 train=("$here/carry.py" run_qa.py --do_train --output_dir '/data/my runs/$USER' --use_cpu
   --bf16 True --ddp_backend gloo --per_device_train_batch_size 12)
@@ -34,7 +30,6 @@ port=$("$python" -c 'import socket; print(socket.create_server(("", 0)).getsockn
 rank=("$here/rank.py" --launcher slurm
   --cpus 0-27/28-55/56-83/84-111/112-139/140-167/168-195/196-223 --bind offered)
 export ACCELERATE_USE_CPU=true OMP_NUM_THREADS=28 ACCELERATE_MIXED_PRECISION=bf16
-
 # The step takes all CPUs of the job, and shares them with steps that only wait; rank.py binds.
 unset SLURM_EXACT SLURM_EXCLUSIVE "${!SLURM_CPU_BIND@}"
 cpus=$(tr , '\n' <<<"${SLURM_JOB_CPUS_PER_NODE:-0}" | sed 's/(.*//' | sort -n | head -n 1)

@@ -6,8 +6,7 @@
 # Measured for run_qa.py on Intel(R) Xeon(R) Platinum 8490H, 8 sockets, 224 cores, 448 CPUs,
 # on 2026-11-20: 31.4 samples/s (95 % interval 31.1 to 31.8).
 # cputune-plan: torchrun, plan.json (self-contained: needs no cputune)
-# Started as `sh FILE`, it goes on in bash.
-[ -n "${BASH_VERSION:-}" ] || exec bash "$0" "$@"
+[ -n "${BASH_VERSION:-}" ] || exec bash "$0" "$@" # if it was started as sh FILE
 set -euo pipefail
 fail() { printf 'error: %s\nhint: %s\n' "$1" "$2" >&2; exit 3; }
 here=$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]:-$0}")")
@@ -16,8 +15,7 @@ for file in rank.py carry.py; do
 python=${PYTHON:-python3}
 [[ $(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT taskset -c 0-223 nproc 2>/dev/null) == 224 ]] ||
   fail 'CPUs 0-223 are not all here' 'tune where it runs'
-[[ -f run_qa.py ]] ||
-  fail 'run_qa.py is not here' 'start this from the directory that it was tuned in'
+[[ -f run_qa.py ]] || fail 'run_qa.py is not here' 'start it in the directory of the tuning'
 # shellcheck disable=SC1003,SC1111,SC1112,SC2016 # words are meant as they stand
 train=("$here/carry.py" run_qa.py --do_train --output_dir '/data/my runs/$USER' --use_cpu
   --bf16 True --ddp_backend gloo --per_device_train_batch_size 12)

@@ -6,8 +6,7 @@
 # Measured for bert-base-squad on Intel(R) Xeon(R) w5-3425, 1 socket, 8 cores, 8 CPUs, on
 # 2026-11-20: 31.4 samples/s (95 % interval 31.1 to 31.8).
 # cputune-plan: mpirun, plan.json (self-contained: needs no cputune)
-# Started as `sh FILE`, it goes on in bash.
-[ -n "${BASH_VERSION:-}" ] || exec bash "$0" "$@"
+[ -n "${BASH_VERSION:-}" ] || exec bash "$0" "$@" # if it was started as sh FILE
 set -euo pipefail
 fail() { printf 'error: %s\nhint: %s\n' "$1" "$2" >&2; exit 3; }
 here=$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]:-$0}")")
@@ -16,22 +15,19 @@ for file in rank.py train.py recipe.json; do
 python=${PYTHON:-python3}
 [[ $(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT taskset -c 0-7 nproc 2>/dev/null) == 8 ]] ||
   fail 'CPUs 0-7 are not all here' 'tune where it runs'
-for word in "$@"; do
-  [[ $word != : ]] || fail "a lone colon would start another program here" "write it otherwise"
-done
+for word; do [[ $word != : ]] || fail "a lone colon would start another program" "leave it out"; done
 train=("$here/train.py" "$here/recipe.json" --output_dir out --use_cpu --bf16
   --ddp_backend gloo --per_device_train_batch_size 6)
 port=$("$python" -c 'import socket; print(socket.create_server(("", 0)).getsockname()[1])')
 rank=(env ACCELERATE_USE_CPU=true OMP_NUM_THREADS=4 ACCELERATE_MIXED_PRECISION=bf16
   LD_PRELOAD=/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4 MASTER_ADDR=127.0.0.1
   MASTER_PORT="$port" "$python" "$here/rank.py" --launcher mpi --cpus 0-3/4-7)
-# An mpirun of pip or conda lies beside the interpreter, whose directory need not be on PATH.
-command -v mpirun >/dev/null || PATH=$PATH:$(dirname -- "$(command -v -- "$python")")
+command -v mpirun >/dev/null || PATH=$PATH:$(dirname -- "$(command -v -- "$python")") # of pip
 mpirun=${MPIRUN:-mpirun}
 case $("$mpirun" --version 2>&1 || true) in
   *"(Open MPI) "* | *"(OpenRTE) "*) launch=("$mpirun" -n 2 --host localhost:2 --map-by ppr:2:node --bind-to none)
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 ;;
-  *) fail "${mpirun##*/} is not Open MPI 5" "install it, mend PATH, or cputune emit --mpi NAME" ;;
+  *) fail "mpirun is not Open MPI 5" "install it, or cputune emit --mpi NAME" ;;
 esac
 launch+=("${rank[@]}" -- "${train[@]}")
 exec "${launch[@]}" "$@"

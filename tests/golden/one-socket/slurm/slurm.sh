@@ -9,11 +9,9 @@
 #SBATCH --job-name=bert-base-squad --output=%x-%j.out --time=24:00:00
 #SBATCH --nodes=1 --ntasks-per-node=2 --cpus-per-task=4 --hint=nomultithread --exclusive
 # Unless the cluster has a default: #SBATCH --partition=<your-partition>
-# Started as `sh FILE`, it goes on in bash.
-[ -n "${BASH_VERSION:-}" ] || exec bash "$0" "$@"
+[ -n "${BASH_VERSION:-}" ] || exec bash "$0" "$@" # if it was started as sh FILE
 set -euo pipefail
 fail() { printf 'error: %s\nhint: %s\n' "$1" "$2" >&2; exit 3; }
-
 # Slurm runs a copy of this script: what belongs to it lies where it was submitted.
 submitted=$(scontrol show job "${SLURM_JOB_ID:-}" 2>/dev/null | sed -n 's/^ *Command=//p' || true)
 while [[ $submitted == *" "* && ! -f $submitted ]]; do submitted=${submitted% *}; done
@@ -24,16 +22,13 @@ done
 for file in rank.py train.py recipe.json; do
   [[ -f $here/$file ]] || fail "$file is not beside ${0##*/}" "LAUNCH_DIR=DIR sbatch slurm.sh"; done
 python=${PYTHON:-python3}
-for word in "$@"; do
-  [[ $word != : ]] || fail "a lone colon would start another program here" "write it otherwise"
-done
+for word; do [[ $word != : ]] || fail "a lone colon would start another program" "leave it out"; done
 train=("$here/train.py" "$here/recipe.json" --output_dir out --use_cpu --bf16
   --ddp_backend gloo --per_device_train_batch_size 6)
 port=$("$python" -c 'import socket; print(socket.create_server(("", 0)).getsockname()[1])')
 rank=("$here/rank.py" --launcher slurm --cpus 0-3/4-7 --bind offered)
 export ACCELERATE_USE_CPU=true OMP_NUM_THREADS=4 ACCELERATE_MIXED_PRECISION=bf16 \
   LD_PRELOAD=/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4
-
 # The step takes all CPUs of the job, and shares them with steps that only wait; rank.py binds.
 unset SLURM_EXACT SLURM_EXCLUSIVE "${!SLURM_CPU_BIND@}"
 cpus=$(tr , '\n' <<<"${SLURM_JOB_CPUS_PER_NODE:-0}" | sed 's/(.*//' | sort -n | head -n 1)

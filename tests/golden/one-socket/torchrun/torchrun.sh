@@ -6,8 +6,7 @@
 # Measured for bert-base-squad on Intel(R) Xeon(R) w5-3425, 1 socket, 8 cores, 8 CPUs, on
 # 2026-11-20: 31.4 samples/s (95 % interval 31.1 to 31.8).
 # cputune-plan: torchrun, plan.json (self-contained: needs no cputune)
-# Started as `sh FILE`, it goes on in bash.
-[ -n "${BASH_VERSION:-}" ] || exec bash "$0" "$@"
+[ -n "${BASH_VERSION:-}" ] || exec bash "$0" "$@" # if it was started as sh FILE
 set -euo pipefail
 fail() { printf 'error: %s\nhint: %s\n' "$1" "$2" >&2; exit 3; }
 here=$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]:-$0}")")

@@ -6,8 +6,7 @@
 # Extrapolated: 2 nodes, 4 ranks with 3 samples each, 12 together. Measured: 1 node, 2 ranks
 # with 6 samples each, 12 together, nothing on 2 nodes.
 # cputune-plan: accelerate, plan.json (self-contained: needs no cputune)
-# Started as `sh FILE`, it goes on in bash.
-[ -n "${BASH_VERSION:-}" ] || exec bash "$0" "$@"
+[ -n "${BASH_VERSION:-}" ] || exec bash "$0" "$@" # if it was started as sh FILE
 set -euo pipefail
 fail() { printf 'error: %s\nhint: %s\n' "$1" "$2" >&2; exit 3; }
 here=$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]:-$0}")")
@@ -23,9 +22,7 @@ set +eu
 # shellcheck disable=SC1090
 source "$setvars"
 set -eu
-for word in "$@"; do
-  [[ $word != : ]] || fail "a lone colon would start another program here" "write it otherwise"
-done
+for word; do [[ $word != : ]] || fail "a lone colon would start another program" "leave it out"; done
 train=("$here/train.py" "$here/recipe.json" --output_dir out --use_cpu --bf16
   --ddp_backend ccl --use_ipex --per_device_train_batch_size 3)
 port=$("$python" -c 'import socket; print(socket.create_server(("", 0)).getsockname()[1])')
@@ -38,23 +35,18 @@ rank=(env -u KMP_AFFINITY -u KMP_BLOCKTIME ACCELERATE_USE_CPU=true OMP_NUM_THREA
   LD_PRELOAD=/opt/conda/lib/libjemalloc.so.2:/opt/conda/lib/libiomp5.so
   GLOO_SOCKET_IFNAME=eth0 FI_TCP_IFACE=eth0 CCL_KVS_IFACE=eth0 MASTER_ADDR=node1
   MASTER_PORT="$port" "$python" "$here/rank.py" --launcher mpi --cpus 4-27/32-55)
-# An mpirun of pip or conda lies beside the interpreter, whose directory need not be on PATH.
-command -v mpirun >/dev/null || PATH=$PATH:$(dirname -- "$(command -v -- "$python")")
-mpirun=mpirun
-case $("$mpirun" --version 2>&1 || true) in
+command -v mpirun >/dev/null || PATH=$PATH:$(dirname -- "$(command -v -- "$python")") # of pip
+case $(mpirun --version 2>&1 || true) in
   *"Intel(R) MPI"*) hosts=$here/hosts.hydra ;;
-  *) fail "${mpirun##*/} is not Intel MPI" "install it, mend PATH, or cputune emit --mpi NAME" ;;
+  *) fail "mpirun is not Intel MPI" "install it, or cputune emit --mpi NAME" ;;
 esac
 launch=("$python" -m accelerate.commands.launch --config_file "$here/accelerate.yaml"
   --num_cpu_threads_per_process 24 --mixed_precision bf16 --mpirun_hostfile "$hosts"
   --main_process_port "$port" --no_python "${rank[@]}" -- "${train[@]}")
-# accelerate and Intel MPI's mpirun leave their ranks behind when they alone are killed: so a
-# signal to this script goes to all that it has started.
-[[ ! -t 0 ]] || exec </dev/null
-set -m
+# accelerate and Intel MPI leave ranks behind if they alone are killed: a signal goes to all.
+set -m; [[ ! -t 0 ]] || exec </dev/null
 "${launch[@]}" "$@" &
-# shellcheck disable=SC2064 # each trap its own signal
-for one in HUP INT QUIT TERM; do trap "kill -s $one -- -$! 2>/dev/null || true" "$one"; done
+pass() { kill -s "$1" -- "-$!" 2>/dev/null || true; }
+trap 'pass HUP' HUP; trap 'pass INT' INT; trap 'pass QUIT' QUIT; trap 'pass TERM' TERM
 while status=0; wait "$!" || status=$?; kill -0 "$!" 2>/dev/null; do :; done
-kill -s TERM -- "-$!" 2>/dev/null || true
-exit "$status"
+pass TERM; exit "$status"

@@ -10,11 +10,9 @@
 #SBATCH --nodes=2 --ntasks-per-node=2 --cpus-per-task=28 --hint=nomultithread --exclusive
 #SBATCH --partition=cpu
 #SBATCH --account=nlp
-# Started as `sh FILE`, it goes on in bash.
-[ -n "${BASH_VERSION:-}" ] || exec bash "$0" "$@"
+[ -n "${BASH_VERSION:-}" ] || exec bash "$0" "$@" # if it was started as sh FILE
 set -euo pipefail
 fail() { printf 'error: %s\nhint: %s\n' "$1" "$2" >&2; exit 3; }
-
 # Slurm runs a copy of this script: what belongs to it lies where it was submitted.
 submitted=$(scontrol show job "${SLURM_JOB_ID:-}" 2>/dev/null | sed -n 's/^ *Command=//p' || true)
 while [[ $submitted == *" "* && ! -f $submitted ]]; do submitted=${submitted% *}; done
@@ -34,9 +32,7 @@ set +eu
 # shellcheck disable=SC1090
 source "$setvars"
 set -eu
-for word in "$@"; do
-  [[ $word != : ]] || fail "a lone colon would start another program here" "write it otherwise"
-done
+for word; do [[ $word != : ]] || fail "a lone colon would start another program" "leave it out"; done
 train=("$here/train.py" "$here/recipe.json" --output_dir out --use_cpu --bf16
   --ddp_backend ccl --use_ipex --per_device_train_batch_size 3)
 port=$("$python" -c 'import socket; print(socket.create_server(("", 0)).getsockname()[1])')
@@ -48,7 +44,6 @@ export ACCELERATE_USE_CPU=true OMP_NUM_THREADS=24 ACCELERATE_MIXED_PRECISION=bf1
   LD_PRELOAD=/opt/conda/lib/libjemalloc.so.2:/opt/conda/lib/libiomp5.so \
   GLOO_SOCKET_IFNAME=eth0 FI_TCP_IFACE=eth0 CCL_KVS_IFACE=eth0 CCL_PROCESS_LAUNCHER=none \
   CCL_ATL_TRANSPORT=ofi
-
 # The step takes all CPUs of the job, and shares them with steps that only wait; rank.py binds.
 unset SLURM_EXACT SLURM_EXCLUSIVE "${!SLURM_CPU_BIND@}"
 cpus=$(tr , '\n' <<<"${SLURM_JOB_CPUS_PER_NODE:-0}" | sed 's/(.*//' | sort -n | head -n 1)

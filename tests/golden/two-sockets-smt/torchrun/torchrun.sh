@@ -6,8 +6,7 @@
 # Extrapolated: 2 nodes, 4 ranks with 3 samples each, 12 together. Measured: 1 node, 2 ranks
 # with 6 samples each, 12 together, nothing on 2 nodes.
 # cputune-plan: torchrun, plan.json (self-contained: needs no cputune)
-# Started as `sh FILE`, it goes on in bash.
-[ -n "${BASH_VERSION:-}" ] || exec bash "$0" "$@"
+[ -n "${BASH_VERSION:-}" ] || exec bash "$0" "$@" # if it was started as sh FILE
 set -euo pipefail
 fail() { printf 'error: %s\nhint: %s\n' "$1" "$2" >&2; exit 3; }
 here=$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]:-$0}")")

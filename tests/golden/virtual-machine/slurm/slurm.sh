@@ -10,8 +10,7 @@
 #SBATCH --job-name=bert-mini --output=%x-%j.out --time=24:00:00
 #SBATCH --nodes=1 --ntasks-per-node=1 --cpus-per-task=2 --hint=nomultithread --exclusive
 # Unless the cluster has a default: #SBATCH --partition=<your-partition>
-# Started as `sh FILE`, it goes on in bash.
-[ -n "${BASH_VERSION:-}" ] || exec bash "$0" "$@"
+[ -n "${BASH_VERSION:-}" ] || exec bash "$0" "$@" # if it was started as sh FILE
 set -euo pipefail
 fail() { printf 'error: %s\nhint: %s\n' "$1" "$2" >&2; exit 3; }
 python=${PYTHON:-python3}

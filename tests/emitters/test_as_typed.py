@@ -1,0 +1,109 @@
+"""A launch as typed that is the best plan is written down without anything inside its process."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from confirmed import UNCOMPARED
+from emit_machines import TODAY, machine, tuned
+
+from cputune.emitters import EmittedFile, emit
+from cputune.emitters.header import MOST_LINES
+from cputune.plans.plan import Plan
+from cputune.plans.workload import Workload
+from cputune.records.result import Result
+
+OF_TRAINER, OF_ONE_LOOP, OF_RANK = 45, 35, 104
+"""Lines of a launch with its header."""
+
+BUILT = """
+from transformers import Trainer, TrainingArguments
+Trainer(model, TrainingArguments("out", use_cpu=True), train_dataset=rows).train()
+"""
+FACTS = machine("Intel(R) Xeon(R) w5-3425", sockets=1, cores=8)
+
+
+def result_of(words: list[str], framework: str, ranks: int, *, parses: bool = False) -> Result:
+    """What tune writes if it has compared nothing: the launch as typed, as its ranks showed it."""
+    workload = Workload.script(words).observed(
+        framework=framework, global_batch_size=8 * ranks, parses_arguments=parses, accumulation=1
+    )
+    cpus = tuple(range(8))
+    plan = Plan(
+        processes_per_node=ranks, threads_per_process=1, cpus=(cpus,) * ranks, as_found=True
+    )
+    result = tuned(FACTS, replace(plan, as_found=False), workload, TODAY)
+    own = replace(result.baseline, plan=plan)
+    return replace(result, best=own, baseline=own, confirmation=(), **UNCOMPARED)
+
+
+def written(result: Result, format: str, **asked: object) -> tuple[EmittedFile, ...]:
+    """The files of this format."""
+    return emit(result, format, facts=FACTS, **asked)  # type: ignore[arg-type]
+
+
+@pytest.fixture(autouse=True)
+def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(BUILT)
+
+
+TYPED = ["torchrun", "--nproc-per-node", "2", "train.py"]
+
+
+@pytest.mark.parametrize("format", ["torchrun", "mpirun", "slurm", "pytorchjob"])
+@pytest.mark.parametrize("self_contained", [True, False])
+@pytest.mark.parametrize(
+    ("words", "framework"),
+    [
+        (TYPED, "trainer"),
+        (TYPED, "accelerate"),
+        (["mpirun", "-n", "2", "python", "train.py"], "trainer"),
+        (["accelerate", "launch", "--cpu", "--num_processes", "2", "train.py"], "trainer"),
+    ],
+)
+def test_it_needs_no_carry(
+    words: list[str], framework: str, format: str, self_contained: bool
+) -> None:
+    files = written(
+        result_of(words, framework, 2),
+        format,
+        self_contained=self_contained,
+        importable=not self_contained,
+    )
+    assert "carry.py" not in [file.name for file in files]
+    if format in ("torchrun", "mpirun"):
+        of_ours = [file.name for file in files if file.name.endswith(".py")]
+        assert of_ours == (["rank.py"] if self_contained else [])
+        assert '"set"' not in files[-1].text, "cputune.apply sets nothing either"
+    assert "--use_cpu" not in files[0].text, "its own words decide"
+
+
+def test_it_is_as_short_as_promised() -> None:
+    files = written(result_of(TYPED, "trainer", 2), "torchrun", self_contained=True)
+    lines = {file.name: file.text.count("\n") for file in files}
+    assert lines["torchrun.sh"] <= OF_TRAINER
+    assert lines["rank.py"] <= OF_RANK
+    assert MOST_LINES <= 8
+
+
+def test_another_number_of_ranks_is_not_the_launch_as_typed() -> None:
+    files = written(
+        result_of(TYPED, "trainer", 2), "torchrun", ranks_per_node=4, self_contained=True
+    )
+    assert "carry.py" in [file.name for file in files]
+
+
+def test_what_accelerate_passes_to_a_loop_is_still_applied() -> None:
+    """``--gradient_accumulation_steps`` of `accelerate launch` is a variable that it sets."""
+    words = ["accelerate", "launch", "--num_processes", "2", "train.py"]
+    files = written(result_of(words, "accelerate", 2), "torchrun", self_contained=True)
+    assert "carry.py" in [file.name for file in files]
+
+
+def test_one_rank_starts_python_alone() -> None:
+    files = written(result_of(["train.py"], "accelerate", 1), "torchrun", self_contained=True)
+    assert [file.name for file in files] == ["torchrun.sh", "plan.json"]
+    assert files[0].text.count("\n") <= OF_ONE_LOOP
