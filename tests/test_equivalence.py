@@ -56,7 +56,7 @@ def test_what_is_the_same_is_said_in_a_line() -> None:
             "(0.0001 is allowed)",
         ),
         ({"loss": 1.4}, "the loss of the first step is 1.4, as typed 0.7 (0.0001 is allowed)"),
-        ({"apart": True}, "each rank trains with a gradient of its own: they are not averaged"),
+        ({"apart": True}, "each rank trains with its own gradient: the ranks do not average them"),
         ({"optimizer": {"class": "SGD"}}, "the optimizer's class is SGD, as typed AdamW"),
         ({"steps": 450}, "it trains for 450 steps, as typed 225"),
         ({"gradient": float("nan")}, "the gradient of the first step has the norm nan"),
@@ -128,7 +128,9 @@ def test_who_promises_the_mathematics_has_to_show_it() -> None:
     without = replace(TWO, gradient=None)
     assert equivalent(TYPED, without).same
     verdict = equivalent(TYPED, without, exact=True)
-    assert verdict.differs == ("its ranks show no gradient of the first step, as typed they do",)
+    assert verdict.differs == (
+        "its ranks report no gradient of the first step, your current launch does",
+    )
     assert equivalent(TYPED, TWO, exact=True).same
 
 
@@ -178,7 +180,7 @@ def test_two_starts_that_differ_are_named_with_both_figures() -> None:
         "the loss of its first step is 0.7 in one start and 0.61 in another"
     )
     assert unlike(TYPED, replace(TYPED, contents=("k", "x"))) == (
-        "step 2 takes other batches in each start of it"
+        "step 2 takes other batches in each start"
     )
 
 

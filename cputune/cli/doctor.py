@@ -65,7 +65,6 @@ _ONE_MACHINE = (
     *("root", "pid", "deep", "record", "stack", "check_file", "launch_words", "picture"),
     *("symptom", "recipe"),
 )
-"""Options that examine only this machine, even inside an allocation of several."""
 
 
 @click.command(
@@ -244,7 +243,6 @@ def _chosen(options: Mapping[str, Any]) -> Callable[[Finding | Check], bool]:
 
 
 def _host_and_launch(options: Mapping[str, Any]) -> tuple[Host, Launch | None]:
-    """The machine to examine, with the Python of the training, and the launch after ``--``."""
     launch = _launch(options)
     if options["root"] is not None:
         return RecordedHost(options["root"]), launch
@@ -257,7 +255,6 @@ def _host_and_launch(options: Mapping[str, Any]) -> tuple[Host, Launch | None]:
 
 
 def _launch(options: Mapping[str, Any]) -> Launch | None:
-    """The launch after ``--``. Raises UsageError if it does not train."""
     if not options["launch_words"]:
         return None
     from cputune.doctor.typed_launch import read_launch
@@ -362,8 +359,7 @@ def _log(words: str) -> str:
 def _show(diagnosis: Diagnosis | HostsDiagnosis, options: Mapping[str, Any], host: Host) -> None:
     """Print the diagnosis as text or as JSON.
 
-    JSON may be shared, so it does not name the machine and its users. Remedies stay complete,
-    because they are meant to be run. A diagnosis of several hosts names the hosts.
+    JSON may be shared, so it does not name the machine and its users, unless hosts were named.
     """
     from cputune.host.probing.scrub import Scrubber
     from cputune.report.diagnosis import blocks, document
@@ -422,7 +418,6 @@ def _examined(diagnosis: Diagnosis | HostsDiagnosis, asked: Mapping[str, Any]) -
 
 
 def _explained(code: str) -> str:
-    """The explanation of a check, or the list of all checks if ``code`` is empty."""
     from cputune.report.diagnosis import check_list, explain
 
     checks = {check.code: check for check in all_checks()}
@@ -432,7 +427,6 @@ def _explained(code: str) -> str:
 
 
 def _known(word: str, words: tuple[str, ...]) -> str:
-    """The word. Raises UsageError if it is not in the list."""
     if word not in words:
         near = difflib.get_close_matches(word, words, n=1)
         hint = "`cputune doctor --explain` lists the codes"

@@ -179,8 +179,6 @@ def _patch(path: str, format: str | None) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnLaunch:
-    """A launch file of the user. ``script`` is what it trains, if that could be read."""
-
     path: str
     text: str
     script: tuple[str, ...] | None
@@ -259,7 +257,6 @@ def _keep_plan_of_others(targets: dict[Path, EmittedFile]) -> None:
 
 
 def _trained_by(text: str) -> object:
-    """What launches take from a plan.json: the plan, and what is set in the process."""
     try:
         document = json.loads(text)
         return document.get("plan"), document.get("apply")
@@ -273,7 +270,7 @@ def _targets(
     """The path of each file. If ``output`` has a suffix it is the path of the main file, else a
     folder.
 
-    A suffix has two letters or more: those of ``launch-0.28`` and ``v1.x`` are part of the name.
+    A suffix has two letters or more: ``launch-0.28`` and ``v1.x`` are folders.
     """
     place = DEFAULT_DIRECTORY
     if output:

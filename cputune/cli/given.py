@@ -1,4 +1,4 @@
-"""What several commands share: hosts and how they are reached, results, the machine, the script."""
+"""What several commands share: hosts, results, the machine, the script."""
 
 from __future__ import annotations
 
@@ -38,14 +38,13 @@ if TYPE_CHECKING:
 
 DEFAULT_RESULT = Path("cputune.json")
 SLURM, NONE = "slurm", "none"
-"""Values of --hosts: the hosts of the Slurm allocation; this machine alone."""
+"""The hosts of the Slurm allocation; this machine alone."""
 
-HOST_SECONDS = 30.0
-"""Default time limit for the answer of a host."""
+HOST_SECONDS = 30.0  # default time limit for the answer of a host
 
 TASKS = "SLURM_STEP_NUM_TASKS"
-"""A variable that Slurm sets inside a step. A command there is one of several ranks, and must not
-ask other hosts.
+"""Set by Slurm inside a step: a command there is one of several ranks, and must not ask other
+hosts.
 """
 
 
@@ -81,7 +80,6 @@ host_options = all_of(
         help="Time limit for each host.",
     ),
 )
-"""The options about hosts, for ``chosen_hosts``."""
 
 batch_options = all_of(
     click.option(
@@ -97,7 +95,6 @@ batch_options = all_of(
         help="Samples of all ranks per step.",
     ),
 )
-"""The options that set the batch, for ``launched``."""
 
 secret_option = click.option(
     "--secret",
@@ -112,7 +109,6 @@ def say(text: str) -> None:
 
 
 def facts_of(root: str | None = None, *, watched: bool = True) -> HostFacts:
-    """The facts of this machine or of a recorded one, as ``probe`` returns them."""
     from cputune.host import RecordedHost
     from cputune.host.probing import probe
 
@@ -126,8 +122,8 @@ def chosen_hosts(
 ) -> tuple[tuple[Node, ...], Reach] | None:
     """The hosts of the options, and how to reach them. None: only this machine.
 
-    If no host is named, the hosts of the Slurm allocation are used, unless this machine is the only
-    one or ``allocation`` is false. Raises UsageError, and CannotError if hosts cannot be reached.
+    If no host is named, those of the Slurm allocation are used, unless this machine is the only one
+    or ``allocation`` is false. Raises UsageError, and CannotError if hosts cannot be reached.
     """
     hosts, through, ssh = typed["hosts"], typed["through"], typed["ssh"]
     named = hosts is not None or typed["hostfile"] is not None
@@ -159,7 +155,6 @@ def asked_hosts(
     hostfile: str | None,
     parse: Callable[[str], tuple[Node, ...]] = parse_distinct_hosts,
 ) -> tuple[Node, ...]:
-    """The named hosts, empty if no option names any. Raises UsageError."""
     if hosts is not None and hostfile is not None:
         raise UsageError("--hostfile and --hosts exclude each other", hint="give one of them")
     if hostfile is not None:
@@ -187,8 +182,7 @@ def _of_our_job() -> tuple[Node, ...]:
     machine.
 
     On a login node an allocation of one node means that node. The same is true on the node itself
-    if the job has fewer of its CPUs than this process may use, because the steps of the job are
-    bound to those.
+    if the job has fewer of its CPUs than this process, because its steps are bound to those.
     """
     host = LiveHost()
     if host.environment().get(TASKS, "1") != "1":
@@ -226,9 +220,8 @@ _ACTIVE = ("VIRTUAL_ENV", "CONDA_PREFIX")
 def choose_python(typed: str | None, script: Sequence[str] = ()) -> None:
     """Choose the Python of the training. Raises UsageError if it is not a Python.
 
-    The first of these that is given: --python, the word before the script, the first line of its
-    launcher. If none is given and our own Python has no torch (pipx, uv tool): that of the active
-    environment, or the first on PATH.
+    The first of these: --python, the word before the script, the first line of its launcher; if our
+    own Python has no torch (pipx, uv tool), that of the active environment, or the first on PATH.
     """
     train_with(None)
     first = ""
@@ -249,9 +242,6 @@ def choose_python(typed: str | None, script: Sequence[str] = ()) -> None:
 
 
 def _meant(typed: str | None, first: str, *, alone: bool) -> Iterator[tuple[str | None, str]]:
-    """Yield candidates for the Python of the training with their source. ``first`` is the first
-    word.
-    """
     yield typed, "--python"
     if first and (alone or "/" in first) and not first.endswith(".py"):
         program = shutil.which(first)
@@ -291,9 +281,7 @@ def opened(word: str | None) -> tuple[Result, str]:
 
 
 def facts_or_none() -> HostFacts | None:
-    """The facts of this machine. None if it cannot be examined: a result can be shown without
-    them.
-    """
+    """The facts of this machine; None if it cannot be examined."""
     try:
         return facts_of()
     except CputuneError:
@@ -346,10 +334,9 @@ def launched(
 ) -> Workload:
     """The workload to launch: the words after ``--``, or what was tuned, or a recipe.
 
-    For a script that was tuned, facts from its trials are used, whatever its arguments. If a script
-    has its own training loop, its batch cannot be set, and on several nodes the user has to state
-    it. The values of ``secret`` arguments are left out, also those that were secret when it was
-    tuned. Raises UsageError.
+    A script that was tuned keeps the facts from its trials, whatever its arguments. If a script has
+    its own training loop, the user states its batch on several nodes. The values of ``secret``
+    arguments are left out. Raises UsageError.
     """
     from cputune.plans.training_command import read_typed
     from cputune.plans.workload import DEFAULT_RECIPE, Workload
@@ -386,7 +373,6 @@ def launched(
 def _of_script(
     script: tuple[str, ...], result: Result | None, secret: Sequence[str], *, keeps_batch: bool
 ) -> Workload:
-    """The workload of a script, with what its trials have shown if it was tuned."""
     from cputune.plans.training_command import require_trainable
     from cputune.plans.workload import Workload
 
@@ -406,10 +392,7 @@ def _of_script(
 
 
 def _refuse_other_batch(known: Workload, typed: Workload) -> None:
-    """Raise UsageError if the words to launch have another batch than the tuned ones.
-
-    The launch would use the tuned global batch, so the argument would have no effect.
-    """
+    """Raise UsageError if the words to launch have another batch than the tuned ones."""
     if known.global_batch_size is None:
         return
     for flag in _BATCH_FLAGS:

@@ -68,4 +68,3 @@ VERIFY: Groups = {
 }
 
 OTHERS = "Other options"
-"""The heading of options that every command has."""

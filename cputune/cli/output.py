@@ -1,7 +1,6 @@
 """Writes output: products to stdout, everything else to stderr.
 
-If a product cannot be written, that is an error. Progress and notes are not worth ending a study,
-so a lost stderr is ignored.
+A product that cannot be written is an error; a lost stderr is ignored.
 """
 
 from __future__ import annotations
@@ -21,19 +20,17 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-_verbosity = 0
+_verbosity = 0  # -1 with -q, 1 and 2 with -v and -vv
 _json = False
 _handlers: list[logging.Handler] = []
-"""State of the output: its level, whether it is JSON, the handlers that were added to the log."""
 
 
 def verbosity() -> int:
-    """The level of output: -1 only errors (-q), 0 normal, 1 and 2 more (-v, -vv)."""
+    """-1 only errors (-q), 0 normal, 1 and 2 more (-v, -vv)."""
     return _verbosity
 
 
 def set_verbosity(level: int) -> None:
-    """Set the level of output. From 1 on, the log of cputune is printed."""
     global _verbosity
     _verbosity = level
     if level <= 0 and not _handlers:
@@ -57,7 +54,6 @@ def set_verbosity(level: int) -> None:
 
 
 def set_json(asked: bool) -> None:
-    """Set whether the product is JSON. Errors are then also printed as JSON."""
     global _json
     _json = asked
 
@@ -65,15 +61,13 @@ def set_json(asked: bool) -> None:
 def console(stream: IO[str] | None = None, *, alive: bool = False) -> Console:
     """A rich console for a stream, by default stdout.
 
-    rich respects NO_COLOR, FORCE_COLOR and TERM. Trailing blanks are removed if the stream is not a
-    terminal. ``alive``: the width is read again each time, for a terminal that may be resized.
+    rich respects NO_COLOR, FORCE_COLOR and TERM. ``alive``: the width is read again each time, for
+    a terminal that may be resized.
     """
     from rich.console import Console
 
     class ShownConsole(Console):
-        """A console that never hides the cursor, so that it is visible however this process
-        ends.
-        """
+        """A console that never hides the cursor, however this process ends."""
 
         def show_cursor(self, show: bool = True) -> bool:
             return False
@@ -97,8 +91,6 @@ def console(stream: IO[str] | None = None, *, alive: bool = False) -> Console:
 
 
 class _Unpadded:
-    """Output to a pipe or a file, without trailing blanks."""
-
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream
 
@@ -110,7 +102,7 @@ class _Unpadded:
 
 
 def tell(text: str) -> None:
-    """Print a line on stderr, cleaned of control characters. Prints nothing with -q."""
+    """Print a line on stderr, cleaned of control characters, unless -q."""
     if _verbosity >= 0:
         _say(visible(text))
 
@@ -130,7 +122,6 @@ def print_json(document: object) -> None:
 
 
 def print_traceback(error: BaseException) -> None:
-    """Print the traceback on stderr, cleaned line by line: an error may quote text from outside."""
     import traceback
 
     for part in traceback.format_exception(error):
@@ -139,9 +130,8 @@ def print_traceback(error: BaseException) -> None:
 
 
 def report_error(error: CputuneError) -> int:
-    """Print ``error:`` and ``hint:`` on stderr, and with ``--json`` a document on stdout.
-
-    Returns the exit code of the error.
+    """Print ``error:`` and ``hint:`` on stderr, and with ``--json`` a document on stdout;
+    returns the exit code.
     """
     if _json:
         content: dict[str, object] = {"message": str(error), "hint": error.hint}
@@ -158,11 +148,11 @@ def report_error(error: CputuneError) -> int:
 
 
 def guard_streams() -> None:
-    """Make stdout and stderr accept every character, if they are the original streams.
+    """Make stdout and stderr accept every character.
 
     Characters that a stream cannot encode are replaced. Closed descriptors 0 to 2 are opened on
-    /dev/null, because otherwise the next opened file would become the stdout of every child. They
-    are opened read-only, so that writing fails as on a closed one.
+    /dev/null, read-only, because otherwise the next opened file would become the stdout of every
+    child.
     """
     codecs.register_error(spelled.__name__, spelled)
     while (number := os.open(os.devnull, os.O_RDONLY)) <= 2:

@@ -20,17 +20,12 @@ if TYPE_CHECKING:
     from rich.live import Live
 
 _REFRESH_PER_SECOND = 1
-"""Redraws per second, in addition to one per event. A redraw takes one or two milliseconds of the
-measured time.
-"""
+"""A redraw takes one or two milliseconds of the measured time."""
 
 
 @contextmanager
 def progress(started: float, most_seconds: float | None = None) -> Iterator[OnEvent]:
-    """Show a study on stderr while the block runs. The yielded function takes its events.
-
-    ``started`` is when the command began, ``most_seconds`` its time limit.
-    """
+    """Show a study on stderr while the block runs. The yielded function takes its events."""
     standing = Standing(started=started)
     if most_seconds is not None:
         standing.most_seconds = most_seconds

@@ -135,7 +135,6 @@ def command(
 
 
 def _take_secrets(workload: Workload) -> None:
-    """Ask on a terminal for secrets that a result does not contain and no variable has."""
     for name in workload.secrets:
         if name not in os.environ and sys.stdin.isatty():
             prompt = f"{name}, which the result does not contain"
@@ -143,7 +142,6 @@ def _take_secrets(workload: Workload) -> None:
 
 
 def _known(workload: Workload, facts: HostFacts) -> str | None:
-    """The newest result of this machine and command: the file in this folder, or an id."""
     from cputune.host import read_document
     from cputune.records.history import kept_ids, result_path
 
@@ -174,7 +172,6 @@ def _is_of(path: Path, workload: Workload, facts: HostFacts) -> bool:
 
 
 def _chosen(found: Result | None, which: str, facts: HostFacts, workload: Workload) -> Plan:
-    """The requested plan. Raises UsageError for a trial that does not exist."""
     if which not in ("best", "baseline"):
         numbered = {}
         if found is not None:
@@ -231,7 +228,7 @@ def _how(found: Result | None, plan: Plan, workload: Workload, facts: HostFacts)
 
 
 def _as_typed(workload: Workload, facts: HostFacts, *, dry_run: bool) -> None:
-    """Start the command as typed, with settings that do not change its numbers, and say which."""
+    """Start the command as typed, with settings that do not change its numbers."""
     from cputune.ranks import typed
 
     plan = mild_plan(facts)
@@ -253,7 +250,6 @@ def _as_typed(workload: Workload, facts: HostFacts, *, dry_run: bool) -> None:
 def _train(
     workload: Workload, plan: Plan, facts: HostFacts, *, dry_run: bool, how: str, guard: bool
 ) -> int:
-    """Start the ranks of a plan. A single rank replaces this process."""
     from cputune.ranks import typed
 
     note = f"training with {plan.describe()} ({how})"

@@ -2,8 +2,8 @@
 
 The order is: command line, variable (``CPUTUNE_TUNE_BUDGET``, click's ``auto_envvar_prefix``), file
 (click's ``default_map``), default. The file is ``~/.config/cputune/config.toml`` (below
-``$XDG_CONFIG_HOME`` if that is set), or that of ``--config FILE``; ``--config none`` reads no file.
-Files in the working folder are never read, because it may be a clone, a download or /tmp.
+``$XDG_CONFIG_HOME`` if that is set), or that of ``--config FILE``. Files in the working folder are
+never read, because it may be a download or /tmp.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ from cputune.records.options import options_in
 
 _SCRIPT = "cputune.script"
 NO_FILE = "none"
-MOST_BYTES = 1 << 20
-"""Largest configuration file that is read."""
+MOST_BYTES = 1 << 20  # of a configuration file
 
 _ACT_AT_ONCE = ("version", "config")
 """Options of ``cputune`` that act at once, and so have no default."""
@@ -42,7 +41,6 @@ fail_if_slower = click.option(
 
 
 def output_option(help: str, default: str | None = None) -> Callable[[Decorated], Decorated]:
-    """The option for the file of a product. ``-`` is stdout."""
     names = ("-o", "--output")
     return click.option(
         *names,
@@ -55,8 +53,6 @@ def output_option(help: str, default: str | None = None) -> Callable[[Decorated]
 
 
 def all_of(*options: Callable[[Decorated], Decorated]) -> Callable[[Decorated], Decorated]:
-    """Combine several options into one decorator, in their order."""
-
     def decorate(command: Decorated) -> Decorated:
         for add in reversed(options):
             command = add(command)
@@ -66,7 +62,6 @@ def all_of(*options: Callable[[Decorated], Decorated]) -> Callable[[Decorated], 
 
 
 def options_from(record: type) -> Callable[[Decorated], Decorated]:
-    """Make an option of a command for each option of a record."""
     options = []
     for name, hint, default, text in options_in(record):
         kinds = [kind for kind in (int, float) if kind in (hint, *get_args(hint))]
@@ -92,7 +87,6 @@ def options_from(record: type) -> Callable[[Decorated], Decorated]:
 
 
 def given(record: Callable[..., Record], options: Mapping[str, object]) -> Record:
-    """Build the record from the typed options. Raises UsageError."""
     values = {}
     for name, _, _, text in options_in(record):  # type: ignore[arg-type]
         value = options[(text.flag or "").lstrip("-").replace("-", "_")]
@@ -104,11 +98,10 @@ def given(record: Callable[..., Record], options: Mapping[str, object]) -> Recor
 
 
 MORE = "Print more"
-"""What -v does by default."""
 
 
 def common_options(more: str = MORE) -> list[click.Parameter]:
-    """The options -v and -q. They act when they are parsed, and are not passed to the command."""
+    """-v and -q, which act when they are parsed, and are not passed to the command."""
 
     def act(ctx: click.Context, parameter: click.Parameter, value: int) -> None:
         if value and not ctx.resilient_parsing:
@@ -156,7 +149,6 @@ class ConfiguredCommand(click.Command):
         self.params += common_options(more)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options in their groups, those without a group last."""
         records = {}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
@@ -172,7 +164,6 @@ class ConfiguredCommand(click.Command):
             formatter.write_dl(list(records.values()))
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Apply the defaults and cut off the script, then parse the options."""
         take_defaults(ctx)
         if self.takes_script and "--" in args:
             cut = args.index("--")
@@ -188,7 +179,6 @@ def script_of(ctx: click.Context) -> tuple[str, ...] | None:
 
 
 def options_of(command: click.Command) -> dict[str, click.Option]:
-    """The options that can have a configured default, by their name without dashes."""
     return {
         (parameter.name or "").replace("_", "-"): parameter
         for parameter in command.params
@@ -246,9 +236,6 @@ def take_defaults(ctx: click.Context) -> None:
 
 
 def user_file() -> Path | None:
-    """The path of the user's configuration file, which may not exist. None without a home
-    folder.
-    """
     from cputune.host.files import user_folder  # slow to import, and --help does not need it
 
     folder = user_folder("config")
@@ -258,10 +245,9 @@ def user_file() -> Path | None:
 
 
 def read_settings(ctx: click.Context, parameter: click.Parameter, config: str | None) -> None:
-    """Read the file before any other option. This is the callback of ``--config``.
+    """Read the file before any other option: the callback of ``--config``.
 
-    The context then has the file's name, and its tables as click's default map. Raises UsageError
-    for content that is not valid, CannotError if it cannot be read.
+    Raises UsageError for content that is not valid, CannotError if it cannot be read.
     """
     path: Path | None
     if config is None:
@@ -314,7 +300,6 @@ def config(ctx: click.Context) -> None:
 
 
 def _rows(ctx: click.Context) -> Iterator[tuple[str, str, str, str]]:
-    """The options of a command with their values and sources. Raises as click does."""
     from cputune.text.hidden import without_secrets  # the address of --study may have a password
 
     take_defaults(ctx)

@@ -13,8 +13,8 @@ from cputune.cli.output import lose
 from cputune.errors import Interrupted
 
 _AGAIN = [getattr(signal, name) for name in ("SIGINT", "SIGQUIT") if hasattr(signal, name)]
-"""Signals of keys: a second one ends at once. Schedulers and terminals send other signals several
-times, so repetition means nothing there.
+"""Signals of keys: a second one ends at once. Schedulers and terminals send other signals
+several times.
 """
 
 _came = False
@@ -23,9 +23,9 @@ _came = False
 class Stopped(KeyboardInterrupt):
     """Raised when one of these signals arrives.
 
-    Raise this and not KeyboardInterrupt: if KeyboardInterrupt is raised while Python runs source
-    text (as SQLAlchemy does for some functions), Python remembers it and finally dies of SIGINT,
-    whatever the exit code (``run_eval_code_obj`` in Python/pythonrun.c).
+    Not KeyboardInterrupt: if that is raised while Python runs source text (as SQLAlchemy does),
+    Python finally dies of SIGINT, whatever the exit code (``run_eval_code_obj`` in
+    Python/pythonrun.c).
     """
 
 
@@ -33,10 +33,9 @@ class Stopped(KeyboardInterrupt):
 def interrupted_by(numbers: Collection[int]) -> Iterator[None]:
     """While the block runs, the first of these signals raises Stopped.
 
-    The block must be able to finish its cleanup, so later signals are ignored, except those of
-    keys: a second Ctrl-C (or QUIT) ends everything that was started, and then this process with
-    130. After a signal they stay ignored when the block is over, so that the process ends with its
-    own exit code.
+    Later signals are ignored, so that the block can clean up, except those of keys: a second Ctrl-C
+    (or QUIT) ends everything that was started, and then this process with 130. They stay ignored
+    afterwards, so that the process ends with its own exit code.
     """
     global _came
     _came = False
@@ -68,9 +67,8 @@ def interrupted_by(numbers: Collection[int]) -> Iterator[None]:
 
 
 def stop_if_interrupted() -> None:
-    """Raise Stopped again, for a signal that came while it could not be raised.
-
-    Python drops an exception in a finalizer (``sys.unraisablehook``), and continues.
+    """Raise Stopped again, for a signal that came in a finalizer, whose exceptions Python drops
+    (``sys.unraisablehook``).
     """
     if _came:
         raise Stopped
@@ -89,7 +87,6 @@ def _end_at_once(number: int, frame: FrameType | None) -> None:
 
 
 def _leave_a_lost_terminal() -> None:
-    """If SIGHUP means that the terminal is gone, write to /dev/null instead of failing."""
     for stream in (1, 2):
         try:
             os.write(stream, b"")

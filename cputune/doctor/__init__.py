@@ -1,7 +1,7 @@
 """The doctor: from the facts of a machine to what is wrong with it, and how to fix it.
 
-``diagnose(facts)`` reads only the facts. Checks that start a child (importing a package, measuring)
-are in ``deep`` and run on request.
+``diagnose(facts)`` only reads the facts. Checks that start a child are in ``deep`` and run on
+request.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ __all__ = ["Check", "Diagnosis", "Finding", "Severity", "by_severity", "diagnose
 
 
 def diagnose(facts: HostFacts) -> Diagnosis:
-    """Run every check of the registry over these facts."""
     from cputune.doctor.checks import CHECKS
     from cputune.doctor.checks.surroundings import pythonpath_first
 

@@ -1,9 +1,8 @@
 """``cputune doctor --check-file FILE``: judge a launch file before it runs.
 
-It may be a shell or batch script, a line with a training command, csh, an accelerate or DeepSpeed
-configuration, a Job, MPIJob, PyTorchJob or TrainJob, compose, a Dockerfile, requirements.txt,
-environment.yml or a hostfile. It is judged by the installed packages, or by a stack that is only
-named (``named_stack.stack_facts``).
+A shell or batch script, csh, an accelerate or DeepSpeed configuration, a Job, MPIJob, PyTorchJob or
+TrainJob, compose, a Dockerfile, requirements.txt, environment.yml or a hostfile. It is judged by
+the installed packages, or by a named stack (``named_stack.stack_facts``).
 """
 
 from __future__ import annotations
@@ -58,13 +57,9 @@ def check_file(
 ) -> tuple[Finding, ...]:
     """The faults of one file, the worst first; the evidence names file and line.
 
-    Args:
-        text: the content of the file.
-        name: of the file; it decides the kind together with the content.
-        facts: of the machine, with the packages that judge.
-        host: where the training script and libraries are looked up; None: nothing is known of them.
-
-    Raises UsageError if the text is malformed or of no kind that is understood.
+    ``name`` decides the kind together with the content. ``host`` has the training script and
+    libraries; None: nothing is known of them. Raises UsageError if the text is malformed or of an
+    unknown kind.
     """
     if len(text) > LETTERS_AT_MOST:
         raise UsageError(f"{name} has {len(text)} characters", hint=f"{LETTERS_AT_MOST} are read")
@@ -87,7 +82,6 @@ def check_file(
 
 
 def _is_dockerfile(text: str, name: str) -> bool:
-    """Whether a file is a Dockerfile, by its name or its first instruction."""
     named = re.search(r"(docker|container)file(\.[\w.-]+)?$", name.rpartition("/")[2].lower())
     return (
         named is not None or re.match(r"(#[^\n]*\n|\s)*(ARG [^\n]*\n\s*)*FROM ", text) is not None
@@ -104,10 +98,8 @@ _FIRST = ("file-line-ends", "file-launcher-missing", "file-instances", "file-one
 class FixedFile:
     """A file as its findings fix it.
 
-    Attributes:
-        text: of the whole file.
-        left: what is still found, and what the fixes left out.
-        fixed: the findings that were fixed.
+    ``left``: what is still found, and what the fixes left out. ``fixed``: the findings that were
+    fixed.
     """
 
     text: str
@@ -144,9 +136,9 @@ def fix_file(
 ) -> FixedFile:
     """Fix the file, one kind of fault after the other. Raises UsageError as ``check_file``.
 
-    A fix is dropped, with the reason, if the file would no longer parse after it, or if a launch
-    would start fewer ranks, lose its threads or what it preloads, or if that is not known.
-    ``proof`` is one more question to each fix.
+    A fix is dropped, with the reason, if the file would no longer parse, or if a launch would start
+    fewer ranks, lose its threads or what it preloads, or if that is not known. ``proof`` is one
+    more question to each fix.
     """
     withheld = dict[str, str]()
     done = _fixed(text, name, facts, host, proof, withheld)
@@ -162,7 +154,7 @@ def fix_file(
 
 
 _SETS_UP_CCL = ("file-sourced-missing", "file-variable-unread", "stack-variable-ignored")
-"""Findings whose fix takes away what sets up oneCCL."""
+"""Findings whose fix removes the setup of oneCCL."""
 
 
 def _fixed(
@@ -175,7 +167,6 @@ def _fixed(
     *,
     compared: bool = True,
 ) -> FixedFile:
-    """The file after all fixes but those whose codes are ``withheld``, which is added to."""
     fixed = list[Finding]()
     findings = check_file(text, name, facts, host)
     launches = launches_in(text, name)
@@ -222,7 +213,6 @@ def _is_shell(text: str, name: str) -> bool:
 
 
 def launches_in(text: str, name: str) -> tuple[Launch, ...]:
-    """The launches of a file: of a script, of the command of an image, of a job's containers."""
     if requirements.is_requirements(name) or sharding.is_hostfile(name):
         return ()
     if _is_dockerfile(text, name):
@@ -237,10 +227,10 @@ def launches_in(text: str, name: str) -> tuple[Launch, ...]:
 
 
 def _once(edits: Iterable[Edit]) -> Iterator[Edit]:
-    """The edits, with a line that sets the same for a later launch left out.
+    """The edits, without a line that sets the same for a later launch.
 
-    At the beginning of a line the first one reaches every launch behind it; if it does not (it is
-    in a function, say), the launch is found again and gets its own.
+    At the beginning of a line the first one usually reaches every launch behind it; if it does not
+    (it is in a function), the launch is found again and gets its own.
     """
     set_before = set[str]()
     for edit in sorted(edits):
@@ -264,7 +254,6 @@ def _without_empty_blocks(text: str) -> str:
 
 
 def _parses_as(before: str, after: str, name: str) -> bool:
-    """Whether the new text parses, or the old one did not."""
     if is_csh(before, name) or _is_dockerfile(before, name):
         return True
     if is_yaml(before, name):
@@ -308,7 +297,6 @@ def option_left() -> None:
 
 
 def is_yaml(text: str, name: str) -> bool:
-    """Whether a file is YAML (or JSON), by its name or by its first key."""
     lines = (line for line in text.splitlines() if line.strip() and line[:1] not in ("#", "-"))
     suffix = name.lower().endswith((".yaml", ".yml", ".json"))
     return suffix or re.match(r"\w+:(\s|$)", next(lines, "")) is not None
@@ -336,7 +324,6 @@ def _judge(text: str, context: Context) -> Iterator[Finding]:
 
 
 def judge_document(document: documents.Document, context: Context) -> Iterator[Finding] | None:
-    """Every fault of one document; None if its kind is not judged."""
     for is_it, judge_it in DOCUMENTS:
         if is_it(document):
             return judge_it(document, context)

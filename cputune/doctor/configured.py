@@ -1,7 +1,4 @@
-"""The default configuration of accelerate, judged if this user has one.
-
-Its readers are imported only then: most users have none.
-"""
+"""The default configuration of accelerate, judged if this user has one."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from cputune.host.facts import HostFacts
 
 
 def configured_findings(facts: HostFacts, host: Host) -> tuple[Finding, ...]:
-    """What is wrong with the default configuration of this user; empty without one.
+    """What is wrong with it; empty without one.
 
     Its paths are those of accelerate/commands/config/config_args.py.
     """

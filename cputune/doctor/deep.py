@@ -1,8 +1,7 @@
-"""``cputune doctor --deep``: imports and measurements, each in a child process.
+"""``cputune doctor --deep``: imports and measurements, each in a child process with a timeout.
 
-A mismatched IPEX ends the interpreter that imports it, the oneCCL bindings abort, and a hypervisor
-may report AMX that does not work. So each test runs in a child with a timeout, and how the child
-ended is the evidence. If a test cannot run, a finding says why.
+A mismatched IPEX ends the interpreter that imports it, and a hypervisor may report AMX that does
+not work. How the child ended is the evidence.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from cputune.text import cpulist
 from cputune.text.hidden import without_secrets
 
 LOOK_SECONDS = 120.0
-"""Time limit of a child: torch and IPEX from a slow network disk take up to a minute. Assumed."""
+"""Of a child: torch and IPEX from a slow network disk take up to a minute. Assumed."""
 
 BINDERS = ("KMP_AFFINITY", "GOMP_CPU_AFFINITY", "OMP_PROC_BIND", "OMP_PLACES")
 
@@ -35,7 +34,7 @@ CURES = ("AVX512_CORE_BF16", "AVX512_CORE", "AVX2")
 
 
 def deep_findings(facts: HostFacts, host: Host) -> tuple[Finding, ...]:
-    """The findings of all children, which run one after the other; the worst first."""
+    """The findings of all children, one after the other; the worst first."""
     if not host.live:
         return (skipped.finding("this is a recorded machine: no child can be started on it"),)
     if facts.package("torch") is None:
@@ -107,7 +106,7 @@ def _of_process(
 
 
 def product(facts: HostFacts, host: Host) -> Iterator[Finding]:
-    """Multiply matrices on one core: whether that works, and whether bf16 is faster than fp32."""
+    """Whether matmuls on one core work, and whether bf16 is faster than fp32."""
     done = run_look(host, "product.py", ONEDNN_VERBOSE="1")
     seconds = next((line["seconds"] for line in messages_of(done) if "seconds" in line), None)
     if done.returncode == -signal.SIGILL:
@@ -139,7 +138,6 @@ def product(facts: HostFacts, host: Host) -> Iterator[Finding]:
 
 
 def run_look(host: Host, script: str, *arguments: str, **variables: str) -> Completed:
-    """Run one of our scripts in a child."""
     path = resources.files("cputune.doctor.looks").joinpath(script)
     argv = (host.executable, str(path), *arguments)
     environment = None
@@ -149,7 +147,7 @@ def run_look(host: Host, script: str, *arguments: str, **variables: str) -> Comp
 
 
 def messages_of(done: Completed) -> list[dict[str, Any]]:
-    """The lines of JSON that a child printed; other lines come from other programs."""
+    """The JSON lines that a child printed."""
     lines = []
     for line in done.stdout.splitlines():
         with suppress(ValueError):
@@ -158,7 +156,6 @@ def messages_of(done: Completed) -> list[dict[str, Any]]:
 
 
 def _ended(what: str, done: Completed, failed: Callable[[str], Finding] | None = None) -> Finding:
-    """The finding for a child that ended before its last report."""
     if done.returncode in (0, None):
         return skipped.finding(f"{what} {how_it_ended(done)}")
     if done.returncode == -signal.SIGILL:
@@ -167,7 +164,6 @@ def _ended(what: str, done: Completed, failed: Callable[[str], Finding] | None =
 
 
 def how_it_ended(done: Completed) -> str:
-    """How a child ended, and the last line that it wrote."""
     # IPEX prints its ERROR on stdout.
     lines = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
     last_line = ""

@@ -18,7 +18,7 @@ A check is one pure function over ``HostFacts``; its docstring is all that peopl
             yield quota_threads.finding("…", command="export OMP_NUM_THREADS=8")
 
 A fault that other code finds (in a file, in a child) is a ``@fault`` without a body. Codes are
-short names in kebab-case. They never change meaning and are never used again for something else.
+short names in kebab-case and never change meaning.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _PIP = re.compile(r"(^|&& )(?:python3? -m )?pip ", re.MULTILINE)
 
 
 class Severity(str, Enum):
-    """How much a finding matters: it fails or is wrong, it is slow, it could be better."""
+    """Training fails or is wrong; it is slow; it could be better."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -52,12 +52,11 @@ class Severity(str, Enum):
 
     @property
     def rank(self) -> int:
-        """0 is the worst."""
         return tuple(Severity).index(self)
 
 
 def docs_of(code: str) -> str:
-    """``checks.md#machine-busy``; ``cputune doctor --explain CODE`` prints the same."""
+    """``checks.md#machine-busy``."""
     return f"checks.md#{code}"
 
 
@@ -67,7 +66,6 @@ class Finding:
 
     Attributes:
         evidence: what was seen, with the numbers or the path.
-        remedy: a sentence.
         command: a shell command to paste, or None.
         source: issues as ``owner/repo#n``, or URLs, separated by commas.
         edits: the changes that fix a file.
@@ -86,7 +84,6 @@ class Finding:
 
     @property
     def docs(self) -> str:
-        """The place in the documentation: a page of ``docs/`` and its anchor."""
         return docs_of(self.code)
 
     @property
@@ -98,7 +95,7 @@ class Finding:
 
     @property
     def worth_words(self) -> str:
-        """What following the advice would gain; empty for faults and for a named stack."""
+        """The gain of the advice in words; empty for faults and for a named stack."""
         if self.severity is not Severity.ADVICE or self.code.startswith("stack-"):
             return ""
         if self.worth is None:
@@ -107,7 +104,6 @@ class Finding:
         return f"Worth {gain_text(*self.worth, takes)}."
 
     def to_json(self) -> dict[str, str | tuple[float, float] | None]:
-        """The finding of the ``cputune.doctor/1`` document."""
         fields = asdict(self)
         del (
             fields["edits"],
@@ -123,9 +119,9 @@ class Check:
 
     Attributes:
         story: symptom and cause.
-        find: given the facts of a machine, or all hosts if hosts are compared. By default it finds
-            nothing: faults of files and children are found by other code.
-        module: name of the module that describes the check.
+        find: gets the facts of a machine, or all hosts. Faults of files and children are found
+            by other code.
+        module: of the check.
         tuned: what ``cputune tune`` tries of the advice, in a word.
         under: if one of these codes is found too, this one follows from it.
     """
@@ -142,7 +138,6 @@ class Check:
     find: Callable[..., Iterable[Finding]] = lambda seen: ()
 
     def __call__(self, seen: object) -> tuple[Finding, ...]:
-        """The findings in these facts, or for these hosts."""
         return tuple(self.find(seen))
 
     def finding(
@@ -173,7 +168,6 @@ class Check:
 def check(
     code: str, severity: Severity, *, tuned: str = "", under: tuple[str, ...] = ()
 ) -> Callable[[Callable[..., Iterable[Finding]]], Check]:
-    """Make a Check of a function and its docstring: title, story, remedy and source."""
     return lambda find: replace(
         _described(code, severity, find), find=find, tuned=tuned, under=under
     )
@@ -188,8 +182,7 @@ def fault(
 ) -> Callable[[Callable[[], None]], Check]:
     """Make a Check of a function that has only a docstring.
 
-    ``find`` gets the check and the facts or hosts; it serves checks that find their faults in the
-    same way. Without it other code finds the fault.
+    ``find`` gets the check and the facts or hosts. Without it other code finds the fault.
     """
 
     def made(named: Callable[[], None]) -> Check:
@@ -218,16 +211,12 @@ def _described(code: str, severity: Severity, named: Callable[..., object]) -> C
 
 
 def checks_of(module: str) -> tuple[Check, ...]:
-    """The checks that a module describes, in their order in the module.
-
-    Findings of equal severity are shown in this order.
-    """
+    """The checks of a module, in its order."""
     there = vars(sys.modules[module]).values()
     return tuple(value for value in there if isinstance(value, Check) and value.module == module)
 
 
-MOST_SHOWN = 8
-"""A short form shows at most this many findings."""
+MOST_SHOWN = 8  # findings of a short form
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -238,14 +227,12 @@ class FoundOn:
     hidden: tuple[Finding, ...] = ()
 
     def only(self: _Found, chosen: Callable[[Finding], bool]) -> _Found:
-        """The same with the chosen findings; the others become ``hidden``."""
         kept = tuple(finding for finding in self.findings if chosen(finding))
         hidden = tuple(finding for finding in self.findings if not chosen(finding))
         return replace(self, findings=kept, hidden=hidden)
 
     @property
     def summary(self) -> dict[str, int]:
-        """The number of findings by severity."""
         return {s.value: sum(f.severity is s for f in self.findings) for s in Severity}
 
     def __repr__(self) -> str:
@@ -258,7 +245,6 @@ class FoundOn:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        """A table of the findings for a notebook, the worst first."""
         rows = []
         for finding in self.findings:
             command = ""
@@ -274,7 +260,6 @@ class FoundOn:
         return ", ".join(f"{count} {name}" for name, count in self.summary.items() if count)
 
     def at_least(self, severity: Severity) -> tuple[Finding, ...]:
-        """The findings of this severity or worse."""
         return tuple(f for f in self.findings if f.severity.rank <= severity.rank)
 
 

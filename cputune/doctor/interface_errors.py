@@ -1,7 +1,6 @@
 """Errors that a library's public interface explains: an argument, a name, a module, an option.
 
-``cputune/stack/interface.py`` knows which releases have it, so no row per error is needed, and
-versions without a row are answered too.
+``cputune/stack/interface.py`` knows which releases have it, so no row per error is needed.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from cputune.text.failure_log import Failure
 
 
 def answer_of(failure: Failure, versions: Versions) -> Answer | None:
-    """The answer of the interface tables to an exception or a refused command line; else None."""
     message = failure.whole
     for pattern, answer in _PATTERNS:
         match = pattern.search(message)
@@ -81,10 +79,7 @@ def _of_class(
     *,
     prefix: str = "",
 ) -> Answer | None:
-    """The answer about an argument or an attribute of a class, with its older and newer names.
-
-    ``prefix`` is what the name is written with on a command line.
-    """
+    """The answer about an argument or an attribute of a class, with its older and newer names."""
     asked = Asked(
         package=package,
         owner=owner,
@@ -148,7 +143,7 @@ def _new_name(package: str, called: str, name: str) -> str:
 
 
 def _old_name(package: str, called: str, name: str) -> str:
-    """What to write before an argument was added: its earlier name."""
+    """The earlier name of an argument."""
     by_hand = {row.name: row for row in load().transformers.arguments}
     if package == "transformers" and name in by_hand:
         return by_hand[name].instead_before or ""
@@ -315,7 +310,6 @@ def _table(name: str) -> Mapping[str, str]:
 
 
 def _distribution(wanted: str) -> Answer:
-    """A module that is not installed."""
     names = _table("distributions")
     name = names.get(wanted) or names.get(wanted.partition(".")[0])
     if name is None:
@@ -495,7 +489,7 @@ _PATTERNS: tuple[tuple[re.Pattern[str], _Handler], ...] = (
 
 
 def raised_by(failure: Failure) -> str:
-    """Which releases raise a message, in words; empty if the tables do not have it."""
+    """Which releases raise a message; empty if the tables do not have it."""
     if failure.kind != "exception" or not failure.message:
         return ""
     messages = interface.messages(failure.message)

@@ -1,7 +1,4 @@
-"""``cputune doctor --stack torch=2.6.0,…``: judge versions that need not be installed.
-
-``installed`` means the installed versions.
-"""
+"""``cputune doctor --stack torch=2.6.0,…``: judge versions that need not be installed."""
 
 from __future__ import annotations
 
@@ -24,10 +21,10 @@ _HINT = "for example --stack torch=2.6.0,transformers=4.40,python=3.11"
 
 
 def judge_stack(spec: str, facts: HostFacts) -> tuple[Finding, ...]:
-    """Findings about a stack that need not be installed, the worst first.
+    """The findings, the worst first. Raises UsageError if the stack cannot be read.
 
     ``spec`` names packages and versions (``torch=2.6.0,transformers=4.40``, ``==`` too), and
-    ``python`` for another interpreter. Raises UsageError if it cannot be read.
+    ``python``; ``installed`` means the installed versions.
     """
     installed = spec.strip() == "installed"
     if installed:
@@ -202,7 +199,7 @@ def _way(asking: Check, era: str, asked: Versions) -> Iterator[Finding]:
 
 
 def _runs(all_of_them: Sequence[Version | str], fitting: Sequence[Version | str]) -> str:
-    """The ranges that fit: ``4.10.3 to 4.51.3, 4.53.0 to 5.23.0``."""
+    """``4.10.3 to 4.51.3, 4.53.0 to 5.23.0``: the ranges that fit."""
     runs_of = groupby(all_of_them, key=lambda version: version in fitting)
     runs = [[str(version) for version in run] for fits, run in runs_of if fits]
     ends = (run[0] if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs)

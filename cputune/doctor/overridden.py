@@ -1,7 +1,4 @@
-"""Methods of a library's class that your class overrides with the signature of another release.
-
-A library calls them by itself, so an argument that it passes is an error of the class below.
-"""
+"""Methods of a library's class that your class overrides with the signature of another release."""
 
 from __future__ import annotations
 
@@ -17,10 +14,7 @@ _OVERRIDDEN = ("Trainer", "TrainerCallback", "Seq2SeqTrainer", "SFTTrainer", "Ac
 
 
 def override_of(function: str, name: str, failure: Failure) -> Answer | None:
-    """The answer to a method that gets an argument which its base class takes; None: no such one.
-
-    ``function`` is its name, ``name`` the argument.
-    """
+    """The answer to a method that gets an argument which its base class takes, or None."""
     for package, owner in _bases_with(function):
         called = f"{owner}.{function}"
         presence = interface.argument(package, called, name)
@@ -83,7 +77,6 @@ def positional(found: re.Match[str], failure: Failure, versions: Versions) -> An
 
 
 def _bases_with(function: str) -> list[tuple[str, str]]:
-    """The classes that scripts derive from and that have this method, with their package."""
     found: list[tuple[str, str]] = []
     if function.startswith("__"):
         return found

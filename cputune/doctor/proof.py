@@ -34,8 +34,7 @@ _FEWER_FLOPS = {
     "Sierra Forest": ("avx2", 16),
 }
 _ONE_UNIT = re.compile(r"\b(?:Bronze|Silver|Gold 5[12](?!22)\d\d)\b")
-"""Names of Skylake-SP and Cascade Lake with one unit for AVX-512 (Intel ARK); with AVX2 they have
-two, so both give the same."""
+"""Names of Skylake-SP and Cascade Lake with one unit for AVX-512 (Intel ARK)."""
 
 _CAUSES = (
     *(restraints.cpu_emulated, restraints.isa_hidden, threads.threads_affinity),
@@ -43,7 +42,6 @@ _CAUSES = (
     *(restraints.priority_low, restraints.cpu_weight, machine.cpu_steal, machine.machine_busy),
     *(restraints.memory_high, restraints.memory_remote, restraints.thermal_throttled),
 )
-"""Checks for what makes such work slow, the likeliest first."""
 
 
 def work(facts: HostFacts, host: Host) -> Iterator[Finding]:
@@ -109,12 +107,10 @@ def _of_what(facts: HostFacts, seen: Mapping[str, Any]) -> str:
 
 
 def _thread_words(seen: Mapping[str, Any]) -> str:
-    """How many threads ran, and how much CPU time they used."""
     return f"{seen['ran']} of {seen['threads']} threads ran, {seen['busy']:.1f} CPUs in use"
 
 
 def _cause(facts: HostFacts, seen: Mapping[str, Any]) -> str:
-    """The likeliest cause, in words."""
     for check in _CAUSES:
         for finding in check(facts):
             return f"likely cause: {finding.code}, {finding.evidence}"

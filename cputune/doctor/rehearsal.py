@@ -1,7 +1,7 @@
 """A typed launch, rehearsed: child processes run its script up to its data and first step.
 
-``looks/rehearse.py`` says what such a run does and leaves out. Failures are reported in the words
-of the installed libraries, also for versions that no table knows.
+``looks/rehearse.py`` says what such a run leaves out. Failures are reported in the words of the
+installed libraries, also for versions that no table knows.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LOG = log.getChild("rehearsal")
 SECONDS = 25
 """Time limit for the ranks; with start and end a rehearsal takes at most 30 seconds."""
 MOST_RANKS = 2
-"""Ranks that are started: what fails between many fails between two, and each loads torch."""
+"""What fails between many fails between two, and each loads torch."""
 
 _NUMBERING = ("torchrun", "deepspeed")
 """Launchers that number a single rank too."""
@@ -39,10 +39,7 @@ _BY_ACCELERATE = {
 
 
 def rehearsed(launch: Launch, text: str, facts: HostFacts, host: Host) -> Iterator[Finding]:
-    """What fails when this launch is rehearsed; empty if it reaches its first step.
-
-    ``text`` is that of its script.
-    """
+    """What fails when this launch is rehearsed; empty if it reaches its first step."""
     asked = {
         "script": str(launch.script),
         "module": launch.module,

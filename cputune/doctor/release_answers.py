@@ -1,6 +1,6 @@
 """Which releases of a library have what an error misses: newer ones, older ones, or none.
 
-An answer names what has to change; an upgrade is proposed before a downgrade.
+An upgrade is proposed before a downgrade.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from cputune.stack.tables import parse
 from cputune.text.failure_log import Failure
 
 Versions = Mapping[str, str]
-"""Versions by package name, as far as the log or the machine shows them."""
+"""By package name, as far as the log or the machine shows them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,8 +31,8 @@ class Answer:
 class Asked:
     """One name that a release has or lacks: ``TrainingArguments`` ``takes`` ``eval_strategy``.
 
-    ``name`` is empty for a module, which ``exists``. ``new`` is its replacement in later releases,
-    ``old`` its earlier name.
+    ``name`` is empty for a module. ``new`` is its replacement in later releases, ``old`` its
+    earlier name.
     """
 
     package: str

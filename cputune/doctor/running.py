@@ -1,8 +1,7 @@
 """``cputune doctor --pid N``: a job that runs, with all ranks below its launcher.
 
-Its variables, CPUs, threads, libraries and memory are read from /proc, and judged as those of this
-shell. A job that computes nothing is reported as waiting, with what it waits for. It is not
-stopped.
+Its variables, CPUs, threads, libraries and memory are read from /proc. A job that computes nothing
+is reported with what it waits for. It is not stopped.
 """
 
 from __future__ import annotations
@@ -39,13 +38,12 @@ _CHECKS = (*launch.CHECKS, *libraries.CHECKS, *settings.CHECKS, *threads.CHECKS)
 """Checks of variables and CPUs: they judge the environment of a rank."""
 _OF_CGROUP = (limits.quota_threads, limits.quota_throttled)
 _NOT_ASKED = ("ranks-alone", "shell-bound")
-"""Codes about what would be started here, and how."""
+"""Codes about a new launch."""
 
 
 def judge_job(pid: int, facts: HostFacts, host: Host) -> tuple[Finding, ...]:
-    """What is wrong with a running job, the worst first.
-
-    Raises CannotError if the job cannot be examined.
+    """What is wrong with a running job, the worst first. Raises CannotError if it cannot be
+    examined.
     """
     try:
         family = look_at_job(host, pid)
@@ -67,7 +65,7 @@ def judge_job(pid: int, facts: HostFacts, host: Host) -> tuple[Finding, ...]:
 
 
 def _ranks(family: tuple[Running, ...]) -> list[Running]:
-    """The processes that train: those that a launcher numbered, else those that load torch.
+    """The processes that a launcher numbered, else those that load torch.
 
     A launcher may load torch too, and DataLoader workers have the variables of their rank.
     """
@@ -84,7 +82,6 @@ def _name(each: Running) -> str:
 
 
 def _shown(each: Running) -> str:
-    """One line about what a rank does."""
     parts = [f"{_name(each)}: CPUs {cpulist.render(each.cpus) or '(not known)'}"]
     parts.append(f"{each.running} of {len(each.threads)} threads run, {each.share:.1f} CPUs in use")
     parts += [path.rpartition("/")[2] for path in (*each.openmp, *each.allocators)]
@@ -97,7 +94,7 @@ def _shown(each: Running) -> str:
 
 
 def _precision(each: Running) -> Iterator[str]:
-    """The precision that its words or its variables ask for; what it computes in is not seen."""
+    """The precision in its words or variables; what it computes in is not seen."""
     launches = read_words(each.argv)
     for precision in ("bf16", "fp16"):
         if launches and launches[0].switched_on(f"--{precision}"):
@@ -109,7 +106,6 @@ def _precision(each: Running) -> Iterator[str]:
 
 
 def _of_rank(each: Running, facts: HostFacts) -> Iterator[Finding]:
-    """Threads, libraries and memory of one rank."""
     setting = each.environment.get("OMP_NUM_THREADS", "").partition(",")[0]
     wanted = 0
     if setting.isdigit():
@@ -154,7 +150,6 @@ def _remote_memory(each: Running, facts: HostFacts) -> Iterator[Finding]:
 
 
 def _shared_cpus(ranks: list[Running]) -> Iterator[Finding]:
-    """Ranks that are bound to the same CPUs although others are free."""
     for at, one in enumerate(ranks):
         for other in ranks[at + 1 :]:
             shared = set(one.cpus) & set(other.cpus)
@@ -201,7 +196,6 @@ _NETWORK = re.compile(r"inet_csk_accept|tcp_recv|sk_wait|wait_woken|unix_stream|
 
 
 def _waits(each: Running, children: list[Running], host: Host) -> Iterator[Finding]:
-    """What a rank that computes nothing waits for."""
     wait = wait_of(each, children, host)
     if wait is None:
         return
@@ -227,8 +221,7 @@ class Wait:
 
     Attributes:
         cause: a clause that begins with "it" or "its".
-        place: the frames that say so; or why no stack is known.
-        has_stack: whether a Python stack was read.
+        place: the frames that show it; or why no stack is known.
         is_deadlock: it waits for ever, whatever the rest of the job does.
     """
 
@@ -239,7 +232,6 @@ class Wait:
 
     @property
     def in_words(self) -> str:
-        """The cause, the place, and what to do about a deadlock."""
         said = f"{self.cause} ({self.place})"
         if self.is_deadlock:
             return f"{said}. {FORK_REMEDY}"
@@ -288,7 +280,7 @@ def wait_in_family(family: Sequence[Running], host: Host) -> Wait | None:
 
 
 def _place(stack: Sequence[str]) -> str:
-    """The frames of a stack that say most: the innermost two, and the outermost of the script."""
+    """The innermost two frames of a stack, and the outermost of the script."""
     script = [frame for frame in stack if not _BY_WHICH.search(frame)]
     return "; ".join(dict.fromkeys((*stack[:2], *script[-1:])))
 
@@ -304,7 +296,7 @@ _LOCKED_BY_PYTHON = re.compile(
 
 
 def _stuck_in_fork(each: Running, children: Sequence[Running], host: Host) -> Wait | None:
-    """The deadlock of a process that was forked after threads had started; None if it is not seen.
+    """The deadlock of a process that was forked after threads had started, or None.
 
     A fork has none of the threads of its parent. OpenMP's pool and Rust's still count on them.
     """
@@ -335,12 +327,11 @@ def _stuck_in_fork(each: Running, children: Sequence[Running], host: Host) -> Wa
 
 
 def _in_futex(child: Running) -> bool:
-    """Whether all of its few threads wait for a lock."""
     return 0 < len(child.threads) <= 2 and all("futex" in t.waits_in for t in child.threads)
 
 
 def _cause(each: Running, stack: tuple[str, ...], peers: tuple[str, ...], port: str) -> str:
-    """One sentence about the innermost frame that explains the wait; else what the kernel shows."""
+    """A sentence about the innermost frame that explains the wait; else what the kernel shows."""
     for frame in stack:
         for pattern, sentence in _WAITS:
             if re.search(pattern, frame):

@@ -30,13 +30,13 @@ MOST_CHARACTERS = 1 << 20
 """Only the end of a log is read: the last exception is there."""
 
 TYPED_LINES = 5
-"""In a text of at most this many lines every line may be an error that somebody typed."""
+"""In a text with at most this many lines every line may be an error that somebody typed."""
 
 TABLES = ("imports", "versions", "devices", "ranks", "launchers", "system", "memory")
-"""The files of ``known_errors/``, in the order in which their rows are tried."""
+"""In the order in which their rows are tried."""
 
 LAST_TABLES = ("scripts",)
-"""Files that are tried after the interface tables."""
+"""Tried after the interface tables."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,12 +44,12 @@ class Symptom:
     """An error that people report: how it is recognized, its cause and its fix.
 
     Attributes:
-        pattern: a case-insensitive regular expression for the type and message of an exception, or
-            for the line of another failure.
+        pattern: a case-insensitive regular expression for the type and message of an exception,
+            or for the line of another failure.
         fix: ``{0}`` is the first group of the pattern, also in ``command``.
         finds: codes of checks that find the cause beforehand.
         hopeless: no plan avoids it; the script or its packages have to change.
-        goes_on: training continues in spite of it.
+        goes_on: training continues.
         harmless: training continues, and there is nothing to do.
     """
 
@@ -67,7 +67,6 @@ class Symptom:
 
     @property
     def in_words(self) -> str:
-        """Title, fix and check in a line."""
         before = ""
         if self.finds:
             before = f" (cputune doctor finds it: {self.finds[0]})"
@@ -85,7 +84,6 @@ class Explanation:
 
 @cache
 def symptoms(names: tuple[str, ...] = (*TABLES, *LAST_TABLES)) -> tuple[Symptom, ...]:
-    """The rows of these tables, in the order in which they are tried."""
     tables = (packaged_toml("cputune.doctor", f"known_errors/{name}.toml") for name in names)
     return tuple(record_of(Symptom, row) for table in tables for row in table["errors"])
 
@@ -100,7 +98,6 @@ def quotes_of(check: Check) -> tuple[str, ...]:
 
 @cache
 def quoted() -> tuple[tuple[Symptom, tuple[re.Pattern[str], ...]], ...]:
-    """The checks as explanations of the errors that they quote."""
     from cputune.doctor.registry import all_checks  # which lists the check of this module, too
 
     rows = []
@@ -146,9 +143,7 @@ def _words(part: str) -> str:
 def explain(text: str, versions: Mapping[str, str] | None = None) -> Explanation | None:
     """What ended the job that wrote this text; None if the text shows no failure.
 
-    Args:
-        text: a log, or an error message.
-        versions: of packages, by name, if the log does not name them.
+    ``text`` is a log, or an error message. ``versions`` are used if the log names none.
     """
     log = read_failures(text[-MOST_CHARACTERS:])
     known = {**(versions or {}), **log.versions}
@@ -199,7 +194,7 @@ _CAMEL = re.compile(r"(?P<name>(?:\w+\.)*[A-Z][a-z]\w*[A-Z]\w*): (?P<message>\S.
 
 
 def _typed_exception(log: FailureLog) -> Failure | None:
-    """The last of a few typed lines that has the form of an exception, whatever its name."""
+    """The last of a few typed lines that has the form of an exception."""
     if len(log.lines) > TYPED_LINES:
         return None
     for number, text in reversed(list(_numbered(log))):
@@ -318,7 +313,6 @@ def _named(failure: Failure | None) -> Explanation | None:
 
 
 def _in_its_words(failure: Failure) -> Explanation:
-    """A failure repeated: its type, its message and where it was raised."""
     raised = place_of(failure)
     title = failure.title[:LONGEST_LINE]
     cause = "the tables do not contain this error."
@@ -348,7 +342,7 @@ def _in_its_words(failure: Failure) -> Explanation:
 
 
 def place_of(failure: Failure) -> str:
-    """Where an exception was raised: ``train.py, line 3`` or ``datasets``; empty if not known."""
+    """``train.py, line 3`` or ``datasets``; empty if not known."""
     if not failure.frames:
         return ""
     last = failure.frames[-1]
@@ -420,7 +414,6 @@ def _severity(symptom: Symptom) -> Severity:
 
 
 def _evidence(explanation: Explanation, text: str, installed: Mapping[str, str]) -> str:
-    """The line, where it was raised, its cause and the checks that find it."""
     failure, symptom = explanation.failure, explanation.symptom
     if len(failure.text) <= LONGEST_LINE:
         line = failure.text

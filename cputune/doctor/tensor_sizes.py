@@ -22,7 +22,7 @@ _ADDED_SHARE = 0.1
 
 
 def answer_of_sizes(said: str) -> Answer | None:
-    """The answer to a message about sizes; None if the numbers do not tell."""
+    """The answer to a message about sizes; None if the numbers do not show it."""
     found = _SIZES.search(said)
     if found is None:
         return None

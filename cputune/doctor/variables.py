@@ -24,17 +24,14 @@ TRUE = ("1", "true", "yes", "y", "on", "t", "enable")
 
 @cache
 def variable_rows(kind: str) -> tuple[Mapping[str, Any], ...]:
-    """The rows of this kind in ``checks/variables.toml``."""
     return tuple(packaged_toml("cputune.doctor.checks", "variables.toml")[kind])
 
 
 def value(facts: HostFacts, name: str) -> str | None:
-    """A variable without surrounding white space; None if it is unset or empty."""
     return facts.environment.get(name, "").strip() or None
 
 
 def is_true(facts: HostFacts, name: str) -> bool:
-    """Whether a variable means yes, as Hugging Face and Intel spell it."""
     return (value(facts, name) or "").lower() in TRUE
 
 
@@ -51,7 +48,7 @@ def number(facts: HostFacts, *names: str) -> int | None:
 
 
 def unset(asking: Check, facts: HostFacts, name: str, because: str = "") -> Finding:
-    """The finding that a variable does harm: ``NAME=value`` and why; its command unsets it."""
+    """The finding that a variable does harm; its command unsets it."""
     return asking.finding(f"{name}={value(facts, name)}{because}", command=f"unset {name}")
 
 
@@ -62,7 +59,7 @@ def local_ranks(facts: HostFacts) -> int | None:
 
 
 def world_size(facts: HostFacts) -> int | None:
-    """Ranks of the job, from the variables of a launcher; None outside a launcher."""
+    """The same of the whole job."""
     return number(facts, "WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
 
 
@@ -92,7 +89,6 @@ def without_gpu(facts: HostFacts) -> bool:
 
 
 def under_mpi(facts: HostFacts) -> bool:
-    """Whether an MPI launcher started this process."""
     return any(value(facts, name) for name in ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK"))
 
 
@@ -105,7 +101,6 @@ def under_torchrun(facts: HostFacts) -> bool:
 
 
 def job_nodes(facts: HostFacts) -> int:
-    """Machines of the job, from the variables of a launcher; 1 if they say nothing else."""
     nodes = number(facts, "PET_NNODES", "GROUP_WORLD_SIZE", "SLURM_NNODES")
     if nodes is not None:
         return nodes
@@ -185,18 +180,15 @@ def advised_launch(facts: HostFacts, script: str = "train.py", *, ccl: bool = Fa
 
 
 def has_mpirun(facts: HostFacts) -> bool:
-    """Whether an MPI launcher is installed, also of an unknown MPI."""
     return any(item.name in ("mpirun", "mpiexec", "mpiexec.hydra") for item in facts.launchers)
 
 
 def mpi_launchers(facts: HostFacts) -> tuple[Launcher, ...]:
-    """Installed launchers of a known MPI."""
     known = ("intelmpi", "mpich", "openmpi")
     return tuple(item for item in facts.launchers if (item.dialect or "").startswith(known))
 
 
 def oneccl_absent(facts: HostFacts) -> bool:
-    """Whether the packages are known and do not include the oneCCL bindings."""
     return bool(facts.packages) and not any(
         facts.package(name) for name in ("oneccl_bind_pt", "torch_ccl")
     )

@@ -70,7 +70,7 @@ def emit(result: Result | None, format: str, asked: Emission) -> tuple[EmittedFi
     kind = None if asked.patch is None else asked.patch.get("kind")
     if kind is not None and str(kind).lower() not in [chosen.name for chosen in formats]:
         raise UsageError(
-            f"the patch is of a {kind}, and none is written",
+            f"the patch is for a {kind}, but this format writes none",
             hint="--format pytorchjob, or trainjob, or leave kind and apiVersion out",
         )
     if job.cluster.tune:

@@ -137,7 +137,7 @@ def _alone(job: LaunchJob, bound: tuple[str, ...], trained: tuple[str, ...]) -> 
 
 
 def precision(job: LaunchJob) -> str:
-    """Accelerate's word for the precision; fp16 on a CPU would train in fp32 without a word."""
+    """Accelerate's word for the precision; fp16 on a CPU would train in fp32 without a message."""
     return "no" if job.plan.precision == "fp32" else job.plan.precision
 
 

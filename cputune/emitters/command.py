@@ -45,7 +45,7 @@ def training_command(workload: Workload, way: Carried) -> tuple[tuple[Word, ...]
     first = workload.argv[0]
     if first.startswith("-") and first != "-m":
         raise UsageError(
-            f"python would take the script {first!r} for an option of its own",
+            f"python would read the script name {first!r} as an option",
             hint=f"write ./{first}",
         )
     words = (*as_typed(workload), *map(Argument, way.flags))
@@ -253,9 +253,9 @@ def refuse_impossible(plan: Plan, versions: Versions) -> None:
     """Raise UsageError for what these versions cannot do, whoever asks them."""
     why = None
     if plan.precision == "fp16":
-        why = "fp16: on a CPU, transformers and accelerate would train in fp32 without a word"
+        why = "fp16: on a CPU, transformers and accelerate would train in fp32 without a message"
     if plan.world_size > 1 and plan.backend != "gloo" and not backend_flags(versions, plan.backend):
-        why = f"{plan.backend}: they cannot be told to use it"
+        why = f"{plan.backend}: no argument of them selects it"
     elif plan.world_size > 1 and plan.backend == "ccl":
         few = why_too_few_ccl_workers(plan.ccl_workers)
         why = few and f"ccl: {few}"

@@ -46,7 +46,7 @@ def user_id(job: LaunchJob) -> int:
     given = job.cluster.user_id
     if given is not None and not 0 < given < 1 << 31:
         raise UsageError(
-            f"no pod runs as the user {given}", hint="--user-id 1000, or another but 0"
+            f"--user-id {given} is not allowed", hint="--user-id 1000, or any number above 0"
         )
     return given or USER
 

@@ -182,7 +182,7 @@ class LaunchJob:
         for text in _texts(plain(self.cluster)):
             if not re.fullmatch(r"(?!-)[A-Za-z0-9_.,:/@<>-]*", text):
                 raise UsageError(
-                    f"{text!r} is no word that a cluster takes",
+                    f"{text!r} cannot be a value of a Slurm or Kubernetes job",
                     hint="letters, digits and . _ - / : @, without spaces",
                 )
 

@@ -47,8 +47,8 @@ def typed_lines(job: LaunchJob) -> str:
         return as_lines(typed(job, python(job), shell.trained(words(job))))
     if job.named is None:
         raise UsageError(
-            "no line says all of this plan: a part of it is set inside the training process",
-            hint="--format torchrun writes what it needs, `cputune tune` a result to run",
+            "a command line cannot hold this plan: part of it is set inside the training process",
+            hint="--format torchrun writes its files; or `cputune tune`, then `cputune run`",
         )
     result = ShellWord(job.named)
     if job.plan.nodes > 1:
@@ -187,7 +187,7 @@ def emit_command(job: LaunchJob) -> tuple[EmittedFile, ...]:
     secret = any(isinstance(word, Secret) for word in job.command)
     notes: tuple[str, ...] = ()
     if secret:
-        notes = ("export the variables that stand for secrets before it",)
+        notes = ("export the variables of your secrets before you run the command",)
     notes += tuple(note for note in job.notes if OFF_HERE in note)
     several = job.plan.world_size > 1 and job.named is None
     if several and job.self_contained and applied(without_carried(job)):

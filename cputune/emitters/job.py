@@ -52,7 +52,8 @@ def make_job(result: Result | None, asked: Emission) -> LaunchJob:
         return _job(result, plan, asked.workload or result.workload, asked)
     if facts is None:
         raise UsageError(
-            "there is nothing to write down", hint="give a result, or the facts of a machine"
+            "emit needs a result, or the facts of a machine",
+            hint="emit(result), or facts=cputune.probe()",
         )
     job = with_parser(asked.workload or Workload.from_recipe(DEFAULT_RECIPE), asked.host)
     nodes = asked.nodes or len(asked.hosts) or 1
@@ -71,7 +72,10 @@ def _with_ranks(plan: Plan, facts: HostFacts | None, ranks: int | None) -> Plan:
     if ranks is None or ranks == plan.processes_per_node:
         return plan
     if facts is None:
-        raise UsageError("the machine is not known", hint="--root DIR names a recorded one")
+        raise UsageError(
+            "--ranks-per-node needs the facts of a machine",
+            hint="--root DIR reads a recorded machine",
+        )
     backend = plan.backend if ranks > 1 else "gloo"
     try:
         laid_out = make_plan(
@@ -202,14 +206,14 @@ def _way(workload: Workload, plan: Plan, versions: Mapping[str, str]) -> Carried
     for library in plan.preload:
         if not library.startswith("/") or any(c in library for c in ": \t\n"):
             raise UsageError(
-                f"LD_PRELOAD cannot carry the path {library!r}",
+                f"LD_PRELOAD cannot hold the path {library!r}",
                 hint="link the library to an absolute path without spaces and colons, tune again",
             )
     try:
         return carried(workload, plan, versions)
     except ValueError as error:
         raise UsageError(
-            str(error), hint="--batch-per-rank N keeps the guides' way, N samples for each rank"
+            str(error), hint="--batch-per-rank N sets the samples of each rank"
         ) from error
 
 

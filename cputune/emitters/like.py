@@ -112,7 +112,7 @@ def like(text: str, name: str, result: Result | None, asked: Emission) -> Rewrit
         return _configuration(current, job)
     if job.workload.recipe is not None or (_carries(job) and is_yaml(text, name)):
         raise UsageError(
-            "a part of this plan lies in files beside the launch",
+            "this plan needs files next to the launch, which this document cannot hold",
             hint="cputune emit --format pytorchjob, or trainjob, writes an image that holds them",
         )
     return _launch(current, name, launch, job, result)

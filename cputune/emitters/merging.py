@@ -38,8 +38,8 @@ def _merged(ours: Any, theirs: Any, where: str) -> Any:
             if key not in found and (value is None or where == REPLICAS):
                 known = ", ".join(map(str, found)) or "nothing"
                 raise UsageError(
-                    f"the patch is for {there.lstrip('.')}, which this job has not",
-                    hint=f"{where.lstrip('.') or 'it'} has {known}",
+                    f"the job has no {there.lstrip('.')}, which the patch changes",
+                    hint=f"{where.lstrip('.') or 'the job'} has: {known}",
                 )
             if value is None:
                 del found[key]

@@ -149,8 +149,8 @@ def refuse_colon(job: LaunchJob) -> None:
     """Mpirun and srun take a lone ``:`` for the end of one program and the start of the next."""
     if ":" in job.command:
         raise UsageError(
-            "mpirun and srun cannot carry an argument that is a lone colon",
-            hint="use --format torchrun, or write the argument otherwise",
+            'mpirun and srun read the argument ":" as the start of another program',
+            hint="use --format torchrun, or replace the argument",
         )
 
 

@@ -36,7 +36,7 @@ def comment(lines: Iterable[str]) -> str:
 
 
 def _refused(text: str, what: str, hint: str) -> UsageError:
-    return UsageError(f"{text!r} is no {what}", hint=hint)
+    return UsageError(f"{text!r} is not a {what}", hint=hint)
 
 
 class Argument(str):
@@ -53,7 +53,8 @@ class Argument(str):
         except UnicodeEncodeError:
             pass
         raise UsageError(
-            f"the argument {text!r} is no text", hint="rename the file, or change the argument"
+            f"the argument {text!r} is not UTF-8 text",
+            hint="rename the file, or change the argument",
         )
 
 
@@ -65,7 +66,7 @@ class VariableName(str):
     def __new__(cls, text: str) -> VariableName:
         """Raises UsageError for another text: no quotes could carry it."""
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", text):
-            raise _refused(text, "name of a variable", "letters, digits and _; mend the result")
+            raise _refused(text, "name of a variable", "use letters, digits and _")
         return super().__new__(cls, text)
 
 

@@ -16,14 +16,11 @@ if TYPE_CHECKING:
 
     Find = Callable[[], Sequence[psutil.Process]]
 
-GRACE_SECONDS = 2.0
-"""Seconds between SIGINT, SIGTERM and SIGKILL."""
+GRACE_SECONDS = 2.0  # between SIGINT, SIGTERM and SIGKILL
 
 LOOK_SECONDS = 0.02
 KILL_SECONDS = 20.0
-"""Seconds that a process may outlive SIGKILL while the kernel holds it (a disk that does not
-answer).
-"""
+"""A process may outlive SIGKILL while the kernel holds it (a disk that does not answer)."""
 
 
 def end(
@@ -34,8 +31,8 @@ def end(
 ) -> None:
     """End all processes that ``find`` returns, until it returns none.
 
-    Each of SIGINT and SIGTERM leaves them ``grace_seconds`` to end. With 0 only SIGKILL is sent.
-    ``pause`` waits the given seconds between two calls of ``find``.
+    SIGINT and SIGTERM each leave them ``grace_seconds``; with 0 only SIGKILL is sent. ``pause``
+    waits between two calls of ``find``.
     """
     steps = [(signal.SIGKILL, KILL_SECONDS)]
     if grace_seconds > 0:
@@ -53,15 +50,14 @@ def end(
             return
 
 
-ALONE_SECONDS = 6.0
-"""Seconds that children may take to end by themselves, including those on other hosts."""
+ALONE_SECONDS = 6.0  # for children to end by themselves, also on other hosts
 
 
 def leave(code: int) -> NoReturn:
     """End this process at once, but after its children have ended and removed their files.
 
-    It closes its descriptors first, as the kernel would. Then the processes that start ranks end
-    them (``cputune.ranks.supervisor_main``). What is left after ALONE_SECONDS is killed.
+    It closes its descriptors first; then the processes that start ranks end them
+    (``cputune.ranks.supervisor_main``). What is left after ALONE_SECONDS is killed.
     """
     try:
         os.closerange(3, os.sysconf("SC_OPEN_MAX"))
@@ -77,7 +73,6 @@ def leave(code: int) -> NoReturn:
 
 
 def below(root: int) -> list[psutil.Process]:
-    """Living descendants of ``root``."""
     import psutil
 
     try:
@@ -87,7 +82,6 @@ def below(root: int) -> list[psutil.Process]:
 
 
 def in_session(leader: int) -> list[psutil.Process]:
-    """Living processes of a session, even if its leader has ended."""
     import psutil
 
     members = []
@@ -99,9 +93,8 @@ def in_session(leader: int) -> list[psutil.Process]:
 
 
 def marked(name: str, value: str) -> list[psutil.Process]:
-    """Other living processes with ``name=value`` in their environment.
-
-    Some launchers start ranks that are not their descendants: slurmd starts those of ``sbatch``.
+    """Other living processes with ``name=value`` in their environment: slurmd, not ``sbatch``,
+    is the parent of ranks.
     """
     import psutil
 
@@ -125,7 +118,6 @@ def _living(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
 
 
 def send_signal(processes: Iterable[psutil.Process], number: int) -> None:
-    """Send a signal to processes, ignoring those that are gone or belong to another user."""
     import psutil
 
     for process in processes:

@@ -17,7 +17,7 @@ from typing import Literal
 from cputune.errors import CannotError, UsageError
 
 READ_LIMIT_BYTES = 16 << 20
-"""Larger than every file of /proc and /sys that we read (cpuinfo of 4096 CPUs has 6 MiB)."""
+"""Larger than every file of /proc and /sys that is read (cpuinfo of 4096 CPUs has 6 MiB)."""
 
 READ_AT_ONCE_BYTES = 1 << 16
 """The kernel returns ENOMEM for a read of 4 MiB or more below /proc/sys, even if the file is short
@@ -29,12 +29,12 @@ LEFT_SECONDS = 600.0
 
 
 TEMPORARY_FILES: set[Path] = set()
-"""Temporary files and folders of this process. The code that makes one removes it; if the process
-ends at once, ``remove_temporary_files`` does."""
+"""Temporary files and folders of this process, which ``remove_temporary_files`` removes if it
+ends at once.
+"""
 
 
 def remove_temporary_files() -> None:
-    """Remove the temporary files of this process, which ends now."""
     for path in list(TEMPORARY_FILES):
         shutil.rmtree(path, ignore_errors=True)
         with contextlib.suppress(OSError):
@@ -47,7 +47,6 @@ def read_file(path: str) -> str:
 
 
 def names(folder: str) -> tuple[str, ...]:
-    """Sorted names in a folder, empty if it cannot be listed."""
     try:
         return tuple(sorted(os.listdir(folder)))
     except (OSError, ValueError):
@@ -55,70 +54,58 @@ def names(folder: str) -> tuple[str, ...]:
 
 
 def exists(path: str | os.PathLike[str]) -> bool:
-    """Whether there is something at a path."""
     return os.path.exists(path)
 
 
 def is_file(path: str | os.PathLike[str]) -> bool:
-    """Whether there is a regular file at a path."""
     return os.path.isfile(path)
 
 
 def is_folder(path: str | os.PathLike[str]) -> bool:
-    """Whether there is a folder at a path."""
     return os.path.isdir(path)
 
 
 def entries(folder: Path) -> list[Path]:
-    """What is in a folder, sorted."""
     return sorted(folder.iterdir())
 
 
 def real_path(path: str | os.PathLike[str]) -> Path:
-    """The absolute path without links."""
     return Path(path).resolve()
 
 
 def size(path: Path) -> int:
-    """The bytes of a file."""
     return path.stat().st_size
 
 
 def changed_at(path: Path) -> float:
-    """When a file was last changed, in seconds since 1970."""
     return path.stat().st_mtime
 
 
 def rename(path: Path, to: Path) -> None:
-    """Give a file another name; a file that has it is replaced."""
     path.replace(to)
 
 
 def make_empty(path: Path, *, mode: int) -> None:
-    """Make an empty file. Raises OSError if there is one."""
     path.unlink(missing_ok=True)
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode))
 
 
 def make_private_file(path: Path) -> None:
-    """Let nobody but its owner read a file."""
     path.chmod(0o600)
 
 
 def delete(path: Path) -> None:
-    """Delete a file if it is there."""
     path.unlink(missing_ok=True)
 
 
 def require_room(folder: Path, most_bytes: int) -> None:
-    """Write so many bytes into a folder and delete them. Raises OSError if they do not fit."""
+    """Write this many bytes into a folder and delete them. Raises OSError if they do not fit."""
     with tempfile.TemporaryFile(dir=folder) as probe:
         probe.write(bytes(most_bytes))
         probe.flush()
 
 
 def head(path: str, most_bytes: int) -> bytes:
-    """The beginning of a file, empty if it cannot be read."""
     try:
         return _content(path, most_bytes)
     except (OSError, ValueError):
@@ -128,8 +115,7 @@ def head(path: str, most_bytes: int) -> bytes:
 def read_document(path: str | os.PathLike[str], *, most_bytes: int = READ_LIMIT_BYTES) -> str:
     """Read a UTF-8 file that a person or a program wrote, without its BOM.
 
-    Raises OSError with a readable ``strerror`` if it cannot be read, is not a regular file, is
-    larger than ``most_bytes``, or is not UTF-8.
+    Raises OSError with a readable ``strerror``, also if it is not a regular file or too large.
     """
     try:
         text = _content(path, most_bytes + 1)
@@ -144,9 +130,8 @@ def read_document(path: str | os.PathLike[str], *, most_bytes: int = READ_LIMIT_
 
 
 def _content(path: str | os.PathLike[str], most_bytes: int) -> bytes:
-    """Read the beginning of a regular file. Other files are not opened.
-
-    Opening a fifo would wait for a writer forever, and opening a device may have effects.
+    """Read the beginning of a regular file. Other files are not opened: a fifo would wait for a
+    writer, and a device may have effects.
     """
     if not stat.S_ISREG(os.stat(path).st_mode):
         raise OSError(errno.EINVAL, "not a regular file", path)
@@ -192,10 +177,8 @@ ROOM_BYTES = 1 << 17
 
 
 def require_writable(path: Path) -> None:
-    """Raise CputuneError unless a file can be written at ``path``. It is tried.
-
-    Called hours before the result is written: it checks the folder, its free space, and whether an
-    existing file can be replaced.
+    """Raise CputuneError unless a file can be written at ``path``. It is tried, hours before the
+    result is written.
     """
     folder = path.parent
     if not folder.is_dir():
@@ -221,7 +204,6 @@ def require_writable(path: Path) -> None:
 
 
 def write_somewhere(name: str, text: str) -> Path | None:
-    """Write a temporary file for the user alone. None if that fails."""
     written = None
     try:
         descriptor, written = tempfile.mkstemp(prefix=f"{name}-", suffix=".json")
@@ -280,7 +262,7 @@ def write_tree(directory: Path, files: Mapping[str, str]) -> None:
 def user_folder(kind: Literal["config", "state"]) -> Path | None:
     """``~/.config/cputune`` or ``~/.local/state/cputune``. None if there is no home folder.
 
-    ``$XDG_CONFIG_HOME`` and ``$XDG_STATE_HOME`` replace their parents. Relative paths in them are
+    ``$XDG_CONFIG_HOME`` and ``$XDG_STATE_HOME`` replace their parents; relative paths in them are
     ignored (XDG Base Directory Specification 0.8).
     """
     from platformdirs import user_config_path, user_state_path
@@ -298,7 +280,6 @@ def user_folder(kind: Literal["config", "state"]) -> Path | None:
 
 
 def make_private(folder: Path) -> None:
-    """Make a folder that only the user can read. Raises CannotError."""
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
@@ -308,9 +289,7 @@ def make_private(folder: Path) -> None:
 
 
 def own_files(folder: Path, suffix: str) -> list[str]:
-    """Names of the regular files of a folder with this suffix, without links. Empty without a
-    folder.
-    """
+    """Names of the regular files of a folder with this suffix, without links."""
     names = []
     with contextlib.suppress(OSError):
         for path in folder.iterdir():
@@ -320,7 +299,6 @@ def own_files(folder: Path, suffix: str) -> list[str]:
 
 
 def remove(folder: Path, names: Iterable[str]) -> None:
-    """Remove files of a folder. Files that cannot be removed are ignored."""
     for name in names:
         with contextlib.suppress(OSError):
             (folder / name).unlink()

@@ -9,7 +9,7 @@ OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TRANSFORMERS_OFFL
 
 
 def hub_reachable(environment: Mapping[str, str], timeout_seconds: float = 3.0) -> bool:
-    """Whether the model hub answers. It is asked once, so that not every trial has to."""
+    """Whether the model hub answers. It is asked once."""
     if any(environment.get(name, "").lower() in ("1", "true", "yes", "on") for name in OFFLINE):
         return False
     import urllib.request  # with TLS and mail it is a tenth of what the doctor imports

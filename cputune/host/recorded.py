@@ -41,8 +41,6 @@ class _Launcher:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Running:
-    """A process that ran. ``cpu_share`` is bounded: no machine has a million CPUs."""
-
     pid: Number
     name: str = ""
     cpu_share: Annotated[float, Meta(ge=0, lt=1e6)] | None = None
@@ -50,8 +48,6 @@ class _Running:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Record:
-    """``record.json``. Unknown keys and values of other types are rejected."""
-
     schema: Literal["cputune.record/1"] = RECORD_SCHEMA
     python: str | None = None
     affinity: str | None = None
@@ -169,7 +165,6 @@ class RecordedHost(Host):
         return launcher.path
 
     def run(self, command: Command) -> Completed:
-        """The recorded answer of a launcher to ``--version``."""
         for launcher in self._record.launchers.values():
             if command.argv != (launcher.path, "--version"):
                 continue
@@ -214,15 +209,13 @@ def _cpus(text: str | None) -> tuple[int, ...]:
         return ()
 
 
-_PATH_MAX = 4096
-"""PATH_MAX of linux/limits.h: the longest path that the kernel opens."""
+_PATH_MAX = 4096  # linux/limits.h
 
 
 class _Tree:
     """Finds paths of the machine below ``base``, which must be a real path.
 
-    Links are followed, but not out of the tree. The real path of each directory is cached, so that
-    4096 CPUs are read quickly.
+    Links are followed, but not out of the tree. The real path of each directory is cached.
     """
 
     def __init__(self, base: str) -> None:

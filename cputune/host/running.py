@@ -1,6 +1,6 @@
 """Examines a running process and its descendants: threads, CPUs, libraries, memory, waiting.
 
-Everything is read from /proc, twice for what changes. The process is not stopped or signalled.
+Everything is read from /proc, twice for what changes.
 """
 
 from __future__ import annotations
@@ -75,22 +75,18 @@ class Running:
 
     @property
     def share(self) -> float:
-        """CPUs that all threads used together."""
         return sum(thread.share for thread in self.threads)
 
     @property
     def running(self) -> int:
-        """Number of running threads."""
         return sum(thread.share >= BUSY_SHARE for thread in self.threads)
 
     @property
     def waits(self) -> bool:
-        """Whether it computes nothing and is not ready to."""
         return self.share <= IDLE_SHARE and not any(thread.ready for thread in self.threads)
 
     @property
     def rank(self) -> str:
-        """The rank from its launcher, empty if it has none."""
         names = ("RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
         return next((self.environment[name] for name in names if name in self.environment), "")
 
@@ -98,8 +94,7 @@ class Running:
 def look_at_job(host: Host, pid: int) -> tuple[Running, ...]:
     """The process and its descendants that still run after a second, parents first.
 
-    Raises ProcessLookupError if there is no such process, PermissionError if it belongs to another
-    user.
+    Raises ProcessLookupError, and PermissionError if it belongs to another user.
     """
     if not host.exists(f"/proc/{pid}"):
         raise ProcessLookupError(pid)
@@ -108,7 +103,6 @@ def look_at_job(host: Host, pid: int) -> tuple[Running, ...]:
 
 
 def look_at(host: Host, family: Sequence[int]) -> tuple[Running, ...]:
-    """Examine these processes. Those that have ended after a second are left out."""
     before = {each: _ticks(host, each) for each in family}
     begun = time.monotonic()
     time.sleep(SAMPLE_SECONDS)
@@ -131,7 +125,6 @@ def _below(host: Host, pid: int) -> Iterator[int]:
 
 
 Seen = tuple[str, str, int]
-"""Name, state and CPU time in ticks of a thread."""
 
 
 def _ticks(host: Host, pid: int) -> dict[int, Seen]:
@@ -261,8 +254,7 @@ _REGISTERS = re.compile(r"faulthandler\s*\.\s*register\(\s*(?:signum\s*=\s*)?(?:
 def _stack_signal(host: Host, process: Running) -> int | None:
     """The signal with which faulthandler of a process writes its stack, or None.
 
-    Only a known handler of faulthandler counts, because other handlers of SIGUSR1 requeue a job, or
-    end it.
+    Other handlers of SIGUSR1 requeue a job, or end it.
     """
     if STACK_SIGNAL in process.catches:
         files = _open_files(host, process.pid)
@@ -281,7 +273,6 @@ def _stack_signal(host: Host, process: Running) -> int | None:
 
 
 def _by_signal(host: Host, pid: int, number: int) -> tuple[str, ...]:
-    """The stack that a process writes to one of its open files after this signal."""
     before = {path: _size(path) for path in _open_files(host, pid)}
     try:
         os.kill(pid, number)
@@ -305,7 +296,6 @@ def _size(path: str) -> int:
 
 
 def _written_since(path: str, size: int) -> str:
-    """What a file has beyond this size, of its first megabyte; empty if it cannot be read."""
     try:
         with open(path, "rb") as file:
             file.seek(size)
@@ -315,13 +305,11 @@ def _written_since(path: str, size: int) -> str:
 
 
 def _open_files(host: Host, pid: int) -> list[str]:
-    """Regular files that a process has open and that we can read."""
     links = (host.real_path(f"/proc/{pid}/fd/{fd}") for fd in _names(host, f"/proc/{pid}/fd"))
     return [path for path in dict.fromkeys(links) if os.path.isfile(path)]
 
 
 def _frames_of(written: str) -> tuple[str, ...]:
-    """The frames of the thread that got the signal, in faulthandler's form."""
     head = re.search(r"(?:Current thread [^\n]*|Stack )\(most recent call first\):\n", written)
     lines = written[head.end() :] if head else ""
     found = re.findall(r"(?m)\A(?:  File .*\n)+", lines)
@@ -330,20 +318,18 @@ def _frames_of(written: str) -> tuple[str, ...]:
 
 
 def _frame(frame: Mapping[str, object]) -> str:
-    """For example ``all_reduce (torch/distributed/distributed_c10d.py:3252)``."""
+    """``all_reduce (torch/distributed/distributed_c10d.py:3252)``."""
     file = str(frame.get("filename", "")).rpartition("site-packages/")[2]
     file = re.sub(r"^.*/lib/python3[.\d]*/", "", file)
     return f"{frame.get('name')} ({file}:{frame.get('line')})"
 
 
 def same_limits(host: Host, pid: int) -> bool:
-    """Whether a process is in the same cgroups as this one."""
     ours, other = _text(host, "/proc/self/cgroup"), _text(host, f"/proc/{pid}/cgroup")
     return bool(ours) and ours == other
 
 
 def peers_of(host: Host, pid: int) -> tuple[str, ...]:
-    """Addresses and ports (``10.0.0.7:443``) of its established TCP connections. IPv4 only."""
     inodes = set()
     for number in _names(host, f"/proc/{pid}/fd"):
         socket = re.fullmatch(r"socket:\[(\d+)\]", _link(host, f"/proc/{pid}/fd/{number}"))

@@ -21,7 +21,6 @@ _STACK = """
     evaluate packaging regex requests tqdm yaml psutil
 """
 STACK = frozenset(_STACK.split())
-"""Modules that a Trainer imports if they are installed."""
 _STANDARD = """
     argparse array ast asyncio base64 bisect bz2 calendar cmath colorsys concurrent configparser
     contextlib contextvars copy csv ctypes dataclasses datetime decimal difflib dis email filecmp
@@ -44,9 +43,8 @@ _WEIGHTS = (".safetensors", ".bin")
 class Place:
     """A folder that a variable or an option names, or its default.
 
-    Of an environment the links of the path are resolved. ``writable`` is about it, or its nearest
-    existing parent. ``free_files`` is the number of files that the file system can still create,
-    None if it has no limit.
+    ``writable`` is about it, or its nearest existing parent. ``free_files`` is the number of files
+    that the file system can still create, None without a limit.
     """
 
     variable: str
@@ -59,9 +57,8 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stray:
-    """A module of yours that is imported instead of the intended one.
-
-    ``how`` says why: ``PYTHONPATH``, ``the folder of the script``.
+    """A module of yours that is imported instead of the intended one; ``how``: ``PYTHONPATH``,
+    ``the folder of the script``.
     """
 
     name: str
@@ -75,10 +72,10 @@ class Surroundings:
 
     ``prefix`` is that of the examined Python. ``ports_taken`` are ports of the launch on which
     another process listens. ``model_bytes`` is the size of the model's weights, if they are on this
-    machine. ``held_bytes`` is the peak memory of a rank from an earlier tuning of this launch.
-    ``mpi_left_over``: variables of an MPI launcher are set, but there is no such launcher above
-    this process. It stays False in a container, whose first process may be started by one.
-    ``address_unknown``: MASTER_ADDR is a host name that has no address here.
+    machine. ``held_bytes`` is the peak memory of a rank from an earlier tuning. ``mpi_left_over``:
+    variables of an MPI launcher are set, but none is above this process; False in a container,
+    whose first process may be started by one. ``address_unknown``: MASTER_ADDR is a host name
+    without an address here.
     """
 
     prefix: str = ""
@@ -96,7 +93,7 @@ class Surroundings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Around:
-    """The parts of a launch that say what to examine.
+    """What to examine of a launch.
 
     ``folder`` is the first folder in which Python searches, empty for the working folder.
     ``output`` is the folder for its output, ``model`` the name or the folder of the weights.
@@ -109,7 +106,6 @@ class Around:
 
 
 def look_around(python: Interpreter, variables: Mapping[str, str], launch: Around) -> Surroundings:
-    """Examine what surrounds a launch on this machine."""
     absolute = [path for path in python.paths if os.path.isabs(path)]
     first, how = launch.folder, "the folder of the script"
     if not first:
@@ -134,12 +130,10 @@ _LAUNCHERS = re.compile(
     r"mpirun|mpiexec|orterun|orted|prterun|prted|prun|hydra|pmi_proxy|slurmstepd|srun|mpispawn|jsrun"
 )
 _OF_MPI = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
-_MOST_PARENTS = 64
-"""Processes are followed up to this depth; a launcher is closer."""
+_MOST_PARENTS = 64  # processes above this one; a launcher is nearer
 
 
 def _mpi_left_over(variables: Mapping[str, str]) -> bool:
-    """Whether variables of an MPI launcher are set without such a launcher among the parents."""
     if not any(variables.get(name) for name in _OF_MPI) or _in_container():
         return False
     pid = os.getppid()
@@ -161,12 +155,10 @@ def _in_container() -> bool:
     return os.path.exists("/.dockerenv") or os.path.exists("/run/.containerenv")
 
 
-RESOLVE_SECONDS = 1.0
-"""A name server that does not answer in this time says nothing of a name."""
+RESOLVE_SECONDS = 1.0  # for the answer of a name server
 
 
 def _has_no_address(name: str) -> bool:
-    """Whether this is a host name, and the resolver knows that it has no address."""
     if not re.fullmatch(r"[A-Za-z][\w.-]*|\d[\w.-]*[A-Za-z][\w.-]*", name):
         return False
     unknown = threading.Event()
@@ -240,7 +232,6 @@ def _place(name: str, path: str) -> Place:
 
 
 def _module_at(folder: str, name: str) -> str | None:
-    """The file that ``import name`` takes from this folder. A namespace package has none."""
     for file in (f"{name}/__init__.py", f"{name}.py"):
         if os.path.isfile(os.path.join(folder, file)):
             return os.path.join(folder, file)
@@ -248,7 +239,6 @@ def _module_at(folder: str, name: str) -> str | None:
 
 
 def _shadows(put_first: Sequence[tuple[str, str]], site: Sequence[str]) -> Iterator[Stray]:
-    """Yield modules in folders that Python searches before those of the environment."""
     seen: set[str] = set()
     installed = {os.path.realpath(path) for path in site}
     for how, folder in put_first:
@@ -284,7 +274,6 @@ def _is_taken(port: int) -> bool:
 
 
 def _model_bytes(model: str, hub: str) -> int | None:
-    """The bytes of the weights in a folder, or in the cache of a model's name."""
     if not model:
         return None
     snapshots = os.path.join(hub, "models--" + model.replace("/", "--"), "snapshots")

@@ -46,7 +46,7 @@ REHEARSE_VARIABLE = "CPUTUNE_TRIAL_REHEARSE"
 
 
 def recipe_script() -> Path:
-    """The training script of recipes: plain Trainer code that needs nothing of ours."""
+    """The training script of recipes: plain Trainer code that needs nothing of cputune."""
     return Path(__file__).with_name("train_recipe.py")
 
 
@@ -56,10 +56,8 @@ def carry_script() -> Path:
 
 
 def site_directory() -> Path:
-    """The directory that, first on PYTHONPATH, makes every Python process report."""
     return Path(__file__).with_name("site")
 
 
 def root_directory() -> Path:
-    """The directory that must be importable for ``import cputune`` to find this copy."""
     return Path(__file__).resolve().parent.parent.parent

@@ -1,11 +1,11 @@
-"""Asks a model what a plan would make of its own batches, in a process that nobody measures.
+"""Checks with a model what a plan would change in its training, in a process that is not measured.
 
-At some points of the launch as typed (its first step; after some updates, with all weights moved a
-little, so that a gate at zero hides nothing; later on) the batch in hand is trained on again: as it
-is, in parts, without its padding, with other threads, in bf16. Dropout is off, and what is drawn is
-the same for each sample (``draws``). Losses and gradients are told, and judged by
+At some points of the current launch (its first step; after some updates, with all weights moved a
+little, so that a gate at zero hides nothing; later on) the current batch is trained on again: as it
+is, in parts, without its padding, with other threads, in bf16. Dropout is off, and other draws are
+the same for each sample (``draws``). Losses and gradients are reported, and judged by
 ``cputune.plans.equivalence``. Nothing is updated meanwhile: gradients, and all state of model and
-loss, are put back.
+loss, are restored.
 """
 
 from __future__ import annotations
@@ -32,35 +32,36 @@ if TYPE_CHECKING:
     pass
 
 EARLY = (0, 1, 2, 5, 11, 24, 53)
-"""Updates before each point. What a script does in turn (every second step, or every third, fourth)
-falls on different ones of them; what begins after a warm-up is looked for up to the last."""
+"""Updates before each point. A script that alternates (every second, third or fourth step)
+differs at some of them; a change after a warm-up is looked for up to the last.
+"""
 
 FEWER = (0, 1, 5, 24)
-"""Those of a model whose questions at the first point took longer than ``QUICK_SECONDS``."""
+"""Used if the questions of the first point took longer than ``QUICK_SECONDS``."""
 
 LATER = (107, 211)
-"""Further ones, as far as they come within ``LATER_SECONDS``; and each new pass over the data."""
+"""Further points, if they come within ``LATER_SECONDS``; and each new pass over the data."""
 
 POINTS = (*EARLY, *LATER)
 
 OF_RECIPES = (0, 3)
-"""Those of a launch that is not asked about its samples: its script is known."""
+"""Points of a recipe, whose script is known."""
 
 QUICK_SECONDS = 1.0
 LATER_SECONDS = 10.0
-"""Both of this thread: what other processes take does not count."""
+"""CPU time of this thread."""
 
 PASSES = 4
-"""Over the data, at whose beginning the model is asked once more."""
+"""Passes over the data at whose beginning the model is checked once more."""
 
 MOVED = 0.02
-"""By how much each weight is moved before that: an initialisation has the same deviation."""
+"""How much each weight is moved: the deviation of a usual initialisation."""
 
 ROUNDING = 1e-7
-"""Of fp32, relatively: a process that computes the same twice has the same to the bit."""
+"""Of fp32, relative."""
 
 ALIKE = 1e-4
-"""So far apart are turns between which is nothing but rounding: no other cutting is tried then."""
+"""Turns that differ by less differ by rounding only: no other cutting is tried."""
 
 STATE = (
     "what a batch leaves in the model or its loss (a queue, a running mean) changes the next loss,"
@@ -87,33 +88,32 @@ THAWED = (
 ONE_ROW = "its collator makes one row of {} samples, which cannot be divided"
 
 SEEDS = 5
-"""Other ones with which a batch is tried that draws random numbers once for all of its samples."""
+"""Other seeds, for a batch that draws random numbers once for all of its samples."""
 
 REPLAYED = 4
-"""The most times that a step may go backward for its passes to be averaged one after the other."""
+"""The most backward passes of a step that are averaged one after the other."""
 
 MOST_SECONDS = 60.0
-"""That the questions take together; those that are left then are not asked."""
+"""For all questions together."""
 
 LONGEST_SECONDS = 120.0
-"""From the first point on; later points are left out then, and the answers say up to which update
-they reach."""
+"""From the first point on; the answers contain the last update that was checked."""
 
 STARTS = "starts"
-"""Asked of another start of the same launch, without the seeds of a trial: what its data set is."""
+"""Asked of another start of the same launch, without the seeds of a trial."""
 
 QUESTIONS = ("repeats", "samples", "ranks", "padding", "threads", "precision")
 
 
 class Asker:
-    """Tells the answers of one rank, as soon as the training has come to a point.
+    """Reports the answers of one rank when the training has come to a point.
 
     Attributes:
-        asks: the questions of this process; none where nothing is asked.
-        asking: whether a question is being asked, so that nothing else counts.
-        draws: draws alike while it is.
+        asks: the questions of this process.
+        asking: a question is being answered, so nothing else counts.
+        draws: draws alike meanwhile.
         sources: what the batches are made of.
-        starts: whether this process only tells what its data set is, without seeds of a trial.
+        starts: this process only reports its data set, without seeds of a trial.
     """
 
     def __init__(self, say: Callable[[ModelAnswer], None]) -> None:
@@ -149,16 +149,14 @@ class Asker:
 
     @property
     def looks_at_samples(self) -> bool:
-        """Whether this process has to know what its batches are made of."""
         return self.starts or "samples" in self.asks
 
     def saw(self, optimizer: object) -> None:
-        """Note an optimizer that steps: its parameters are those that train."""
         if self.asks and not any(known is optimizer for known in self._optimizers):
             self._optimizers.append(optimizer)
 
     def due(self, steps: int) -> bool:
-        """Whether the training has come to a point, after so many steps."""
+        """Whether the training has come to a point, after this number of steps."""
         if not self.asks or self.asking or self._finished:
             return False
         self._updates = steps
@@ -172,7 +170,6 @@ class Asker:
         return self._new_pass or steps >= self._points[self._point]
 
     def finish(self) -> None:
-        """Tell that this was all, once."""
         if self.asks and not self._finished:
             self._finished = True
             end: ModelAnswer = {"event": "answer", "question": "", "point": ""}
@@ -182,13 +179,12 @@ class Asker:
             self._say(end)
 
     def begin_pass(self) -> None:
-        """Note that another pass over the data begins: with it a stage of training may begin."""
+        """A new pass over the data may begin a new stage of training."""
         if "samples" in self.asks and self._point and not self.asking:
             self._passes += 1
             self._new_pass = self._passes <= PASSES
 
     def trained(self, loss: Any) -> None:
-        """Note that a batch of a question went forward and backward."""
         self._seen.append((float(loss), self._gradients()))
 
     def _gradients(self) -> list[Any]:
@@ -204,18 +200,16 @@ class Asker:
                 parameter.grad = None if gradient is None else gradient.clone()
 
     def after_gradient(self) -> None:
-        """Note the state of all generators when a batch went backward."""
+        """Note the state of all generators after a backward pass."""
         if self.looks_at_samples:
             self._dice = state_of_all()
 
     def after_update(self) -> None:
-        """Note whether anything was drawn since."""
         if self._dice is not None and not self._adds_noise:
             self._adds_noise = self._dice != state_of_all()
         self._dice = None
 
     def tell_data(self) -> None:
-        """Tell what the data set is, for another start to be compared with."""
         found = self.sources.digests()
         if found:
             self._say({"event": "answer", "question": STARTS, "point": "", "digests": found})
@@ -230,12 +224,11 @@ class Asker:
         size: int | None = None,
         steps: int | None = None,
     ) -> Iterator[tuple[object, float]]:
-        """The batches to train on for each question, and by what to multiply the step's items.
+        """The batches to train on for each question, and a factor for the step's items.
 
-        The state of ``models``, and of what is ``beside`` them and computes the loss, is put back
-        after each. ``items``: whether the framework tells a loss the items of the whole step.
-        ``size``: the samples that the loader puts into a batch, where it says so. ``steps``: of the
-        whole training.
+        The state of ``models`` and of ``beside``, which computes the loss, is restored after each.
+        ``items``: the framework passes a loss the items of the whole step. ``size``: the samples of
+        a batch, if the loader reports it. ``steps``: of the whole training.
         """
         point = f"after {self._updates} updates" if self._updates else "at the first step"
         self._point += not self._new_pass
@@ -257,7 +250,7 @@ class Asker:
                     break
                 if question == "samples":
                     continue
-                self._tell(question, point, why="it failed while it was asked")
+                self._tell(question, point, why="it failed during the check")
                 if question == "repeats":
                     whole, again = yield from self._repeated(batch, count)
                     if items and whole is not None and self._weighs_items is None:
@@ -281,7 +274,6 @@ class Asker:
             self._began, self._began_own = now, time.thread_time()
 
     def _ask_samples(self, point: str, models: Sequence[Any]) -> None:
-        """What the batches are made of; the weights are moved meanwhile, after the first point."""
         looks = "samples" in self.asks
         before = None
         if looks:
@@ -301,9 +293,8 @@ class Asker:
                 self._tell("weights", point, why=self.sources.depends_on_weights(before))
 
     def _repeated(self, batch: Any, count: int) -> Any:
-        """The batch twice; where its first turn leaves a state that counts, each from the start.
-
-        What it gives after itself is kept then, and how far two turns from one state are apart.
+        """The batch twice. If the first turn leaves a state that counts, each from the same
+        start.
         """
         with as_before(*self._asked):
             whole = yield from self._once(batch, count)
@@ -317,7 +308,7 @@ class Asker:
         return whole, again
 
     def _after(self, first: Any, samples: int, batch: Any, count: int) -> Any:
-        """The batch with the state that another one, of so many samples, has left."""
+        """The batch with the state that another one, of this number of samples, has left."""
         with as_before(*self._asked):
             yield from self._once(first, samples)
             return (yield from self._once(batch, count))
@@ -325,7 +316,7 @@ class Asker:
     def _ask_ranks(
         self, point: str, batch: Any, count: int, whole: Any
     ) -> Iterator[tuple[object, float]]:
-        """The loss of the batch from those of its parts, and of one that has rare samples."""
+        """The loss of the batch from those of its parts, and of a batch with rare samples."""
         if "samples" in self.asks:
             yield from self._ask_draws(point, batch, count, whole)
         yield from self._ask_parts("ranks", point, batch, count, whole)
@@ -343,7 +334,7 @@ class Asker:
                     yield from self._ask_parts("rare", point, rare, count, whole)
 
     def _ask_later(self, batch: Any, count: int, whole: Any) -> Iterator[tuple[object, float]]:
-        """The parts of the batch once more where its loss is another one later."""
+        """The parts of the batch once more if its loss changes later."""
         for step in self._later:
             with at_step(self._asked[-1], step):
                 later = yield from self._of([batch], count)
@@ -355,7 +346,7 @@ class Asker:
     def _ask_draws(
         self, point: str, batch: Any, count: int, whole: Any
     ) -> Iterator[tuple[object, float]]:
-        """Whether what is drawn once for all samples of a batch changes what it trains."""
+        """Whether draws for a whole batch change what it trains."""
         if self._adds_noise:
             self._tell("draws", point, why=NOISE)
             return
@@ -373,7 +364,7 @@ class Asker:
     ) -> Iterator[tuple[object, float]]:
         """The loss of the batch from those of its parts, as the framework weighs them.
 
-        Where a sample has several rows, the one of two cuttings that comes closest is told.
+        If a sample has several rows, the better one of two cuttings is reported.
         """
         rows = self._rows if count % self._rows == 0 else 1
         samples = count // rows
@@ -407,8 +398,8 @@ class Asker:
     def _together(self, pieces: Sequence[Any], samples: int, whole: Any) -> Any:
         """Parts of a batch as ranks train on them, which average after each backward pass.
 
-        It matters where a step goes backward more than once and uses the first gradient in between
-        (SAM): then the passes are made again, with the average of the earlier ones.
+        It matters if a step goes backward more than once and uses the first gradient in between
+        (SAM): then the passes are repeated with the average of the earlier ones.
         """
         share = 1.0 if self._weighs_items else 1 / len(pieces)
         self._averaged = []
@@ -472,7 +463,6 @@ class Asker:
         factor: float = 1.0,
         seed: int = SEED,
     ) -> Any:
-        """Loss and gradient of batches together; None where one of them was not trained on."""
         loss, gradient, largest = 0.0, None, 0.0
         for number, part in enumerate(batches):
             with as_before(*self._asked):
@@ -489,7 +479,7 @@ class Asker:
     def _once(
         self, batch: Any, samples: int, *, factor: float = 1.0, seed: int = SEED, first: int = 0
     ) -> Any:
-        """Loss, gradient and its norm of one turn; None where the batch was not trained on.
+        """Loss, gradient and its norm of one turn; None if the batch was not trained on.
 
         ``first``: the place of its first sample in the whole batch.
         """
@@ -508,12 +498,12 @@ class Asker:
         return sum(loss for loss, _ in self._seen), gradient, norm(gradient)
 
     def _compare(self, question: str, point: str, whole: Any, other: Any) -> None:
-        """Tell loss and gradient of both, and by how much the gradients are apart, relatively."""
+        """Report loss and gradient of both, and the relative difference of the gradients."""
         if whole is None or other is None:
             self._tell(question, point, why="the batch was not trained on again")
             return
         if len(whole[1]) != len(other[1]):
-            self._tell(question, point, why="it goes backward another number of times")
+            self._tell(question, point, why="it runs the backward pass another number of times")
             return
         self._say(
             {
@@ -527,7 +517,7 @@ class Asker:
         )
 
     def _tell(self, question: str, point: str, *, why: str) -> None:
-        """Tell why a question has no answer; with no reason, that there is nothing to ask."""
+        """Report why a question has no answer; without a reason there is nothing to check."""
         self._say({"event": "answer", "question": question, "point": point, "why": why})
 
     def _trained_parameters(self, models: Sequence[Any]) -> list[Any]:
@@ -538,7 +528,6 @@ class Asker:
         return list({id(tensor): tensor for tensor in own}.values())
 
     def _move(self) -> None:
-        """Move every weight a little; nobody trains on with them."""
         torch = sys.modules["torch"]
         dice = torch.Generator().manual_seed(1)
         with torch.no_grad():
@@ -549,7 +538,6 @@ class Asker:
 
     @contextlib.contextmanager
     def _apart(self) -> Iterator[None]:
-        """No optimizer steps; gradients and weights are put back."""
         torch = sys.modules["torch"]
         gradients = [parameter.grad for parameter in self._parameters]
         weights = [parameter.detach().clone() for parameter in self._parameters]

@@ -1,4 +1,4 @@
-"""Finds a loop that changes its weights itself, without an optimizer of torch."""
+"""Finds a loop that changes its weights without an optimizer of torch."""
 
 from __future__ import annotations
 
@@ -8,13 +8,10 @@ from cputune.inside.carry.hooking import Original
 
 
 class WeightsByHand:
-    """Finds out whether a loop changes its weights where no optimizer has been made.
-
-    A weight that the first loss depends on is looked at again when a later loss goes backward.
-    """
+    """Compares a weight of the first loss when a later loss goes backward."""
 
     LOOKED_AT = 1000
-    """Numbers of a weight; an embedding has millions."""
+    """Numbers of a weight that are compared; an embedding has millions."""
 
     def __init__(self) -> None:
         self._optimizers = False
@@ -23,12 +20,10 @@ class WeightsByHand:
     def optimizer_made(
         self, original: Original, optimizer: object, *args: object, **kwargs: object
     ) -> None:
-        """Note that the script has an optimizer: its steps are seen."""
         self._optimizers = True
         original(optimizer, *args, **kwargs)
 
     def changed(self, loss: Any) -> bool:
-        """Whether a weight is another than when the first loss went backward."""
         if self._optimizers:
             return False
         if self._before is None:
@@ -44,7 +39,7 @@ class WeightsByHand:
 
 
 def weight_of(loss: Any) -> Any:
-    """A weight that a loss depends on, the nearest to it; None where there is none."""
+    """The weight nearest to a loss; None without one."""
     found = [getattr(loss, "grad_fn", None)]
     seen: set[object] = set()
     for node in found:

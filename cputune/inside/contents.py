@@ -1,4 +1,4 @@
-"""What a batch holds, as a number that those of ranks add up to, however they are padded."""
+"""The content of a batch as a number: the sum over ranks is the same however they are padded."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from cputune.inside.carry.batches import IGNORED, encodings_of, masks_of
 def contents_of(batch: object) -> int | None:
     """The sum of a digest of each sample, in any order. None if it cannot be computed.
 
-    Padding is left out: columns that a mask leaves out, labels of -100, zeros at the end of a row,
-    and whole numbers that are repeated there.
+    Left out is padding: columns without mask, labels of -100, zeros and repeated whole numbers at
+    the end of a row.
     """
     rows = rows_of(batch)
     if not rows:
@@ -25,7 +25,6 @@ def contents_of(batch: object) -> int | None:
 
 
 def rows_of(batch: object) -> list[dict[str, Any]]:
-    """What each row of a batch holds, by name, without its padding; none if it has no rows."""
     if isinstance(batch, list) and batch and not any(hasattr(item, "shape") for item in batch):
         return [{"": repr(row)} for row in batch]
     parts = list(_named(batch, ""))
@@ -50,8 +49,8 @@ MOST_SAMPLES = 2_000_000
 def end_of_epoch(sampler: object, accumulation: int) -> list[int] | None:
     """The places in an epoch that this rank's last step takes. None if they are not known.
 
-    Who makes batches of places (torch, accelerate's shards of ranks) makes them here of places in
-    their order, so that nothing is drawn, and no sample is read.
+    The script's own batch samplers run over places in order, so nothing is drawn, and no sample is
+    read.
     """
     try:
         ordered = _in_order(sampler)
@@ -66,7 +65,6 @@ def end_of_epoch(sampler: object, accumulation: int) -> list[int] | None:
 
 
 def _in_order(sampler: Any) -> Any:
-    """A sampler of batches over places in their order. Raises TypeError if it has no length."""
     changed = copy.copy(sampler)
     if hasattr(sampler, "batch_sampler"):  # of accelerate, one rank's share
         changed.batch_sampler = _in_order(sampler.batch_sampler)
@@ -91,7 +89,7 @@ def _named(batch: object, name: str) -> Iterator[tuple[str, Any]]:
 
 
 def _mask_of(name: str, values: Any, masks: list[tuple[str, Any]]) -> Any:
-    """The mask that says what of a tensor is padding: of several, the one that is named like it."""
+    """The mask that belongs to a tensor: of several, the one with the nearest name."""
     fits = [(of, mask) for of, mask in masks if mask.shape == values.shape[: mask.ndim]]
     last = name.rpartition(".")[2]
     for of, mask in fits:

@@ -1,4 +1,4 @@
-"""Cuts a batch into its samples, whatever holds it and however many rows a sample has."""
+"""Cuts a batch into its samples, in any container and with any number of rows per sample."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ def samples_of(batch: object) -> int:
 def cut_into(
     batch: Any, samples: int, parts: int, rows: int, *, in_turn: bool = False
 ) -> list[Any]:
-    """The batch in parts of as many samples each. Raises UncutError."""
     each = samples // parts
     made = [
         part_of(batch, samples, at, each, rows=rows, in_turn=in_turn)
@@ -33,10 +32,10 @@ def cut_into(
 def part_of(
     batch: Any, samples: int, at: int, each: int, *, rows: int = 1, in_turn: bool = False
 ) -> Any:
-    """A number of samples of a batch, from one on, in the same container. Raises UncutError.
+    """A number of samples of a batch, in the same container. Raises UncutError.
 
-    A sample may have several ``rows`` in a tensor: after the first rows of all samples come their
-    second ones, as trl lays pairs of answers, or ``in_turn`` all rows of one after another.
+    A sample may have several ``rows`` in a tensor: first all first rows, then all second ones, as
+    trl lays pairs of answers, or ``in_turn`` one sample after another.
     """
     within = functools.partial(
         part_of, samples=samples, at=at, each=each, rows=rows, in_turn=in_turn
@@ -69,7 +68,6 @@ def part_of(
 def _places(
     length: int, samples: int, at: int, each: int, rows: int, in_turn: bool
 ) -> list[int] | None:
-    """Where so many samples from one on lie in this length; None where it is not of samples."""
     if length == samples:
         return list(range(at, at + each))
     if length != samples * rows:

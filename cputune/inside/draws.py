@@ -1,9 +1,9 @@
-"""Has a step draw the same random numbers for each of its samples, however many it has.
+"""Makes a step draw the same random numbers for each of its samples.
 
-A batch of eight and two of four draw other numbers, so their losses say nothing of each other.
-While ``Draws`` is on, what has a row for each sample has the same numbers in each row, those of a
-generator of its own. Then a loss that is the mean over its samples is the mean of its parts, also
-where it draws noise, timesteps or views. What mixes the samples (a permutation of them) is left.
+A batch of eight and two of four draw other numbers, so their losses could not be compared. While
+``Draws`` is on, what has a row per sample has the same numbers in each row, from its own generator.
+Then a mean over samples is the mean of its parts, also with noise, timesteps or views. Permutations
+of samples are left.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 SEED = 20_011
-"""Any number: what is drawn only has to be the same each time."""
+"""Any number."""
 
 _IN_PLACE = ("normal_", "uniform_", "exponential_", "log_normal_", "cauchy_", "geometric_")
-"""Methods of a tensor that take numbers alone."""
+"""Methods of a tensor that draw numbers alone."""
 
 _LIKE = {
     "rand": "uniform_",
@@ -27,16 +27,13 @@ _LIKE = {
     "randn": "normal_",
     "randn_like": "normal_",
 }
-"""Functions of torch, and the method that draws what they draw."""
 
 
 class Draws:
-    """Draws for each sample alike while it is on.
-
-    Attributes:
-        samples: how many the batch has that is trained on just now.
-        drew: whether anything was drawn while it was on.
-        once: whether the last batch drew anything that has no row for each sample.
+    """Attributes:
+    samples: of the batch that is trained on.
+    drew: something was drawn while it was on.
+    once: the last batch drew something without a row for each sample.
     """
 
     def __init__(self) -> None:
@@ -51,10 +48,10 @@ class Draws:
     def alike(
         self, samples: int, *, seed: int = SEED, rows: int = SEED, first: int | None = None
     ) -> Iterator[None]:
-        """Within, a batch of so many samples draws from the same state of every generator.
+        """Within, a batch of this number of samples draws from the same state of every generator.
 
         ``rows`` seeds what has a row for each sample, ``seed`` all else. ``first``: each sample has
-        draws of its own, by its place from this one on; None: all have the same.
+        its own draws, by its place from this one on; None: all have the same.
         """
         torch = sys.modules["torch"]
         before, kept = self.samples, _state()
@@ -85,13 +82,11 @@ class Draws:
         yield torch.Tensor, "bernoulli_", self._bernoulli_in_place
 
     def _rows(self, shape: Any) -> int | None:
-        """Rows for each sample; None where a tensor has none for each."""
         if not self.samples or not len(shape) or shape[0] % self.samples:
             return None
         return int(shape[0]) // self.samples
 
     def _drawn(self, like: Any, method: str, *args: object, **kwargs: object) -> Any:
-        """Numbers in the shape of a tensor, whose first dimension is that of samples."""
         torch = sys.modules["torch"]
         each = self._rows(like.shape)
         assert each is not None, "it has rows for each sample"
@@ -159,7 +154,6 @@ class Draws:
 
 @contextlib.contextmanager
 def _replaced(owner: Any, name: str, called: Callable[..., object]) -> Iterator[None]:
-    """A function of torch replaced; what a class has from its base is taken out again."""
     original = getattr(owner, name)
     own = vars(owner).get(name)
 
@@ -183,7 +177,7 @@ def _replaced(owner: Any, name: str, called: Callable[..., object]) -> Iterator[
 
 
 def _undone(original: Any, *args: Any, **kwargs: Any) -> Any:
-    """What a function of torch draws; the generator that it draws from is as before."""
+    """What a function of torch draws, with its generator restored."""
     torch, generator = sys.modules["torch"], kwargs.get("generator")
     before = torch.get_rng_state() if generator is None else generator.get_state()
     found = original(*args, **kwargs)
@@ -213,7 +207,6 @@ def _state() -> tuple[Any, Any, Any]:
 
 
 def _comparable(state: tuple[Any, Any, Any]) -> tuple[object, ...]:
-    """A state that can be compared."""
     own, torch, numpy = state
     legacy = None if numpy is None else (numpy[1].tobytes(), numpy[2])
     return own, torch.numpy().tobytes(), legacy

@@ -1,8 +1,8 @@
 """Records what this rank trains in its first steps, which no plan may change.
 
-Of each step: the learning rates with which the optimizer steps, the samples that it takes and what
-they hold. Of the first step also the gradient before it is clipped, with dropout off and what else
-is drawn alike for each sample. ``cputune.plans.equivalence`` compares what two launches report.
+For each step: the learning rates, the samples and their content. For the first step also the
+gradient before clipping, without dropout and with the same draws for each sample.
+``cputune.plans.equivalence`` compares the reports of two launches.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 LOOKED_AT = 4
-"""Steps that are told: a schedule that runs twice as fast differs at the second."""
+"""Steps that are reported: a schedule that runs twice as fast differs at the second."""
 
 DROPOUTS = (
     "dropout",
@@ -41,10 +41,10 @@ DROPOUTS = (
 
 
 class FirstSteps:
-    """One per rank; the meter takes what it has seen when a step is told.
+    """One per rank; the meter takes what it has seen when a step is reported.
 
     Attributes:
-        facts: of the training as a whole, told with the first step.
+        facts: of the whole training, reported with the first step.
         sent: bytes of its gradients, and without the rows that it has not touched.
     """
 
@@ -64,10 +64,10 @@ class FirstSteps:
         self._compiling: Callable[[], bool] = lambda: False
 
     def hooks(self) -> list[Hook]:
-        """What is hooked in torch's loaders, dropouts and clipping; and seeds.
+        """Hooks in torch's loaders, dropouts and clipping; and seeds.
 
-        A script that sets no seed takes other samples in each launch: here it takes the same. Every
-        rank has a seed of its own, so that what ranks would not agree on shows itself.
+        A script without a seed takes the same samples in each trial. Every rank has another seed,
+        so that what ranks would not agree on shows.
         """
         if not self._asker.starts:
             random.seed(self._seed)
@@ -83,7 +83,6 @@ class FirstSteps:
         ]
 
     def _hooks_of_samples(self) -> list[Hook]:
-        """Only where somebody asks what batches are made of."""
         if not self._asker.looks_at_samples:
             return []
         stream = "torch.utils.data._utils.fetch", "_IterableDatasetFetcher.fetch"
@@ -100,7 +99,7 @@ class FirstSteps:
         self._compiling = getattr(compiler, "is_compiling", self._compiling)
 
     def batch(self, batch: object, samples: int) -> None:
-        """Note that a batch begins to be trained on; in the first step it draws for each alike."""
+        """Note that a batch begins to be trained on; in the first step its draws are alike."""
         if self._steps < LOOKED_AT:
             self._contents.append(contents_of(batch))
         if self._steps == 0:
@@ -108,7 +107,6 @@ class FirstSteps:
             self._alike.enter_context(self._asker.draws.alike(samples))
 
     def trained(self) -> None:
-        """Note that a batch went forward and backward."""
         self._alike.close()
         if self._asker.looks_at_samples:
             self._asker.sources.trained()
@@ -151,7 +149,7 @@ class FirstSteps:
         return step
 
     def before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        """Called before an optimizer steps; all gradients are there, except those of a closure."""
+        """Called before an optimizer steps: all gradients are there, except those of a closure."""
         closure = any(map(callable, (*args, *kwargs.values())))
         if closure or self._steps >= LOOKED_AT or self._rates is not None:
             return
@@ -175,7 +173,7 @@ class FirstSteps:
 
     @property
     def _rests(self) -> bool:
-        """Whether dropout is off just now; never where a plan draws the masks in another way."""
+        """Whether dropout is off now; never if a plan draws the masks in another way."""
         first = self._steps == 0 or self._asker.asking
         return first and "dropout" not in the_parts()
 
@@ -219,7 +217,6 @@ class FirstSteps:
         return index
 
     def fetched(self, iterator: object) -> None:
-        """Note which samples a batch holds, as batches come."""
         if self._asker.looks_at_samples:
             self._asker.sources.fetched(iterator)
         if waiting := iterator.__dict__.get("_cputune_asked"):
@@ -235,7 +232,7 @@ def drawn_next() -> str:
 def trained_numbers(optimizer: object, parameters: Iterable[Any]) -> int:
     """How many numbers an optimizer trains.
 
-    IPEX 2.8 keeps weights in blocks that are filled up with zeros; their shape as it was stands in
+    IPEX 2.8 keeps weights in blocks that are filled up with zeros; their original shape is in
     ``params_attr`` of the optimizer (intel_extension_for_pytorch/nn/utils/_parameter_wrapper.py).
     """
     blocked = getattr(optimizer, "params_attr", {})
@@ -248,13 +245,12 @@ def trained_numbers(optimizer: object, parameters: Iterable[Any]) -> int:
 
 
 def norm_of(parameters: Iterable[object]) -> float | None:
-    """The norm of all gradients together, in fp64; None where there are none."""
     gradients: list[Any] = [getattr(parameter, "grad", None) for parameter in parameters]
     return None if all(gradient is None for gradient in gradients) else norm(gradients)
 
 
 def bytes_of(parameters: Iterable[Any]) -> tuple[int, int]:
-    """Bytes of all gradients, and of them without the rows of large ones that are zero."""
+    """Bytes of all gradients, and without the zero rows of large ones."""
     whole = touched = 0
     for parameter in parameters:
         gradient = getattr(parameter, "grad", None)
@@ -269,7 +265,7 @@ def bytes_of(parameters: Iterable[Any]) -> tuple[int, int]:
 
 
 def settings(optimizer: object) -> dict[str, Any]:
-    """The class of an optimizer and what its groups are set to, beside their learning rates."""
+    """The class of an optimizer and the settings of its groups, without learning rates."""
     inner = getattr(optimizer, "optimizer", optimizer)  # accelerate wraps it
     how = {"params", "lr", "initial_lr", "fused", "foreach", "capturable", "differentiable"}
     said: dict[str, Any] = {"class": type(inner).__name__, "learning rate": []}
@@ -287,10 +283,7 @@ def settings(optimizer: object) -> dict[str, Any]:
 
 
 def digest_of(index: Any) -> int | None:
-    """A number for a set of samples, whatever their order; None where they have no numbers.
-
-    The sum of each number's digest (the mixer of SplitMix64), so that those of ranks add up.
-    """
+    """The sum of each sample number's digest (the mixer of SplitMix64); None without numbers."""
     numbers = index if isinstance(index, (list, tuple)) else [index]
     if not all(isinstance(number, int) or hasattr(number, "__index__") for number in numbers):
         return None

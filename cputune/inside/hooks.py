@@ -1,6 +1,5 @@
-"""Sets hooks in the training frameworks as soon as the script imports them.
-
-A module that is already imported (in a forked rank) is hooked at once.
+"""Sets hooks in the training frameworks when the script imports them, or at once in a forked
+rank.
 """
 
 from __future__ import annotations
@@ -28,19 +27,19 @@ from cputune.inside.meter import Meter
 from cputune.inside.stacks import write_stack_on_signal
 
 OUTPUT_NAMES = ("output_dir", "logging_dir", "project_dir", "save_dir")
-"""What scripts call the folder that they write; read by argparse, it is led elsewhere."""
+"""Names of the folder that scripts write to; argparse gets another one."""
 
 MOST_WORDS = 8000
-"""Characters of what an error says; more than is shown, so that it is cleaned before it is cut."""
+"""Characters of an error; more than is shown, so that it is cleaned before it is cut."""
 
 PADS = "pad_to_max_length"
-"""What scripts of transformers call it that every sample is as long as the longest there may be."""
+"""Pads every sample to the longest possible length in scripts of transformers."""
 
 LENGTH = {
     **dict.fromkeys(("max_train_steps", "max_steps"), "steps_to_end"),
     **dict.fromkeys(("num_train_epochs", "num_epochs", "epochs"), "epochs"),
 }
-"""What scripts call how long they train, and how often they go through their data."""
+"""Names of the length of the training, and of the passes over the data."""
 
 SILENT = {
     "WANDB_MODE": "disabled",
@@ -56,7 +55,7 @@ SILENT = {
 }
 """Keeps trackers from reporting trials as runs of the user, and ``__pycache__`` out of folders.
 
-COMET_AUTO_LOG_DISABLE makes comet_ml's experiments disabled ones (``comet_ml/experiment.py``).
+COMET_AUTO_LOG_DISABLE disables comet_ml's experiments (``comet_ml/experiment.py``).
 """
 
 ELSEWHERE = {
@@ -66,18 +65,16 @@ ELSEWHERE = {
     "CODECARBON_OUTPUT_DIR": "output",
     "NUMBA_CACHE_DIR": "../prepared",
 }
-"""Where, from the scratch folder, what would else be written to the working folder goes."""
+"""Folders below the scratch folder for what would be written to the working folder."""
 
 
 class Places(Protocol):
-    """The folder of a trial, and what a script would write goes to in it."""
-
     scratch: str
     output: str
 
 
 def install() -> Meter:
-    """Set every hook in this process. Nothing is said before the script trains."""
+    """Set every hook in this process. Nothing is reported before the script trains."""
     meter = Meter(Speaker())
     force = os.environ.get(FORCE_VARIABLE)
     os.environ.update(SILENT)
@@ -109,7 +106,7 @@ def install() -> Meter:
 
 
 def _read_arguments(meter: Meter, original: Any, *args: object, **kwargs: object) -> object:
-    """Note what the script reads from its command line, and replace its output folder."""
+    """Note the script's arguments, and replace its output folder."""
     namespace, rest = original(*args, **kwargs)
     meter.flags.update(vars(namespace))
     for name, key in LENGTH.items():
@@ -129,7 +126,7 @@ def _read_arguments(meter: Meter, original: Any, *args: object, **kwargs: object
 
 
 def led_elsewhere(meter: Places) -> list[Hook]:
-    """What is hooked in libraries that write files by themselves."""
+    """Hooks in libraries that write files by themselves."""
 
     def tensorboard(
         original: Any, writer: Any, log_dir: Any = None, *args: object, **given: object
@@ -141,7 +138,7 @@ def led_elsewhere(meter: Places) -> list[Hook]:
         return original(*args, **{**kwargs, "mode": "disabled"})
 
     def cache_file(original: Any, data: Any, fingerprint: str) -> str:
-        """Keep prepared data beside the user's (``load_from_disk``), where trials share it."""
+        """Keep prepared data next to the user's (``load_from_disk``), for all trials."""
         path = str(original(data, fingerprint))
         kept = sys.modules["datasets.config"].HF_DATASETS_CACHE
         if os.path.exists(path) or path.startswith(str(kept)):
@@ -165,7 +162,7 @@ def led_elsewhere(meter: Places) -> list[Hook]:
 
 
 def _leave_compiling_out(meter: Meter, module: ModuleType) -> None:
-    """Take out of a step what torch.compile compiles in it, where the script asks for that."""
+    """Take the time of torch.compile out of a step, if the script uses it."""
     began: list[float] = []
 
     def end(*_: object) -> None:
@@ -184,9 +181,9 @@ def _note_ipex(meter: Meter, original: Original, *args: object, **kwargs: object
 
 
 def tell_what_is_raised(meter: Meter) -> None:
-    """In a process that a launcher started: report the exception that ends it, if torch is loaded.
+    """In a process of a launcher: report the exception that ends it, if torch is loaded.
 
-    The launcher itself has no torch, and it ends because its rank did.
+    The launcher itself has no torch, and ends because its rank did.
     """
     original = sys.excepthook
 
@@ -203,7 +200,7 @@ def _tell_error(meter: Meter, kind: str, text: str) -> None:
 
 
 def watch_children() -> None:
-    """Let every Python below this process know that a rank has started it, in case it trains."""
+    """Let every Python below this process know that a rank has started it."""
     others = os.environ.get("PYTHONPATH")
     site = str(site_directory())
     os.environ["PYTHONPATH"] = f"{site}:{others}" if others else site
@@ -211,9 +208,9 @@ def watch_children() -> None:
 
 
 def run_script(argv: list[str]) -> int:
-    """Run ``argv[0]`` as ``__main__`` with the rest as its arguments; its exit status.
+    """Run ``argv[0]`` as ``__main__`` with the rest as its arguments; returns its exit status.
 
-    An exception is told with its name, and its traceback goes to stderr, as without us.
+    An exception is reported with its name, and its traceback goes to stderr.
     """
     meter = install()
     watch_children()

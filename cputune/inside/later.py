@@ -1,7 +1,7 @@
-"""A Trainer as it is later in its training: what a loss makes of the number of steps is asked now.
+"""A Trainer as it is later in its training: a loss that depends on the step is checked now.
 
-A loss that changes after a warm-up (``self.state.global_step >= 500``) is the same as ever in the
-updates that a model is asked at. With the counters of a later step it is not.
+A loss may change after a warm-up (``self.state.global_step >= 500``), so it is computed with the
+counters of later steps.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from typing import Any
 
 SHARES = (0.25, 0.5, 0.75, 1.0)
-"""Of the training: at the last step of each the loss is asked."""
+"""Of the training: the loss is computed at the last step of each share."""
 
 
 def later_steps(trainer: Any, steps: int | None) -> list[int]:
-    """The steps of a Trainer at which its loss is asked; none if its length is not known."""
+    """Empty if the length of the training is not known."""
     now = getattr(getattr(trainer, "state", None), "global_step", None)
     if not isinstance(now, int) or now < 1 or not steps:
         return []
@@ -24,7 +24,7 @@ def later_steps(trainer: Any, steps: int | None) -> list[int]:
 
 @contextlib.contextmanager
 def at_step(trainer: Any, step: int) -> Iterator[None]:
-    """Let a Trainer have the counters of this step; it has taken one at least."""
+    """Give a Trainer, which has taken a step, the counters of this step."""
     state = trainer.state
     kept = state.global_step, state.epoch
     state.global_step = step

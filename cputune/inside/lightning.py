@@ -1,10 +1,8 @@
 """Measures the Trainer of Lightning, as a loop over torch alone.
 
-It takes its batches from a DataLoader and steps an optimizer of torch, and both are watched in
-``loops``. What is set here is what a trial needs of any Trainer: it does not end by itself, and it
-evaluates, saves and reports nothing. Its ranks, its precision and its batch are the script's own.
-
-Read in lightning 2.6 (``lightning/pytorch/loops/fit_loop.py``, ``training_epoch_loop.py``).
+Its DataLoader and optimizer are watched in ``loops``. Here it is made endless, and it evaluates,
+saves and reports nothing. Ranks, precision and batch are the script's own. Source: lightning 2.6
+(``lightning/pytorch/loops/fit_loop.py``, ``training_epoch_loop.py``).
 """
 
 from __future__ import annotations
@@ -26,18 +24,15 @@ _LEFT_OUT = (
     "LearningRateMonitor",
     "ProgressBar",
 )
-"""Callbacks, and what is derived from them, that write, end the training, or need a logger."""
+"""Callbacks that write, end the training, or need a logger."""
 
 
 class Fitting:
-    """Lets ``Trainer.fit`` train until the trial is over, and do nothing else."""
-
     def __init__(self, meter: Meter) -> None:
         self.meter = meter
         self._fits = False
 
     def hooks(self) -> list[Hook]:
-        """What is hooked in Lightning, by each of its names."""
         found: list[Hook] = []
         for package in PACKAGES:
             epoch = f"{package}.loops.training_epoch_loop"
@@ -64,7 +59,7 @@ class Fitting:
         meter.leave(0)
 
     def _quiet(self, trainer: Any) -> None:
-        """No validation, no checkpoints, no loggers; what is written goes elsewhere."""
+        """No validation, checkpoints or loggers."""
         loggers = sys.modules[f"{_package_of(trainer)}.loggers.logger"]
         trainer.limit_val_batches = 0
         trainer.num_sanity_val_steps = 0
@@ -82,7 +77,7 @@ class Fitting:
 
 
 def _package_of(trainer: object) -> str:
-    """Under which of its names this Trainer was imported, also where a class is derived from it."""
+    """The name under which this Trainer, or its base class, was imported."""
     modules = [base.__module__ for base in type(trainer).__mro__]
     return next(name for name in PACKAGES if f"{name}.trainer.trainer" in modules)
 
@@ -90,6 +85,6 @@ def _package_of(trainer: object) -> str:
 def _without_metrics(
     original: Original, loop: object, interval: str, update_plateau_schedulers: bool
 ) -> None:
-    """Leave out ReduceLROnPlateau: the metric of a validation that was not made is missing."""
+    """Leave out ReduceLROnPlateau, whose metric of a validation is missing."""
     if not update_plateau_schedulers:
         original(loop, interval=interval, update_plateau_schedulers=False)

@@ -1,12 +1,12 @@
-"""Hooks on what trains: a ``Trainer``, or a loop of the script's own.
+"""Hooks on what trains: a ``Trainer``, or the script's own loop.
 
-Of a Trainer (transformers 4.38 to 5.x), a trial writes nothing, reports to nobody and does not end
-by itself: that is set on every ``TrainingArguments`` before its own ``__post_init__``. What a plan
-sets is in ``carry``.
+A Trainer (transformers 4.38 to 5.x) writes and reports nothing in a trial and does not end by
+itself: that is set on every ``TrainingArguments`` before its ``__post_init__``. What a plan sets is
+in ``carry``.
 
-Of a loop over an Accelerator or over torch alone, a batch is what a loader gives, and a step is one
-of the optimizer that steps first. A script that cannot be measured so is ended at its first step:
-otherwise it would train to its end, and write its checkpoints to their usual place.
+In a loop over an Accelerator or over torch alone, a batch is what a loader gives, and a step is one
+of the optimizer that steps first. A script that cannot be measured so is ended at its first step,
+before it writes its checkpoints to their usual place.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     from transformers import Trainer, TrainingArguments
 
 ENDLESS = 1_000_000
-"""Steps that a trial would train for; whoever measures ends it long before."""
+"""Steps that a trial would train for."""
 
 SEEN = 2
-"""Batches of an evaluation that a script sees while its model is asked."""
+"""Batches of an evaluation that a script sees while its model is checked."""
 
 _OFF = (
     "do_eval",
@@ -60,7 +60,7 @@ QUIET: Mapping[str, object] = {
     "disable_tqdm": True,
     "max_steps": ENDLESS,
 }
-"""No evaluation, saving, logging, hub and end of training, by the arguments of every version."""
+"""No evaluation, saving, logging, hub or end of training, for every version."""
 
 _SILENT = {
     ("transformers.trainer", "Trainer"): (
@@ -87,11 +87,10 @@ _SILENT = {
 
 @dataclass(frozen=True)
 class TypedArguments:
-    """What a script says in its TrainingArguments, before a trial changes them.
+    """The script's TrainingArguments, before a trial changes them.
 
-    Attributes:
-        parsed: whether they come from the command line: every parser that makes flags of them
-            (HfArgumentParser, TRL's own) knows all their names.
+    ``parsed``: they come from the command line. Every parser that makes flags of them
+    (HfArgumentParser, TRL's own) knows all their names.
     """
 
     steps: int = 0
@@ -100,10 +99,9 @@ class TypedArguments:
 
 
 class Loops:
-    """Tells the meter which batches, losses and steps there are, whatever trains.
+    """Reports batches, losses and steps to the meter, whatever trains.
 
-    Attributes:
-        prepared: the loaders that an Accelerator has prepared, each with the script's own.
+    ``prepared``: the loaders that an Accelerator has prepared, each with the script's own.
     """
 
     def __init__(self, meter: Meter) -> None:
@@ -119,7 +117,6 @@ class Loops:
         self._models: list[Module] = []
 
     def hooks(self) -> list[Hook]:
-        """What is hooked in transformers, accelerate and torch."""
         trainer, accelerator = "transformers.trainer", "accelerate.accelerator"
         prepared = partial(self._iterate, "accelerate")
         return [
@@ -207,7 +204,7 @@ class Loops:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> None:
-        """Ask the model, where this process is there for that and has come to a point."""
+        """Check the model, if this process has questions and has come to a point."""
         asker = self.meter.asker
         if not asker.due(self.meter.steps):
             return
@@ -260,7 +257,7 @@ class Loops:
     # A loop of the script's own
 
     def trains_by(self, framework: Framework) -> bool:
-        """Whether a loop over this framework is what trains here; false beside a Trainer."""
+        """Whether a loop over this framework trains here; false if a Trainer does."""
         own = "accelerate" if "Accelerator" in self.meter.seen else "pytorch"
         return framework == own and self.meter.framework != "trainer"
 
@@ -290,7 +287,7 @@ class Loops:
 
         A script evaluates and saves when its training loader is exhausted. A loader that is
         iterated inside another one's loop is an evaluation: its time does not count. While a model
-        is asked they do end, since its next passes may be other ones; evaluations are cut short.
+        is checked loaders do end, since its next passes may differ; evaluations are cut short.
         """
         meter, nested = self.meter, self._running > 0
         if not nested and meter.steps:
@@ -323,7 +320,7 @@ class Loops:
                 meter.resume(since)
 
     def _is_evaluation(self, backwards: int) -> bool:
-        """Whether a model that is asked has gone backward no more often meanwhile."""
+        """Whether a model that is checked has not gone backward meanwhile."""
         meter = self.meter
         looks = meter.asker.looks_at_samples
         return looks and meter.steps > 0 and meter.backwards == backwards
@@ -334,9 +331,9 @@ class Loops:
         return meter.backwards > backwards and not meter.asker.looks_at_samples
 
     def _called(self, model: Module, *args: object) -> None:
-        """Let the first model that is called to train report its precision, before its layers run.
+        """The first model that is called to train reports its precision, before its layers run.
 
-        Later calls are not looked at: what is compiled would be compiled with the hook.
+        Later calls are not hooked: the hook would be compiled, too.
         """
         trains = model.training and sys.modules["torch"].is_grad_enabled()
         if trains and not self._models:
@@ -355,7 +352,9 @@ class Loops:
             self.backward(loss)
 
     def _require_optimizer(self, loss: object) -> None:
-        """End a loop that changes its weights itself; none of its steps would ever be seen."""
+        """End a loop that changes its weights without an optimizer, because no step would be
+        seen.
+        """
         if self.meter.steps or self.meter.framework == "trainer":
             return
         if self._by_hand.changed(loss):
@@ -378,8 +377,7 @@ class Loops:
         """Note that a loss went backward; a batch with several losses is one batch.
 
         The loader whose batch goes backward first is the one that is trained on. The batches of the
-        first step are counted, since a script that accumulates by hand does not say how many it
-        takes.
+        first step are counted, for scripts that accumulate by hand.
         """
         meter = self.meter
         if meter.asker.asking:
@@ -424,9 +422,9 @@ class Loops:
     def _before_step(
         self, optimizer: object, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        """What cannot be measured by now ends here, before the optimizer steps.
+        """A script that cannot be measured ends here, before the optimizer steps.
 
-        A closure, which computes the gradients within the step, is looked at when it returns.
+        The gradients of a closure are looked at when it returns.
         """
         meter = self.meter
         meter.asker.saw(optimizer)
@@ -442,7 +440,6 @@ class Loops:
         return None
 
     def _sees_batches(self) -> bool:
-        """Whether what trains here takes its batches from a loader that is watched."""
         framework = self.meter.framework
         return framework is not None and self.trains_by(framework)
 
@@ -497,7 +494,7 @@ class Loops:
     def _save(
         self, original: Original, obj: object, f: object, *args: object, **kwargs: object
     ) -> None:
-        """Save no files once training has begun: nobody needs the checkpoints of a trial."""
+        """Save no files once training has begun."""
         if self.meter.framework is None or not isinstance(f, (str, os.PathLike)):
             original(obj, f, *args, **kwargs)
 
@@ -516,12 +513,11 @@ def _then(closure: Any, look: Callable[[tuple[Any, ...], dict[str, Any]], None])
 
 
 def asked_by(args: TrainingArguments) -> TypedArguments:
-    """What the script itself has said in these arguments."""
     return getattr(args, "_cputune_asked", None) or TypedArguments()
 
 
 def _quiet(args: TrainingArguments, output: str) -> None:
-    """Set what this version has of ``QUIET``, and lead what is written elsewhere."""
+    """Set what this version has of ``QUIET``, and redirect what is written."""
     for name, value in {**QUIET, "output_dir": output, "logging_dir": output}.items():
         if hasattr(args, name):
             setattr(args, name, value)
@@ -543,7 +539,7 @@ def _asked_steps(trainer: Trainer) -> int | None:
 
 
 class _NoMetrics(dict[str, float]):
-    """The metrics of an evaluation that was not made: any of them is 0."""
+    """Metrics of an evaluation that was not run: 0."""
 
     def __missing__(self, key: str) -> float:
         return 0.0
@@ -552,6 +548,6 @@ class _NoMetrics(dict[str, float]):
 def _let_schedule_end(
     original: Original, schedule: LRScheduler, *args: object, **kwargs: object
 ) -> None:
-    """Let OneCycleLR go on after its last step, where it would raise: trials have no end."""
+    """Let OneCycleLR go on after its last step, because trials have no end."""
     if schedule.last_epoch + 1 < schedule.total_steps:
         original(schedule, *args, **kwargs)

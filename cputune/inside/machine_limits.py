@@ -1,7 +1,4 @@
-"""What the cores of this process can do at most: a matrix product on all its threads.
-
-The best of some tries counts: what is asked for is the limit.
-"""
+"""The limit of this process's cores: a matmul on all its threads, the best of several."""
 
 from __future__ import annotations
 
@@ -10,15 +7,15 @@ from collections.abc import Callable
 from typing import Any
 
 SIZE = 2048
-"""Rows and columns of the product: large enough that its threads are busy, 34 MB in fp32 for
-both factors, so that it also runs where memory is short."""
+"""Rows and columns of the matmul: large enough that its threads are busy; both factors have 34
+MB in fp32.
+"""
 
 SMALL = 512
-"""Rows and columns where a product takes long: one of 2048 rows in bf16 takes half a minute
-without instructions for it."""
+"""For slow types: a matmul of 2048 rows in bf16 takes half a minute without instructions for it."""
 
 SECONDS, TRIES = 0.8, 4
-"""So long products are repeated, and so often at least; the quickest counts."""
+"""It is repeated for these seconds, and at least so often."""
 
 
 def gflops(torch: Any, dtype: str) -> float:
@@ -33,7 +30,7 @@ def gflops(torch: Any, dtype: str) -> float:
 
 
 def _best(work: Callable[[], object]) -> float:
-    """The shortest of several times in seconds; a first, uncounted try warms up."""
+    """The shortest time in seconds, after an uncounted warm-up."""
     work()
     times: list[float] = []
     while len(times) < TRIES or sum(times) < SECONDS:

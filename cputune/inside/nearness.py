@@ -1,4 +1,4 @@
-"""How far two turns of a model are apart: in loss, and in the gradients of its parameters."""
+"""How far two turns of a model differ in loss and gradients."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
 
 def norm(gradients: Sequence[Tensor | None]) -> float:
-    """The norm of gradients together, in fp64."""
     torch, squares = sys.modules["torch"], 0.0
     for gradient in gradients:
         if gradient is not None:
@@ -22,7 +21,7 @@ def norm(gradients: Sequence[Tensor | None]) -> float:
 
 
 def plus(sums: list[Any] | None, other: Sequence[Any], share: float) -> list[Any]:
-    """Gradients and a share of others, in fp64 where both are there."""
+    """Gradients and a share of others, in fp64."""
     if sums is None:
         sums = [None] * len(other)
     return [sum_of(own, value, share) for own, value in zip(sums, other, strict=False)]
@@ -36,13 +35,13 @@ def sum_of(own: Any, value: Any, share: float) -> Any:
 
 
 def gradients_apart(own: Any, other: Any) -> float:
-    """The norm of the difference of two gradients, relatively."""
+    """The norm of the difference of two gradients, relative."""
     scale = max(norm(own[1]), other[2])
     return norm(plus(list(own[1]), other[1], -1.0)) / scale if scale else 0.0
 
 
 def distance(own: Any, other: Any) -> float:
-    """How far two turns are apart, relatively: in loss, or in gradient if that is more."""
+    """The larger relative difference of loss and gradient."""
     if len(own[1]) != len(other[1]):
         return math.inf
     return max(differ(own[0], other[0]), gradients_apart(own, other))

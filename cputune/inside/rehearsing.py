@@ -1,13 +1,13 @@
 """Shortens a script so that all of it runs: a few steps, its evaluation, its saving, its end.
 
-``REHEARSE_VARIABLE`` makes a process a rehearsal. It names the folder in which the launch was
-typed; the process runs in a copy of that folder. A pass over training data ends after ``STEPS``
-steps and one over other data after ``BATCHES`` batches of all ranks together; a Trainer is given
-``max_steps``. Dropout is off, and what a script does not seed is seeded: two rehearsals compare.
+``REHEARSE_VARIABLE`` names the folder of the launch; the process runs in a copy of it. A pass over
+training data ends after ``STEPS`` steps, one over other data after ``BATCHES`` batches of all ranks
+together; a Trainer is given ``max_steps``. Dropout is off, and unseeded scripts are seeded, so that
+two rehearsals can be compared.
 
-What the script writes goes to the copy. An absolute path that it reads as an argument is led there,
-and so is what torch and safetensors save. Any other file outside the copy cannot be written,
-renamed or removed: the script gets a PermissionError.
+What the script writes goes to the copy, also with absolute paths in its arguments and in
+``torch.save`` and safetensors. Any other file outside the copy cannot be written, renamed or
+removed: the script gets a PermissionError.
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ from cputune.inside.hooks import ELSEWHERE, LENGTH, OUTPUT_NAMES, SILENT, led_el
 from cputune.inside.messages import RANK_NAMES, number_from
 
 STEPS, BATCHES = 2, 24
-"""Of a pass over training data, and over data that is not trained on: 1, 2, 3, 4, 6, 8, 12 and 24
-ranks take the same samples then."""
+"""Of a pass over training data, and over other data: 1, 2, 3, 4, 6, 8, 12 and 24 ranks then take
+the same samples.
+"""
 
 MOST_STEPS = 12
-"""Steps after which a pass over training data has one step."""
+"""After these steps a pass over training data has one step."""
 
 PASSES = 2
-"""Over the training data, if the script reads their number from its command line."""
+"""Over the training data, if their number is an argument of the script."""
 
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 CACHES = ("HF_HOME", "HF_DATASETS_CACHE", "TORCH_HOME", "XDG_CACHE_HOME", "MPLCONFIGDIR")
@@ -51,8 +52,6 @@ EVENTS = {
 
 
 class Rehearsal:
-    """One in each process of a launch that is rehearsed."""
-
     def __init__(self, typed_folder: str, scratch: str) -> None:
         self._typed_folder = os.path.realpath(typed_folder)
         self._folder = os.path.realpath(os.getcwd())
@@ -65,7 +64,6 @@ class Rehearsal:
         self._seed = number_from(RANK_NAMES)
 
     def hooks(self) -> list[Hook]:
-        """Where lengths are read, and where batches, steps and files come by."""
         random.seed(self._seed)
         elsewhere = SimpleNamespace(
             output=os.path.join(self._scratch, "output"), scratch=self._scratch
@@ -185,7 +183,7 @@ class Rehearsal:
     # What it writes
 
     def moved(self, path: Any) -> Any:
-        """An absolute path outside the copy, within the copy or beside it; others as they are."""
+        """An absolute path outside the copy, within the copy or next to it; others unchanged."""
         text = os.fspath(path)
         if not isinstance(text, str) or not os.path.isabs(text) or self._may_change(text):
             return path
@@ -200,7 +198,7 @@ class Rehearsal:
     def _save(
         self, original: Original, content: object, f: object, *args: object, **kwargs: object
     ) -> object:
-        """Of ``torch.save(obj, f)`` and ``safetensors.torch.save_file(tensors, filename)``."""
+        """``torch.save(obj, f)`` and ``safetensors.torch.save_file(tensors, filename)``."""
         if isinstance(f, (str, os.PathLike)):
             f = self.moved(f)
             if os.path.islink(f):  # type: ignore[arg-type]
@@ -208,7 +206,6 @@ class Rehearsal:
         return original(content, f, *args, **kwargs)
 
     def audit(self, event: str, arguments: tuple[Any, ...]) -> None:
-        """Refuse to change files outside the copy (``sys.addaudithook``)."""
         if event == "open":
             path, mode, flags = arguments
             if isinstance(mode, str):
@@ -236,7 +233,7 @@ class Rehearsal:
 
 
 def sharers_of(loader: Any) -> int:
-    """Among how many ranks the batches of a loader are shared out; 1: each has them all."""
+    """Among how many ranks the batches of a loader are divided; 1: each has all of them."""
     for part in ("batch_sampler", "sampler", "dataset"):
         held = getattr(loader, part, None)
         if getattr(held, "split_batches", False):
@@ -249,7 +246,6 @@ def sharers_of(loader: Any) -> int:
 
 
 def install() -> None:
-    """Set the hooks of a rehearsal in this process."""
     scratch = os.environ[SCRATCH_VARIABLE]
     os.environ.update(SILENT)
     for name, part in ELSEWHERE.items():

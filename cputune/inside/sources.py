@@ -1,9 +1,9 @@
-"""Asks the data set, the collator and the sampler of a script what they make of samples.
+"""Checks what the data set, the collator and the sampler of a script do with samples.
 
 A rank gets a part of the samples of each batch, and a worker of the loader is another process. Both
-train the same only if a batch is a function of its samples: each row depends on its own sample,
-whatever comes with it; nothing is left behind for the next batch; the order follows from no random
-numbers that ranks draw by themselves. What a model then makes of a batch is asked in ``asking``.
+train the same only if a batch is a function of its samples: each row depends on its own sample
+only; nothing is left behind for the next batch; the order does not depend on random numbers of one
+rank. What a model makes of a batch is checked in ``asking``.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ AGREED = frozenset(
         "_InfiniteConstantSampler",
     )
 )
-"""Samplers of torch, accelerate and transformers whose order all ranks are known to agree on."""
+"""Samplers of torch, accelerate and transformers with the same order in all ranks."""
 
 LOOKED_AT = 512
-"""Samples of a data set in which rare values are looked for."""
+"""Samples in which rare values are looked for."""
 
 COMPARED = 32
 """Samples whose contents two starts compare."""
@@ -66,14 +66,14 @@ MOST_PLACES = 100_000
 """Of an order that are compared."""
 
 OTHER_SEED = SEED + 17
-"""Another seed than the one that the questions are asked under."""
+"""Another seed than that of the questions."""
 
 
 @dataclass(frozen=True)
 class Taken:
-    """What a batch was made of: by which collator, and which samples of which data set.
+    """What a batch was made of: by which collator, of which samples of which data set.
 
-    ``index`` is None if they have no numbers: ``samples`` then holds them, if they were seen.
+    ``index`` is None for samples without numbers, which are then in ``samples``, if they were seen.
     ``during`` is one object for each pass over the data.
     """
 
@@ -86,10 +86,9 @@ class Taken:
 
 
 class Sources:
-    """What the loader that is trained on takes its batches from; one per rank that asks.
+    """The sources of the loader that is trained on.
 
-    Attributes:
-        drawn: whether the same samples are made anew with other random numbers; None: not known.
+    ``drawn``: the same samples differ with other random numbers; None: not known.
     """
 
     def __init__(self, draws: Draws) -> None:
@@ -102,7 +101,7 @@ class Sources:
         self._ordered: tuple[object, list[Any]] | None = None
 
     def stream(self, original: Callable[..., object], fetcher: Any, index: object) -> object:
-        """Called in the place of the fetch of a stream, whose samples have no numbers."""
+        """Replaces the fetch of a stream, whose samples have no numbers."""
         collate = fetcher.collate_fn
 
         def seen(samples: Any) -> object:
@@ -121,7 +120,6 @@ class Sources:
         iterator.__dict__.setdefault("_cputune_indices", deque(maxlen=1024)).append(index)
 
     def fetched(self, iterator: Any) -> None:
-        """Note what the batch that a loader gives is made of."""
         waiting = iterator.__dict__.get("_cputune_indices")
         index = waiting.popleft() if waiting else None
         is_list = isinstance(index, (list, tuple)) and None not in index
@@ -135,19 +133,17 @@ class Sources:
         )
 
     def trained(self) -> None:
-        """Note that what was fetched last is trained on."""
         self._taken = self._latest or self._taken
 
     @property
     def size(self) -> int | None:
-        """Samples of the batch; None if they were not seen."""
         taken = self._taken
         if taken is None or (taken.index is None and taken.samples is None):
             return None
         return len(taken.samples or [] if taken.index is None else taken.index)
 
     def ask(self) -> Iterator[tuple[str, str]]:
-        """What does not train the same elsewhere: the question, and why. Empty: it does."""
+        """What does not train the same elsewhere: the question, and why."""
         taken = self._taken
         if taken is None:
             return
@@ -179,9 +175,9 @@ class Sources:
         return None
 
     def of_rare_samples(self) -> tuple[Any, int] | None:
-        """A batch that begins with a sample of a rare value, and its samples; None: there is none.
+        """A batch that begins with a sample of a rare value, and its samples, or None.
 
-        A class, or a missing label, that few samples have need not be in any batch that is seen.
+        A class, or a missing label, that few samples have may not be in any batch that is seen.
         """
         taken, size = self._taken, self.size
         if taken is None or size is None or size < 2 or taken.index is None:
@@ -197,9 +193,8 @@ class Sources:
         return None
 
     def digests(self) -> list[str]:
-        """What the data set is, as another start can be compared with: its length, some samples.
-
-        Empty if it is a stream, or cannot be asked.
+        """The length of the data set and some samples, to compare two starts. Empty for a
+        stream.
         """
         taken = self._taken
         if taken is None or taken.index is None:
@@ -220,7 +215,7 @@ class Sources:
     # The questions
 
     def _order(self, taken: Taken) -> str:
-        """Why ranks would not agree on the order; empty: they do, or it is that of a stream."""
+        """Why ranks would not agree on the order; empty if they do, and for a stream."""
         inner = taken.sampler
         while not _is_agreed(inner):
             following = getattr(inner, "batch_sampler", None) or getattr(inner, "sampler", None)
@@ -248,7 +243,7 @@ class Sources:
     def _remembers(self, sampler: Any, order: list[Any]) -> bool:
         """Whether it gives another order after some samples were taken from it.
 
-        One that resumes, or counts its passes, does so on every rank alike.
+        A sampler that resumes, or counts its passes, does so on every rank alike.
         """
         with as_before(*_nested(sampler)):
             with self._draws.alike(0, seed=SEED):
@@ -268,8 +263,8 @@ class Sources:
     def _mixes(self, taken: Taken) -> str:
         """Whether a row of the batch depends on more than its own sample.
 
-        The first half is compared in the batch and by itself, then the second half in the batch
-        that begins with it: what is drawn for one sample after another is the same then.
+        The first half is compared in the batch and alone, then the second half in a batch that
+        begins with it, so that draws per sample are the same.
         """
         with as_before(taken.data, taken.collate):
             samples = self._samples(taken, taken.index)
@@ -318,7 +313,6 @@ class Sources:
             return taken.collate(copy.deepcopy(list(samples)))
 
     def _contents(self, taken: Taken, seed: int = SEED) -> object:
-        """A number for the batch, made without anything put back."""
         samples = taken.samples
         count = self.size or 0
         with self._draws.alike(0, seed=seed):
@@ -345,7 +339,9 @@ def _of_libraries(value: Any) -> bool:
 
 
 def _how_mixed(whole: Any, alone: Any, samples: int, part: int) -> str:
-    """How the first rows of a batch differ from those of its first samples alone; empty: not."""
+    """How the first rows of a batch differ from those of its first samples alone; empty: they do
+    not.
+    """
     rows, own = rows_of(whole), rows_of(alone)
     if not rows or len(rows) % samples or len(own) * samples != len(rows) * part:
         return MIXED.format(how=f"{samples} samples make {len(rows)} rows, {part} make {len(own)}")
@@ -375,7 +371,7 @@ def _alike(row: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 def _rare(data: Any, seconds: float) -> tuple[list[int], list[int]]:
-    """Numbers of samples with the rarest value of a field, and of those with usual ones."""
+    """Samples with the rarest value of a field, and those with usual ones."""
     length, until = len(data), time.perf_counter() + seconds
     count = min(LOOKED_AT, length)
     seen: dict[str, dict[int, str]] = {}
@@ -418,7 +414,6 @@ def _values_of(sample: Any, name: str) -> Iterator[tuple[str, str]]:
 
 
 def _bytes_of(sample: Any) -> bytes:
-    """What a sample holds, as bytes."""
     if isinstance(sample, Mapping):
         parts = [
             repr(key).encode() + _bytes_of(value)

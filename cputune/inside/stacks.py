@@ -1,7 +1,7 @@
-"""A process of a trial writes its Python stack when it gets a signal, so that a hang can be named.
+"""A process of a trial writes its Python stack when it gets a signal, so that a hang can be
+explained.
 
-The handler is one of C (faulthandler): it works in a process that waits inside of a library for
-ever. Processes that are forked later have it, too.
+The handler is faulthandler's: it works in a process that is stuck in a library, and in its forks.
 """
 
 from __future__ import annotations
@@ -12,13 +12,12 @@ import os
 import signal
 
 STACK_FILE = "cputune-stacks"
-"""The file in the scratch folder that all processes of a trial append their stacks to."""
+"""The file in the scratch folder that all processes of a trial append to."""
 STACK_SIGNAL = getattr(signal, "SIGRTMAX", 64) - 4
 """A signal that no launcher and no library is known to use."""
 
 
 def write_stack_on_signal(folder: str) -> None:
-    """Install the handler, unless the script or a library has one for this signal."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         if signal.getsignal(STACK_SIGNAL) == signal.SIG_DFL:
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC

@@ -1,8 +1,8 @@
 """What this rank really runs with, as opposed to what the plan asks for.
 
-oneCCL starts each of its workers bound to exactly one CPU and gives it no name, so it has the name
-of the thread that started it (oneapi-src/oneCCL, ``ccl_base_thread::start`` in
-src/exec/thread/base_thread.cpp). These two signs tell a worker from other threads.
+oneCCL binds each of its workers to exactly one CPU and gives it the name of the thread that started
+it (oneapi-src/oneCCL, ``ccl_base_thread::start`` in src/exec/thread/base_thread.cpp). These two
+signs tell a worker from other threads.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _ALLOCATORS = ("tcmalloc", "jemalloc", "mimalloc")
 _OPENMP = ("iomp5", "omp", "gomp")
-"""In the order in which they win: torch brings libgomp along even where another is preloaded."""
+"""The first one wins: torch loads libgomp even if another is preloaded."""
 
 _LIBRARY = re.compile(rf"lib({'|'.join((*_ALLOCATORS, *_OPENMP))})[._-][^/]*so")
 
@@ -36,14 +36,13 @@ _VARIABLES = re.compile(
     r"(OMP|GOMP|KMP|MKL|OPENBLAS)_.*|CCL_(WORKER_.*|ATL_.*)|MALLOC_.*|GLIBC_TUNABLES|TCMALLOC_.*"
     r"|ATEN_CPU_CAPABILITY|(DNNL|ONEDNN)_.*"
 )
-"""What native libraries read once and then do not show otherwise."""
+"""Read once by native libraries, and not shown otherwise."""
 
 
 _PACKAGES = ("torch", "transformers", "accelerate", "intel_extension_for_pytorch")
 
 
 def read() -> RankState:
-    """Threads, affinity, process group, libraries and versions of this process."""
     torch = sys.modules.get("torch")
     distributed = sys.modules.get("torch.distributed")
     grouped = (
@@ -125,7 +124,6 @@ def mapped_blocks() -> int | None:
 
 
 def huge_pages_bytes() -> int | None:
-    """Bytes of this process that lie in transparent huge pages; None where it is not known."""
     with (
         contextlib.suppress(OSError, ValueError),
         open("/proc/self/smaps_rollup", encoding="ascii", errors="replace") as file,
@@ -137,17 +135,17 @@ def huge_pages_bytes() -> int | None:
 
 
 def products_rounded(torch: ModuleType) -> bool:
-    """Whether a product of fp32 matrices really loses what bf16 cannot hold; one is computed."""
+    """Whether a matmul in fp32 loses what bf16 cannot hold; one is computed."""
     with torch.no_grad(), torch.autocast("cpu", enabled=False):
         factor = torch.full((64, 64), 1 + 2.0**-12)
         return bool((factor @ torch.eye(64))[0, 0] == 1)
 
 
 def optimizer(stepped: object) -> dict[str, object]:
-    """How this optimizer steps: its class, and which of torch's implementations it takes.
+    """The class of an optimizer, and which of torch's implementations it uses.
 
-    ``fused`` and ``foreach`` are what its parameter groups say; where neither is true,
-    torch loops over the parameters on a CPU (torch/optim/optimizer.py).
+    Without ``fused`` and ``foreach`` in its groups torch loops over the parameters on a CPU
+    (torch/optim/optimizer.py).
     """
     inner = getattr(stepped, "optimizer", stepped)  # accelerate wraps it
     groups = [group for group in getattr(inner, "param_groups", ()) if isinstance(group, dict)]
@@ -159,10 +157,7 @@ def optimizer(stepped: object) -> dict[str, object]:
 
 
 def model(stepped: object) -> str | None:
-    """What an optimizer trains: its numbers, its tensors, and a digest of their shapes, in words.
-
-    None where it shows none. Shapes are sorted: the order of parameters is the script's affair.
-    """
+    """What an optimizer trains: its numbers, its tensors, and a digest of their sorted shapes."""
     inner = getattr(stepped, "optimizer", stepped)  # accelerate wraps it
     groups = [group for group in getattr(inner, "param_groups", ()) if isinstance(group, dict)]
     shapes = sorted(tuple(parameter.shape) for group in groups for parameter in group["params"])
@@ -174,23 +169,22 @@ def model(stepped: object) -> str | None:
 
 
 def _file_of(name: str, mapped: list[str]) -> str:
-    """The file of a library that is preloaded by name alone, found as the linker finds it."""
+    """The file of a library that is preloaded by name, found as the linker finds it."""
     found = (path for path in mapped if "/" not in name and f"/{name}" in path)
     return next(found, name)
 
 
 def mapped_libraries() -> list[str]:
-    """The shared libraries that are mapped into this process, by path."""
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
         paths = [line.rstrip("\n").split(maxsplit=5)[-1] for line in maps]
     return list(dict.fromkeys(path for path in paths if ".so" in path))
 
 
 class DtypeProbe:
-    """A forward hook on one layer that multiplies matrices: what did its product come out in?
+    """A forward hook on one layer that multiplies matrices, to read the type of its result.
 
-    Asking the frameworks would not do: accelerate skips fp16 on a CPU and trains in fp32
-    without a word (accelerate/accelerator.py, ``native_amp``).
+    accelerate skips fp16 on a CPU and trains in fp32 without a message (accelerate/accelerator.py,
+    ``native_amp``).
     """
 
     def __init__(self) -> None:
@@ -198,14 +192,13 @@ class DtypeProbe:
         self.dtype: str | None = None
 
     def attach(self, model: Module) -> bool:
-        """Hook the first layer that multiplies matrices, once; returns whether one is hooked."""
         if self._hook is None:
             module = next(filter(_multiplies, model.modules()), None)
             self._hook = None if module is None else module.register_forward_hook(self._seen)
         return self._hook is not None
 
     def detach(self) -> str | None:
-        """Remove the hook; the dtype ("float32", "bfloat16"), or None if the hook saw none."""
+        """Remove the hook; returns the dtype ("float32", "bfloat16"), or None if it saw none."""
         if self._hook is not None:
             self._hook.remove()
         return self.dtype
@@ -228,7 +221,7 @@ def _multiplies(module: object) -> bool:
 
 
 BINDING_VARIABLES = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
-"""By these an OpenMP runtime binds its own threads to single CPUs."""
+"""With these an OpenMP runtime binds its own threads to single CPUs."""
 
 
 def ccl_workers(
@@ -248,7 +241,6 @@ def ccl_workers(
 
 
 def _threads(tasks: str) -> Iterator[tuple[int, tuple[str, set[int]]]]:
-    """Every thread that is there, with its name and the CPUs that it may run on."""
     for thread in os.listdir(tasks):
         with contextlib.suppress(OSError), open(f"{tasks}/{thread}/comm", "rb") as file:
             name = file.read().decode(errors="replace")

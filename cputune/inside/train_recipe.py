@@ -60,8 +60,8 @@ class RecipeArguments:
 class SentencePairs(torch.nn.Module):  # type: ignore[misc]
     """Mean-pooled embeddings of two texts; each pair is told apart from the others of its batch.
 
-    The loss is the one with which sentence-transformers trains pairs
-    (MultipleNegativesRankingLoss): cross-entropy of the cosine similarities, times 20.
+    The loss is that of sentence-transformers (MultipleNegativesRankingLoss): cross-entropy of the
+    cosine similarities, times 20.
     """
 
     SCALE = 20.0
@@ -143,7 +143,7 @@ def random_tokens(
 
 
 def drawn_length(recipe: Document, dice: torch.Generator) -> int:
-    """Tokens of a sample that are no padding: between two quantiles of the data's lengths."""
+    """Tokens of a sample that are not padding: between two quantiles of the data's lengths."""
     length: int = recipe["sequence_length"]
     if not recipe.get("lengths"):
         return length
@@ -166,7 +166,6 @@ def to_the_longest(samples: list[dict[str, torch.Tensor]]) -> dict[str, torch.Te
 
 
 def build_model(recipe: Document) -> tuple[torch.nn.Module, str]:
-    """The model with random weights, and what it is."""
     config = AutoConfig.for_model(**recipe["model"])
     model = MODELS[recipe["task"]].from_config(config)
     name = f"{config.model_type} with random weights"
@@ -187,17 +186,16 @@ def build_model(recipe: Document) -> tuple[torch.nn.Module, str]:
 
 
 class OwnDraws(TrainerCallback):  # type: ignore[misc]
-    """Lets each rank after the first draw numbers of its own.
+    """Lets each rank after the first draw its own numbers.
 
     Trainer seeds every rank alike, so that two ranks would drop the same units for different
-    samples. It begins with the first step: the order of the samples is drawn before.
+    samples. It begins with the first step, after the order of the samples was drawn.
     """
 
     def __init__(self) -> None:
         self._begun = False
 
     def on_step_begin(self, args: TrainingArguments, *_: object, **__: object) -> None:
-        """Before the first step."""
         if self._begun or args.process_index == 0:
             return
         self._begun = True

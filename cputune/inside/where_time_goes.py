@@ -1,8 +1,8 @@
 """Where the time of a training step goes: a few steps under torch's profiler, sorted by kind.
 
-Of each operation its own time counts, without that of the operations that it calls, so nothing is
-counted twice. An operation belongs to the kind of its caller if that has one (a product inside of
-attention is attention). What no operation covers is the rest: Python, and waiting.
+Of each operation its own time counts, without that of the operations that it calls. An operation
+has the kind of its caller if that has one (a matmul inside of attention is attention). The rest is
+Python, and waiting.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from cputune.inside import machine_limits
 from cputune.inside.messages import Profiled
 
 ENOUGH_SECONDS = 30.0
-"""Of steps that are profiled: where they are long, fewer will do."""
+"""Of steps that are profiled; of long ones fewer will do."""
 
 PRODUCTS, MASKS, ATTENTION, OPTIMIZER, COPIES, REDUCE, DATA, NORMS, LOSS, REST = (
     "matrix products",
@@ -45,7 +45,7 @@ _CALLERS = (
     *((f"aten::{name}", LOSS) for name in ("cross_entropy", "nll_loss", "log_softmax")),
     *((f"aten::_{name}", LOSS) for name in ("log_softmax", "cross_entropy")),
 )
-"""How operations begin that give their kind to all that they call, the first that fits."""
+"""Beginnings of operations that give their kind to all that they call."""
 
 _OWN: dict[str, tuple[str, ...]] = {
     PRODUCTS: ("aten::mm", "aten::addmm", "aten::linear", "aten::mkldnn_linear"),
@@ -75,7 +75,7 @@ Span = tuple[float, float]
 
 
 class StepProfiler:
-    """Profiles so many steps of this rank, and then measures what its cores can do at most.
+    """Profiles some steps of this rank, and then measures the limit of its cores.
 
     The first is the one after step ``settled``.
     """
@@ -89,12 +89,11 @@ class StepProfiler:
         self._reached: list[float] = []
 
     def after(self, step: int, torch: Any, dtype: str | None) -> Profiled | None:
-        """A step is over; what was seen, once it is the last of them.
+        """A step is over; returns what was seen after the last of them.
 
-        ``dtype`` is that of the matrix products. All ranks are here at the same step, so that
-        their limits are those of cores that are all busy. They are measured before these steps
-        and after them, for at one moment a shared machine may reach half of it; and what the
-        products of the steps reach, the cores can.
+        All ranks are here at the same step, so that their limits are those of cores that are all
+        busy. They are measured before and after the steps, because a shared machine may reach half
+        of it at one moment; and what the matmuls of the steps reach, the cores can.
         """
         seconds = time.perf_counter() - self._since
         long = seconds > ENOUGH_SECONDS
@@ -135,7 +134,7 @@ class StepProfiler:
 
 
 def gflops_of(events: Iterable[Any], seconds: float) -> float | None:
-    """GFLOP/s of matrix products, over the whole time; None where some are not counted."""
+    """GFLOP/s of matmuls, over the whole time; None if some are not counted."""
     if any(map(_is_of_ipex, events)):
         return None
     return sum(event.flops or 0 for event in events if event.name in _PRODUCTS) / seconds / 1e9
@@ -143,11 +142,11 @@ def gflops_of(events: Iterable[Any], seconds: float) -> float | None:
 
 _IPEX = "torch_ipex::"
 _IPEX_PRODUCTS = ("linear", "sgemm", "matmul")
-"""How operations of IPEX begin, and what stands in the names of those that multiply matrices."""
+"""How operations of IPEX begin, and parts of the names of its matmuls."""
 
 
 def _is_of_ipex(event: Any) -> bool:
-    """Whether it is a product of IPEX's own, of which the profiler counts no operations."""
+    """A matmul of IPEX, of which the profiler counts no operations."""
     name = event.name.lower()
     return name.startswith(_IPEX) and any(word in name for word in _IPEX_PRODUCTS)
 
@@ -156,12 +155,12 @@ _PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm")
 
 
 def product_share(shares: dict[str, float]) -> float:
-    """The share of the time in which matrix products run; attention's are among its own."""
+    """The share of the time in which matmuls run; attention's are among its own."""
     return shares.get(PRODUCTS, 0.0) + shares.get(ATTENTION, 0.0)
 
 
 def shares(events: Iterable[Any], seconds: float) -> dict[str, float]:
-    """The share of each kind in so many seconds, the largest first, the rest last."""
+    """The share of each kind in these seconds, the largest first, the rest last."""
     events = [event for event in events if event.time_range is not None]
     talk = [event for event in events if event.name.startswith(_COLLECTIVES)]
     work = [event for event in events if not event.name.startswith(_COLLECTIVES)]
@@ -184,7 +183,7 @@ def in_flight(events: Iterable[Any]) -> float:
 
 
 def kind_of(event: Any) -> str | None:
-    """The kind of an operation: that of what called it, else its own; None for neither."""
+    """The kind of an operation: that of its caller, else its own; None for neither."""
     caller = event
     while caller is not None:
         for name, kind in _CALLERS:
@@ -207,7 +206,7 @@ def _spans(events: Iterable[Any]) -> list[Span]:
 
 
 def _uncovered(spans: list[Span], by: list[Span]) -> float:
-    """How much of the spans the others leave free: communication that nothing computes beside."""
+    """How much of the spans the others leave free: communication without computation."""
     return sum(end - start for start, end in spans) - sum(_overlaps(spans, by))
 
 

@@ -1,8 +1,8 @@
-"""What the code of a script may do to its data set and collator, read from its functions.
+"""How the functions of a script may change its data set and collator.
 
-A worker of a loader has a copy of both, made when it starts. What changes the original later, or
-asks the model that is trained, makes other batches there. Such a change may come long after the
-steps that are looked at, so the functions themselves are read: attributes that they set.
+A worker of a loader has a copy of both, made when it starts. Code that changes the original later,
+or uses the model that is trained, makes other batches there. Such a change may come long after the
+first steps, so the functions are read: attributes that they set.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FETCHES = (
     "__getstate__",
     "__setstate__",
 )
-"""Methods that run before the training, or in a worker just as here."""
+"""Methods that run before the training, or also in a worker."""
 
 DEPTH = 4
 """Of objects in objects (a subset of a data set, a collator around another)."""
@@ -55,9 +55,9 @@ def changes_outside(*sources: object) -> str:
 
 
 def refers_to_model(*sources: object) -> str:
-    """Why these may ask the model that is trained; empty: nothing in them leads to one.
+    """Why these may use the model that is trained; empty: nothing in them refers to one.
 
-    Those of libraries are not read: some hold a model for its settings (DataCollatorForSeq2Seq).
+    Libraries are not read: some hold a model for its settings (DataCollatorForSeq2Seq).
     """
     for source in sources:
         for owner in _inside(source):
@@ -68,7 +68,6 @@ def refers_to_model(*sources: object) -> str:
 
 
 def _model_in(owner: Any, depth: int) -> str:
-    """The name of what refers to a model that is trained; empty: nothing does."""
     function = owner if isinstance(owner, FunctionType) else getattr(owner, "__func__", None)
     if function is not None:
         if not of_script(function.__module__):
@@ -91,7 +90,6 @@ def _model_in(owner: Any, depth: int) -> str:
 
 
 def _variables(function: FunctionType) -> Iterator[Any]:
-    """What a function may use: of its module, of the function around it, its defaults."""
     for code in _codes(function.__code__):
         for name in code.co_names:
             if name in function.__globals__:
@@ -133,7 +131,6 @@ def _is_module(cls: type) -> bool:
 
 
 def _classes() -> Iterator[type]:
-    """The classes of the script."""
     for name, module in [*sys.modules.items()]:
         if of_script(name):
             for value in [*vars(module).values()]:
@@ -150,14 +147,13 @@ def _methods(cls: type) -> Iterator[tuple[str, FunctionType]]:
 
 
 def _set_in(cls: type) -> Iterator[str]:
-    """The methods of a class that set attributes of their object."""
     for method, function in _methods(cls):
         if any(on_self for _, on_self in _stores(function.__code__)):
             yield method
 
 
 def _set_elsewhere(cls: type) -> Iterator[tuple[str, str]]:
-    """The methods of a class that set attributes of other objects as it trains, and which."""
+    """The methods of a class that set attributes of other objects, and which."""
     for method, function in _methods(cls):
         for name, on_self in _stores(function.__code__):
             if method != "__init__" and not on_self:

@@ -17,8 +17,8 @@ from cputune.launch.words import number_of
 _RANKS = ("ranks", "ranks per node")
 _ALONE = {
     "node rank": "one process is on one machine",
-    "address": "one process meets no others",
-    "port": "one process meets no others",
+    "address": "one process needs no rendezvous",
+    "port": "one process needs no rendezvous",
     "restarts": "python starts once",
     "tee": "python writes to the terminal",
     "log folder": "python writes to the terminal",

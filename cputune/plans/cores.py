@@ -12,11 +12,10 @@ QUOTA_SHARE = 0.9
 
 
 def usable_cores(facts: HostFacts) -> tuple[Core, ...]:
-    """The cores that a launch may use.
+    """The allowed cores, or as many as a CPU quota gives whole CPUs: more threads would all be
+    throttled.
 
-    Without a CPU quota these are all allowed cores. With a quota they are as many as it gives whole
-    CPUs: more threads would all be throttled in every period. They are spread evenly over the
-    fewest sockets that have enough.
+    They are spread evenly over the fewest sockets that have enough.
     """
     cores = _allowed(facts)
     count = paid_cores(facts)
@@ -31,7 +30,6 @@ def usable_cores(facts: HostFacts) -> tuple[Core, ...]:
 
 
 def paid_cores(facts: HostFacts) -> int | None:
-    """Number of cores that a CPU quota allows, if that is fewer than all; else None."""
     quota = facts.limits.cpu_quota
     if quota is None or quota >= len(facts.topology.allowed_cores):
         return None
@@ -39,7 +37,6 @@ def paid_cores(facts: HostFacts) -> int | None:
 
 
 def _allowed(facts: HostFacts) -> tuple[Core, ...]:
-    """The allowed cores, ordered by socket, NUMA node, first CPU."""
     cores = sorted(
         facts.topology.allowed_cores,
         key=lambda c: (c.socket, -1 if c.numa_node is None else c.numa_node, c.cpus[0]),
@@ -51,7 +48,6 @@ def _allowed(facts: HostFacts) -> tuple[Core, ...]:
 
 
 def nodes_spanned(facts: HostFacts, cpus: tuple[int, ...]) -> tuple[int, int]:
-    """The number of sockets and of NUMA nodes of these CPUs."""
     wanted = set(cpus)
     on = [core for core in facts.topology.cores if not wanted.isdisjoint(core.cpus)]
     return len(groups(tuple(on), by_node=False)), len(groups(tuple(on), by_node=True))

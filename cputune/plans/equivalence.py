@@ -1,15 +1,15 @@
-"""Whether a plan trains the same as the launch that was typed. The one place that decides it. Pure.
+"""Whether a plan trains the same as your current launch. The one place that decides it. Pure.
 
     verdict = equivalent(training_of(typed_ranks), training_of(plan_ranks), licence)
     why = licence.refuses("ranks")
 
-A ``Training`` is what the ranks of a launch told of their first steps
-(``cputune.inside.first_steps``): learning rates, samples and what they hold, the optimizer, the end
-of an epoch and of the training; and of the first step, with dropout off and what else is drawn
-alike for each sample, the loss and the norm of the gradient before it is clipped.
+A ``Training`` is what ranks reported of their first steps (``cputune.inside.first_steps``):
+learning rates, samples and their content, the optimizer, the end of an epoch and of the training;
+and of the first step, without dropout and other random draws, the loss and the norm of the gradient
+before clipping.
 
-A ``Licence`` is what the model answered, once, in a process that nobody measures
-(``cputune.inside.asking``), to one question for each lever, at the precision of today's launch.
+A ``Licence`` has the answers of the model, checked once in a process that is not measured
+(``cputune.inside.asking``), one question for each knob, at the precision of the current launch.
 """
 
 from __future__ import annotations
@@ -24,29 +24,31 @@ from cputune.inside.messages import ModelAnswer, TrainedStep
 from cputune.plans.starts import data_apart
 
 TOLERANCES = {"float32": 1e-4, "bfloat16": 8e-3, "float16": 8e-3}
-"""Of a gradient in the same precision, relative, by what matrices are multiplied in.
+"""Of a gradient in the same precision, relative, by the type of its matmuls.
 
-fp32: sums of a million terms, added up in another order, differ by about the root of their number
-times 2^-24, 6e-5 (Higham and Mary 2019, "A new approach to probabilistic rounding error analysis").
-bf16 and fp16: a sum is rounded once more where it is cut in two, by 2^-8 at most each time.
+fp32: sums of a million terms in another order differ by about the root of their number times 2^-24,
+6e-5 (Higham and Mary 2019, "A new approach to probabilistic rounding error analysis"). bf16 and
+fp16: a sum that is cut in two is rounded once more, by at most 2^-8.
 """
 
 LOSS_TOLERANCES = {"float32": 1e-4, "bfloat16": 1e-3, "float16": 1e-3}
-"""Of a loss in the same precision. It is a mean of fp32 numbers, each of one sample: what rounds
-them in bf16 rounds them alike in a part of the batch."""
+"""Of a loss in the same precision: a mean of fp32 numbers, one per sample. What rounds them in
+bf16 rounds them alike in a part of the batch.
+"""
 
 OTHER_PRECISION = 0.05
-"""Of loss and gradient where the precision itself is another: each of some 24 layers in a row
-rounds its factors anew, by 2^-9 (Higham 2002, "Accuracy and stability of numerical algorithms",
-3.1: errors of a chain add up)."""
+"""Of loss and gradient in another precision: each of some 24 layers rounds its factors anew, by
+2^-9 (Higham 2002, "Accuracy and stability of numerical algorithms", 3.1: errors of a chain add
+up).
+"""
 
 OTHER_DRAWS = 1.5
-"""The factor by which a gradient may differ for other draws of the same samples, where the ranks
-are others: a scale that grows with the ranks is 2 at least."""
+"""The factor by which a gradient may differ for other draws of the same samples with another
+number of ranks: a scale that grows with the ranks is at least 2.
+"""
 
 LEAST_LOSS = 1.0
-"""What a loss is held against at least: one near zero (GRPO's) is a difference of larger ones. Its
-gradient tells then."""
+"""A loss is compared with at least this: one near zero (GRPO's) is a difference of larger ones."""
 
 RATE_TOLERANCE = 1e-6
 """Of learning rates, which are computed in fp64 from the same numbers."""
@@ -54,31 +56,31 @@ RATE_TOLERANCE = 1e-6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
-    """What all ranks of a launch train together.
+    """What all ranks of a launch train together. None in a field: not seen.
 
     Attributes:
-        ranks: how many they are.
-        dtype: what its matrix products give, "float32" or "bfloat16".
-        rates: the learning rates of each step, one for each group of parameters.
-        samples: for each step the digest of the samples of all ranks; None where it is a stream.
-        contents: for each step the digest of what they hold; None where that cannot be told.
+        ranks: how many.
+        dtype: of its matmuls, "float32" or "bfloat16".
+        rates: the learning rates of each step, one per group of parameters.
+        samples: for each step the digest of the samples of all ranks; None for a stream.
+        contents: for each step the digest of their content.
         batch: samples of the first step.
-        gradient: norm of the first step's gradient, before it is clipped; None: not seen.
-        apart: whether the ranks had gradients of their own, which nobody has averaged.
+        gradient: norm of the first step's gradient, before clipping.
+        apart: the ranks had different gradients, which were not averaged.
         loss: of the first step.
-        dropout: whether its layers drop anything; None: not seen.
-        drawn: whether the first step drew random numbers, beside dropout.
-        masked: whether masks of dropout were drawn in the first step, as a plan draws them.
-        draws_alike: whether two ranks draw the same random numbers next.
+        dropout: whether its layers drop anything.
+        drawn: the first step drew random numbers besides dropout.
+        masked: masks of dropout were drawn in the first step, as a plan draws them.
+        draws_alike: two ranks draw the same random numbers next.
         optimizer: its class and settings.
-        steps: to the end; None where the script does not say.
+        steps: to the end.
         epoch_steps: of one pass over the data.
-        shuffled: whether a plan takes the samples in an order of its own.
+        shuffled: the plan takes the samples in its own order.
         loader: which of the prepared loaders it trains on.
-        unused: whether parameters have no gradient.
+        unused: parameters without gradient exist.
         data: samples of the data set.
-        parameters: numbers that are trained; None: not seen.
-        last: samples of the last step of an epoch; None: not seen.
+        parameters: numbers that are trained.
+        last: samples of the last step of an epoch.
         drift: how the weights or learning rates of its ranks differ; empty if they do not.
     """
 
@@ -108,7 +110,7 @@ class Training:
 
     @property
     def uneven(self) -> str:
-        """What several ranks make of the last batch of an epoch; empty where nothing."""
+        """What several ranks do with the last batch of an epoch; empty for nothing."""
         if self.last is None or self.last == self.batch:
             return ""
         return (
@@ -122,10 +124,10 @@ class Equivalence:
     """Whether a plan trains the same.
 
     Attributes:
-        differs: what does not agree, a sentence each; none where it trains the same.
-        said: what is another and no difference at every level that may be asked to be kept.
-        deviation: of the gradient of the first step, relatively; None where it is of other batches.
-        summary: what does, in a line: "225 steps, same samples, learning rate and gradient (1e-6)".
+        differs: what does not agree, a sentence each; empty if it trains the same.
+        said: what differs, but is allowed at every level of ``--keep``.
+        deviation: of the gradient of the first step, relative; None for other batches.
+        summary: "225 steps, same samples, learning rate and gradient (1e-6)".
     """
 
     differs: tuple[str, ...] = ()
@@ -135,27 +137,25 @@ class Equivalence:
 
     @property
     def same(self) -> bool:
-        """Whether nothing differs."""
         return not self.differs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deviation:
-    """What a model has answered to a question, at one point of its training.
+    """The answer of a model to a question, at one point of its training.
 
     Attributes:
-        question: "repeats" (the same batch again), "ranks" (the batch in parts), "rare" (a batch of
-            rare samples in parts), "padding" (without it), "threads" (with another number of them),
-            "precision" (in bf16). Of what the batches are made of: "starts" (is the data set the
-            same in each start), "samples" (does asking for one change another), "collator" (does it
-            mix them), "order" (do ranks agree on it), "draws" (is anything drawn once for a whole
-            batch), "parameters" (are others trained later), "workers" and "weights" (does another
-            process make the same batches).
-        point: when it was asked, in words; empty where it was not.
-        loss: as typed, and otherwise; none where there is no answer.
-        gradient: the norms of both gradients.
-        apart: the norm of their difference, over that of the larger one.
-        why: why there is no answer; empty where there was nothing to ask.
+        question: "repeats" (the same batch again), "ranks" (the batch in parts), "rare" (a
+            batch of rare samples in parts), "padding" (without it), "threads" (another number
+            of them), "precision" (in bf16). About the batches: "starts" (is the data set the
+            same in each start), "samples" (does reading one change another), "collator" (does
+            it mix them), "order" (do ranks agree on it), "draws" (is anything drawn once for a
+            whole batch), "parameters" (are others trained later), "workers" and "weights" (does
+            another process make the same batches).
+        point: when it was checked; empty if it was not.
+        loss, gradient: of both trainings; empty without an answer.
+        apart: the norm of the gradients' difference, over that of the larger one.
+        why: why there is no answer; empty if there was nothing to check.
     """
 
     question: str
@@ -167,7 +167,7 @@ class Deviation:
 
     @property
     def largest(self) -> float | None:
-        """The larger one of the relative differences of loss and gradient; None: no answer."""
+        """The larger relative difference of loss and gradient; None: no answer."""
         if self.apart is None:
             return None
         loss = _relative(self.loss[0], self.loss[1], LEAST_LOSS)
@@ -175,14 +175,14 @@ class Deviation:
 
 
 _OTHERWISE = {
-    "repeats": "the same batch gives another {what} the second time ({figures})",
+    "repeats": "the same batch gives another {what} when it is computed again ({figures})",
     "ranks": "the {what} of a batch is not that of its parts ({figures})",
     "rare": "the {what} of a batch with a rare sample is not that of its parts ({figures})",
     "padding": "the {what} counts it ({figures})",
-    "threads": "the {what} hangs on the number of threads ({figures})",
-    "precision": "the {what} is another in bf16 ({figures})",
+    "threads": "the {what} depends on the number of threads ({figures})",
+    "precision": "the {what} differs in bf16 ({figures})",
 }
-"""What a refusal says, by its question."""
+"""The text of a refusal, by its question."""
 
 _PARTS = ("starts", "samples", "collator", "order", "draws", "parameters", "ranks", "rare")
 
@@ -191,19 +191,19 @@ _ALSO = {
     "accumulation": ("samples", "collator", "ranks", "rare", "accumulation"),
     "workers": ("samples", "workers", "weights"),
 }
-"""The questions that decide on a lever, beside "repeats"; of others the one of its name."""
+"""The questions that decide on a knob, in addition to "repeats" and the one of its name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Licence:
-    """What the launch as typed has shown of its own batches, lever by lever.
+    """What your current launch has shown of its own batches, knob by knob.
 
     Attributes:
-        answers: of its model; none where it was not asked.
-        dtype: what its matrix products give.
-        unlike: how two starts of it differ, in words; empty where they do not.
-        drawn: whether the same samples make other batches with other random numbers; None: unknown.
-        updates: after how many it was asked last; None: unknown.
+        answers: of its model.
+        dtype: of its matmuls.
+        unlike: how two starts of it differ; empty if they do not.
+        drawn: the same samples make other batches with other random numbers; None: unknown.
+        updates: after how many it was checked last; None: unknown.
     """
 
     answers: tuple[Deviation, ...] = ()
@@ -213,7 +213,7 @@ class Licence:
     updates: int | None = None
 
     def refuses(self, question: str) -> str | None:
-        """Why a lever does not train the same, at the first point that shows it; None: it may.
+        """Why a knob does not train the same, at the first point that shows it; None: it may.
 
         A batch that is accumulated is one in parts, too.
         """
@@ -225,11 +225,10 @@ class Licence:
         return None
 
     def answered(self, question: str) -> bool:
-        """Whether a question has an answer, or there was nothing to ask."""
+        """Whether a question has an answer, or there was nothing to check."""
         return any(answer.question == question for answer in self.answers)
 
     def largest(self, question: str) -> float | None:
-        """The largest deviation that a question has shown; None where it has shown none."""
         found = [answer.largest for answer in self.answers if answer.question == question]
         known = [largest for largest in found if largest is not None]
         return max(
@@ -253,21 +252,21 @@ class Licence:
         return None
 
 
-NO_ANSWER = "its model could not be asked whether it trains the same on more of them"
+NO_ANSWER = "it could not be checked whether its model trains the same on more ranks"
 
 NOT_ANSWERED = Deviation(question="ranks", point="", why=NO_ANSWER)
-"""Of a model that has failed before it was asked: its ranks stay as typed, too."""
+"""If a model has failed before its check, its ranks stay as typed."""
 
 UNASKED = Licence(
     answers=(
         Deviation(
             question="ranks",
             point="",
-            why="the time limit is too short to ask whether it trains the same on more of them",
+            why="the time limit is too short to check whether it trains the same on more ranks",
         ),
     )
 )
-"""Of a model that nobody has asked: its ranks stay as typed."""
+"""If a model was not checked, its ranks stay as typed."""
 
 
 def licence_of(
@@ -278,7 +277,7 @@ def licence_of(
 ) -> Licence:
     """What a rank has answered, the last of each question and point.
 
-    ``other_start``: what a start of the same launch has answered that was given no seeds.
+    ``other_start``: the answers of another start, without seeds.
     """
     found = {
         (answer["question"], answer["point"]): answer
@@ -309,10 +308,10 @@ def licence_of(
 
 
 def unlike(training: Training, other: Training) -> str:
-    """How two starts of the same launch differ, with both figures; empty where they do not."""
+    """How two starts of the same launch differ, with both figures; empty if they do not."""
     for number, (own, again) in enumerate(zip(training.contents, other.contents, strict=False), 1):
         if own != again:
-            return f"step {number} takes other batches in each start of it"
+            return f"step {number} takes other batches in each start"
     for what, first, second, tolerances in (
         ("loss", training.loss, other.loss, LOSS_TOLERANCES),
         ("norm of the gradient", training.gradient, other.gradient, TOLERANCES),
@@ -335,7 +334,7 @@ def training_of(
     data: int | None = None,
     drift: str = "",
 ) -> Training | None:
-    """What ranks train together, by what each has told of its steps; None before the first."""
+    """What ranks train together, from the reports of their steps; None before the first."""
     count = min((len(steps) for steps in ranks), default=0)
     if count == 0:
         return None
@@ -388,15 +387,12 @@ def equivalent(
     other_data: bool = False,
     exact: bool = False,
 ) -> Equivalence:
-    """Hold the training of a plan against that of the launch as typed.
+    """Compare the training of a plan with that of the current launch.
 
-    ``licence`` is what the model of the launch as typed has answered; None: it was not asked.
-
-    ``exact``: the plan promises the same numbers or the same mathematics, so it has to show its
-    gradient where the launch as typed does.
-
-    ``other_data``: the plan's may be of another number of samples, as a recipe's launch is of
-    others than its trials; then their models and optimizers alone are compared.
+    ``licence``: the answers of its model; None: it was not checked. ``exact``: the plan promises
+    the same numbers or mathematics, so it has to show its gradient if the current launch does.
+    ``other_data``: the plan may have another number of samples (a recipe's launch); then only
+    models and optimizers are compared.
     """
     steps = min(len(typed.rates), len(plan.rates))
     if other_data and typed.data != plan.data:
@@ -414,9 +410,9 @@ def equivalent(
         *_of_the_end(typed, plan),
     )
     if exact and plan.drawn and not typed.drawn:
-        differs += ("its first step draws random numbers, as typed it draws none",)
+        differs += ("its first step draws random numbers, your current launch draws none",)
     if exact and plan.gradient is None and typed.gradient is not None:
-        differs += ("its ranks show no gradient of the first step, as typed they do",)
+        differs += ("its ranks report no gradient of the first step, your current launch does",)
     if differs:
         return Equivalence(differs=differs)
     agreed = ["learning rate"] if steps else []
@@ -474,9 +470,9 @@ def _of_samples(typed: Training, plan: Training, licence: Licence | None) -> Ite
 
 def _of_first_step(typed: Training, plan: Training, licence: Licence | None) -> Iterator[str]:
     if plan.drift and not typed.drift:
-        yield f"its ranks are apart: {plan.drift}"
+        yield f"its ranks differ: {plan.drift}"
     if plan.apart and not typed.apart:
-        yield "each rank trains with a gradient of its own: they are not averaged"
+        yield "each rank trains with its own gradient: the ranks do not average them"
     if typed.ranks != plan.ranks and licence is not None:
         why = licence.refuses("ranks")
         if why is not None:
@@ -504,7 +500,6 @@ def _of_first_step(typed: Training, plan: Training, licence: Licence | None) -> 
 
 
 def _of_other_draws(typed: Training, plan: Training, why: str) -> Iterator[str]:
-    """A gradient of another scale, which no other draws of the same samples explain."""
     apart = _relative(typed.gradient, plan.gradient)
     if typed.shuffled != plan.shuffled or typed.ranks == plan.ranks or apart is None:
         return
@@ -542,7 +537,7 @@ def _of_the_end(typed: Training, plan: Training) -> Iterator[str]:
 
 
 def _why_other_batches(typed: Training, plan: Training) -> str:
-    """Why losses and gradients of the first step are of other batches; empty where of the same."""
+    """Why losses and gradients of the first step are of other batches; empty for the same."""
     if typed.shuffled != plan.shuffled:
         return "its samples come in another order"
     if typed.masked != plan.masked:
@@ -580,5 +575,4 @@ def _listing(words: Sequence[str]) -> str:
 
 
 def _power(apart: float) -> str:
-    """The power of ten that a difference stays below."""
     return "equal" if apart == 0 else f"1e{math.ceil(math.log10(apart)):d}"

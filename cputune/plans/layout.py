@@ -1,6 +1,6 @@
-"""Where ranks run: cutting the allowed cores of a machine into one slice per rank.
+"""Cutting the allowed cores of a machine into one slice per rank. Pure.
 
-Pure functions from facts to plans. The formulas follow the Intel launcher (ipexrun),
+The formulas follow the Intel launcher (ipexrun),
 ``intel_extension_for_pytorch/cpu/launch/launcher_distributed.py``: cores in order, one contiguous
 slice per rank, the oneCCL workers on the first cores of each slice, one OpenMP thread on each other
 core. Unlike it, they respect cpuset and quota.
@@ -25,13 +25,14 @@ from cputune.stack import LEAST_CCL_WORKERS
 from cputune.text import plain
 
 MOST_RANKS_PER_NODE = 8
-"""Per NUMA node. More ranks hold more copies of the model and send more messages. Assumed."""
+"""Per NUMA node: more ranks hold more copies of the model and send more messages. Assumed."""
 
 
 def thinkable_ranks(cores: tuple[Core, ...]) -> tuple[int, ...]:
-    """The rank counts to consider; a rank of a large machine keeps two cores.
+    """The rank counts to consider: up to eight per NUMA node, and one per L3 cache with several
+    cores.
 
-    Up to eight per NUMA node, and one per L3 cache with several cores.
+    A rank of a large machine keeps two cores.
     """
     if not cores:
         return ()
@@ -46,9 +47,8 @@ def thinkable_ranks(cores: tuple[Core, ...]) -> tuple[int, ...]:
 def why_not_ranks(cores: tuple[Core, ...], ranks: int, *, paid: int | None = None) -> str | None:
     """Why this number of ranks makes no good plan on these cores; None if it does.
 
-    Good are one rank, one per socket, per NUMA node, per L3 cache, and even divisions between and
-    above these if few cores are idle: at most a fifth, or a tenth of the ``paid`` ones, which a CPU
-    quota allows.
+    Good are one rank, one per socket, NUMA node or L3 cache, and even divisions between and above
+    these if at most a fifth of the cores is idle, or a tenth of the ``paid`` ones of a CPU quota.
     """
     sockets, nodes = (len(groups(cores, by_node=by_node)) for by_node in (False, True))
     if nodes % ranks and ranks % sockets and ranks % nodes:
@@ -64,21 +64,16 @@ def why_not_ranks(cores: tuple[Core, ...], ranks: int, *, paid: int | None = Non
 
 
 def lie_astride(cores: tuple[Core, ...], ranks: int) -> bool:
-    """Whether some of these ranks have parts of two NUMA nodes.
-
-    Their threads wait for memory of the other node, and share its bandwidth unevenly.
-    """
+    """Whether some ranks have parts of two NUMA nodes, whose memory they wait for."""
     nodes = len(groups(cores, by_node=True))
     return bool(nodes % ranks and ranks % nodes)
 
 
 def rank_counts(cores: tuple[Core, ...], *, paid: int | None = None) -> tuple[int, ...]:
-    """The rank counts that make good plans on these cores, the fewest first."""
     return tuple(n for n in thinkable_ranks(cores) if why_not_ranks(cores, n, paid=paid) is None)
 
 
 def fast_cores(cores: tuple[Core, ...]) -> tuple[Core, ...]:
-    """The cores of the fastest kind; all if there is one kind."""
     most = max((core.speed for core in cores), default=0)
     return tuple(core for core in cores if core.speed > 0.9 * most)
 
@@ -87,8 +82,7 @@ def fast_cores(cores: tuple[Core, ...]) -> tuple[Core, ...]:
 class Advice:
     """The layout of a launch on one machine before anything was measured, and why.
 
-    ``cores`` are those of each rank; ``threads`` its OpenMP threads, one on each core without one
-    of its ``ccl_workers`` oneCCL workers.
+    ``cores`` are those of each rank; ``threads`` are on those without a oneCCL worker.
     """
 
     cores: tuple[tuple[Core, ...], ...]
@@ -98,7 +92,6 @@ class Advice:
 
     @property
     def ranks(self) -> int:
-        """Ranks on this machine."""
         return len(self.cores)
 
     @property
@@ -122,11 +115,10 @@ def advise(
     """How many ranks and threads, on which CPUs: the same advice for all fixes and plans.
 
     A rank per socket, as the Hugging Face CPU guides say; per NUMA node if sockets have a single
-    core, which says nothing about the hardware; fewer if sockets differ so much that cores would be
-    idle, or if ``batch`` (samples of a step over ``nodes`` such machines) cannot be divided. Slow
-    cores of a hybrid machine are not used: threads wait for the slowest. ``ranks`` is a number that
-    a launcher has fixed. Of the requested ``ccl_workers`` as many are used as leave the threads a
-    core.
+    core; fewer if sockets differ so much that cores would be idle, or if ``batch`` (samples of a
+    step over ``nodes`` such machines) cannot be divided. Slow cores of a hybrid machine are not
+    used: threads wait for the slowest. ``ranks`` is a number that a launcher has fixed. Of the
+    ``ccl_workers`` as many are used as leave the threads a core.
     """
     cores, why = usable_cores(facts), "one rank"
     if facts.topology.hybrid and len(fast_cores(cores)) < len(cores):
@@ -165,7 +157,7 @@ def thread_counts(cores_of_rank: tuple[Core, ...], *, ccl_workers: int = 0) -> t
     """Thread counts worth trying on the cores of one rank, one thread per core, most first.
 
     All cores without oneCCL workers, three quarters, half and a quarter of them, and those of the
-    first socket, first NUMA node or fastest kind of core if the rank spans several.
+    first socket, NUMA node or fastest kind of core if the rank spans several.
     """
     computing = cores_of_rank[ccl_workers:]
     count = len(computing)
@@ -182,8 +174,8 @@ def default_threads(facts: HostFacts) -> int:
     """OpenMP threads of a plain ``python train.py``: as requested, else one per allowed core.
 
     torch takes MKL's count (aten/src/ATen/ParallelOpenMP.cpp): MKL_NUM_THREADS before
-    OMP_NUM_THREADS, and at most the physical cores of the affinity (seen with torch 2.13 on x86-64;
-    builds for other processors have no MKL). It ignores a CPU quota.
+    OMP_NUM_THREADS, and at most the physical cores of the affinity (seen with torch 2.13 on
+    x86-64). It ignores a CPU quota.
     """
     cores = max(1, len(facts.topology.allowed_cores))
     has_mkl = facts.cpu.architecture in (None, "x86_64")
@@ -197,10 +189,7 @@ def default_threads(facts: HostFacts) -> int:
 
 
 def baseline_plan(facts: HostFacts, *, ranks: int = 1) -> Plan:
-    """The current launch without a launcher: ``python train.py`` with default flags, not bound.
-
-    With a launcher it has several ``ranks``, each of which may use every allowed CPU.
-    """
+    """The current launch without a launcher: ``python train.py`` with default flags, not bound."""
     return Plan(
         processes_per_node=ranks,
         threads_per_process=default_threads(facts),
@@ -210,7 +199,7 @@ def baseline_plan(facts: HostFacts, *, ranks: int = 1) -> Plan:
 
 
 def mild_plan(facts: HostFacts) -> Plan:
-    """A plan for a launch that was never measured: it changes no numbers of the training.
+    """A plan for a launch that was never measured, which changes no numbers of the training.
 
     One rank with a thread on each core, bound to them, and an allocator if one is installed.
     """
@@ -223,10 +212,7 @@ def mild_plan(facts: HostFacts) -> Plan:
 
 
 def guide_plan(facts: HostFacts, workload: Workload | None = None, *, nodes: int = 1) -> Plan:
-    """The plan of ``advise``, in the precision that the CPU has natively.
-
-    If they are possible for this workload it has IPEX, and oneCCL with one worker on its own core.
-    """
+    """The plan of ``advise``, in the CPU's native precision, with IPEX and oneCCL if possible."""
     ask = Ask(workload=workload)
     batch = None
     if workload is not None:
@@ -244,7 +230,6 @@ def guide_plan(facts: HostFacts, workload: Workload | None = None, *, nodes: int
 
 
 def _lives(knob: Knob, value: KnobValue, facts: HostFacts, ask: Ask) -> bool:
-    """Whether a knob can have this value on this machine, with these versions."""
     return knob.offers is not None and value in knob.choices(facts, ask).values
 
 
@@ -260,11 +245,10 @@ def make_plan(
     precision: Precision = "fp32",
     ipex: bool = False,
 ) -> Plan:
-    """Lay ``ranks`` ranks out on ``cores``: which CPUs each gets.
+    """Lay ``ranks`` ranks out on ``cores``. Raises ValueError if it does not fit.
 
     ``threads`` defaults to one per core without a oneCCL worker; with ``smt`` to all siblings of
-    those. With ``share_cores`` workers run on cores of threads. Raises ValueError if it does not
-    fit.
+    those. With ``share_cores`` workers run on cores of threads.
     """
     rank_cpus: list[tuple[int, ...]] = []
     worker_cpus: list[tuple[int, ...]] = []

@@ -1,8 +1,7 @@
 """How much memory training needs at least: one lower bound for the doctor and the tuner.
 
-It counts only what no run can do without. What exceeds the machine by this count certainly does not
-fit; what it accepts may still run out of memory. BERT base in bf16, batch 12 of 384 tokens, counts
-as 3.0 GiB and peaked at 7.6 GiB with torch 2.13 (attention matrices, dropout masks and fp32 copies
+What it accepts may still run out of memory. BERT base in bf16, batch 12 of 384 tokens, counts as
+3.0 GiB and peaked at 7.6 GiB with torch 2.13 (attention matrices, dropout masks and fp32 copies
 come on top).
 """
 
@@ -12,7 +11,7 @@ from cputune.host.facts import HostFacts
 from cputune.plans.workload import Workload
 
 SPARE = 0.8
-"""Share of the memory that was free before the study; the rest is for what grows meanwhile."""
+"""Share of the memory that was free before the study."""
 
 PROCESS_BYTES = 256 << 20
 """Private memory of a process that imported torch and transformers' Trainer: 295 MiB with torch
@@ -24,8 +23,8 @@ VALUES_PER_PARAMETER = 4
 
 
 def needed_bytes(workload: Workload, ranks: int = 1, *, nodes: int = 1) -> int:
-    """Least memory of the ``ranks`` of each of ``nodes`` nodes: their processes, and for a recipe
-    with known parameters each rank's weights, gradients, moments and samples.
+    """Least memory of the ``ranks`` of each node: their processes, and for a recipe with known
+    parameters weights, gradients, moments and samples.
     """
     state, kept, recipe = 0, 0, workload.recipe
     if recipe is not None and recipe.parameters is not None:
@@ -46,7 +45,7 @@ def needed_bytes(workload: Workload, ranks: int = 1, *, nodes: int = 1) -> int:
 
 
 def room_bytes(facts: HostFacts) -> int | None:
-    """Most memory of a job: the cgroup's limit or the machine's memory, the smaller."""
+    """The cgroup's limit or the machine's memory, the smaller."""
     sizes = (facts.limits.memory_bytes, facts.memory.total_bytes)
     return min((size for size in sizes if size is not None and size > 0), default=None)
 

@@ -1,8 +1,7 @@
 """Which cores each rank of a node gets, for the tuner, for launches and for pods.
 
-It is emitted as ``place.py`` for ranks in containers, whose CPUs are known only at run time: there
-it binds a rank of torchrun and then executes its training (``place.py 8 -- train.py``). So it needs
-only Python 3.7.
+It is emitted as ``place.py`` for containers, whose CPUs are known only at run time: it binds a rank
+of torchrun and executes its training (``place.py 8 -- train.py``). So it needs only Python 3.7.
 """
 
 from __future__ import annotations
@@ -16,15 +15,14 @@ if TYPE_CHECKING:
     from typing import Any
 
 LEAST_USED_SHARE = 0.8
-"""Rank counts that leave more than a fifth of the cores idle are not proposed; a rank spans two
-sockets only if that many would be idle otherwise."""
+"""Plans leave at most a fifth of the cores idle; a rank spans two sockets only if more would be
+idle otherwise.
+"""
 
 C = TypeVar("C", bound="Any")
 
 
 class SeenCore(NamedTuple):
-    """A core as the kernel shows it: its usable CPUs, its socket, NUMA node and L3."""
-
     cpus: tuple[int, ...]
     socket: int
     numa_node: int
@@ -34,7 +32,6 @@ class SeenCore(NamedTuple):
 def groups(
     cores: Sequence[C], *, by_node: bool, by_cache: bool = False
 ) -> tuple[tuple[C, ...], ...]:
-    """The cores of each socket, each NUMA node or each L3 cache on a node, in their order."""
     found: dict[object, list[C]] = {}
     for core in cores:
         node = core.numa_node if by_node else None
@@ -43,16 +40,15 @@ def groups(
 
 
 def by_caches(cores: Sequence[C]) -> tuple[tuple[C, ...], ...]:
-    """The cores of each L3 cache on each NUMA node."""
     return groups(cores, by_node=True, by_cache=True)
 
 
 def rank_slices(cores: Sequence[C], ranks: int) -> tuple[tuple[C, ...], ...]:
     """Cut cores into ``ranks`` contiguous slices of equal size; the rest is idle.
 
-    If the cores are on several sockets, nodes or L3 caches and the ranks divide evenly over them,
-    no rank spans two of them, unless they differ so much in size that many cores would be idle; so
-    ranks of several caches have whole ones. Raises ValueError if there are fewer cores than ranks.
+    No rank spans two sockets, nodes or L3 caches if the ranks divide evenly over them, unless they
+    differ so much in size that many cores would be idle. Raises ValueError if there are fewer cores
+    than ranks.
     """
     if ranks > len(cores):
         raise ValueError(f"{ranks} ranks need {ranks} cores; {len(cores)} can be used")
@@ -81,10 +77,7 @@ def _cut(part: tuple[C, ...], pieces: int, least: float) -> list[tuple[C, ...]]:
 
 
 def evenly(cores: Sequence[C], count: int) -> tuple[C, ...]:
-    """``count`` of the cores, in their order: the same number on each socket, node and L3.
-
-    So a rank with fewer threads than cores uses the caches and memory controllers of all.
-    """
+    """``count`` of the cores: the same number on each socket, node and L3, to use all caches."""
     chosen = _share(tuple(cores), count, 0)
     return tuple(core for core in cores if core in chosen)
 
@@ -109,9 +102,8 @@ _LEVELS = ("socket", "NUMA node", "L3 cache")
 def team(cores: Sequence[C], threads: int) -> Sequence[C]:
     """The cores of a rank that its threads run on, if it has more cores than threads.
 
-    Threads that fit on the first NUMA node or socket stay there; there they are spread over every
-    node and L3 cache, each with its own memory bandwidth. Slow cores of a hybrid machine are taken
-    last.
+    Threads that fit on the first NUMA node or socket stay there, spread over every node and L3
+    cache. Slow cores of a hybrid machine are taken last.
     """
     if threads >= len(cores):
         return cores
@@ -152,7 +144,6 @@ def _even(cores: Sequence[SeenCore], ranks: int) -> Sequence[Sequence[SeenCore]]
 
 
 def seen_cores(allowed: Iterable[int], system: str = "/sys") -> list[SeenCore]:
-    """The cores of these CPUs, by socket, NUMA node and first CPU, as plans count them."""
     free = set(allowed)
     nodes = {
         cpu: number
@@ -185,7 +176,6 @@ def _text(path: str) -> str:
 
 
 def _list(path: str) -> list[int]:
-    """The CPUs of a kernel list; empty if it cannot be read."""
     if not os.path.exists(path):
         return []
     found: list[int] = []
@@ -199,10 +189,9 @@ def _list(path: str) -> list[int]:
 def in_a_pod(asked: int, command: Sequence[str]) -> None:
     """Bind a rank to its share of a container's CPUs, then execute the command.
 
-    CPU numbers are unknown before. If the container has CPUs of its own, at most the ``asked``
-    number, they are cut as the plan's: no rank spans sockets. Else the kernel places the ranks. A
-    job of one rank gets no rank variables: with LOCAL_RANK=0 accelerate would wrap the model in
-    DistributedDataParallel.
+    If the container has dedicated CPUs, at most the ``asked`` number, they are cut as the plan's.
+    Else the kernel places the ranks. A job of one rank gets no rank variables: with LOCAL_RANK=0
+    accelerate would wrap the model in DistributedDataParallel.
     """
     environment, allowed = os.environ, os.sched_getaffinity(0)
     rank = int(environment.get("LOCAL_RANK", "0"))

@@ -1,7 +1,6 @@
 """One plan for a training job: ranks, threads, CPUs, precision, libraries.
 
-A plan contains all that a launch needs and nothing about what is trained. The tuner proposes plans,
-trials run them, the result stores them, emitters write them.
+It contains all that a launch needs and nothing about what is trained.
 """
 
 from __future__ import annotations
@@ -20,14 +19,11 @@ from cputune.plans.knobs.record import KnobValue, in_words
 from cputune.text.cpulist import MAX_CPUS
 from cputune.text.documents import plain
 
-MOST_RANKS = 4096
-"""Per node: more than any machine has cores."""
+MOST_RANKS = 4096  # per node: more than any machine has cores
 
 AtLeastOne = Annotated[int, Meta(ge=1, le=MAX_CPUS)]
-"""A number of nodes, ranks or threads; no machine has more CPUs than MAX_CPUS."""
 
 Cpu = Annotated[int, Meta(ge=0, lt=MAX_CPUS)]
-"""The number of a logical CPU."""
 
 
 CpuLists: TypeAlias = tuple[tuple[Cpu, ...], ...]
@@ -43,18 +39,17 @@ class Plan:
         processes_per_node: ranks on each of them.
         threads_per_process: OpenMP threads of a rank (OMP_NUM_THREADS).
         ccl_workers: oneCCL worker threads of a rank (CCL_WORKER_COUNT); 0 without oneCCL.
-        backend: torch.distributed backend; without effect for a single rank.
+        backend: of torch.distributed; without effect for a single rank.
         precision: of the forward pass: fp32, bf16 or fp16 (autocast).
         ipex: whether intel_extension_for_pytorch optimizes model and optimizer.
         allocator: which malloc is preloaded.
         openmp: which OpenMP runtime is preloaded; "default" is torch's own.
         preload: real paths for LD_PRELOAD that allocator and openmp need.
-        cpus: for each local rank, the logical CPUs it is bound to, the same on every node.
-        ccl_cpus: for each local rank, the logical CPUs of its oneCCL workers.
-        as_found: the current launch: nothing is set and nothing is bound; threads and cpus are
-            those that such a process is expected to see.
-        settings: values of the knobs without a field, by name, except those with
-            their current value.
+        cpus: for each local rank the logical CPUs it is bound to, the same on every node.
+        ccl_cpus: for each local rank the logical CPUs of its oneCCL workers.
+        as_found: the current launch: nothing is set or bound; threads and cpus are those that
+            such a process is expected to see.
+        settings: knobs without a field, by name, except those with their current value.
     """
 
     nodes: AtLeastOne = 1
@@ -91,19 +86,16 @@ class Plan:
 
     @property
     def world_size(self) -> int:
-        """Ranks of the whole job."""
         return self.nodes * self.processes_per_node
 
     @property
     def oversubscribed(self) -> bool:
-        """Whether a rank has more threads than CPUs, so that it delays itself."""
         return any(self.threads_per_process > len(cpus) for cpus in self.cpus)
 
     def environment(self) -> dict[str, str]:
-        """The variables that every rank of this plan is started with.
+        """The variables of every rank; empty for a plan that runs as typed.
 
-        Empty for a plan that runs as typed. MASTER_ADDR, MASTER_PORT and the rank numbers belong to
-        the launch, not to the plan.
+        MASTER_ADDR, MASTER_PORT and the rank numbers belong to the launch.
         """
         if self.as_found:
             return {}
@@ -113,7 +105,6 @@ class Plan:
         return variables
 
     def setting(self, name: str) -> KnobValue:
-        """The value of a knob without a field. Raises UsageError for an unknown knob."""
         return self.settings.get(name, knob_named(name).today)
 
     def value(self, name: str) -> KnobValue:
@@ -122,7 +113,6 @@ class Plan:
         return value
 
     def with_setting(self, name: str, value: KnobValue) -> Plan:
-        """The plan with another value of such a knob."""
         today = knob_named(name).today
         if value == today and name not in self.settings:
             return self  # most plans of a space stay as they are in most knobs
@@ -132,7 +122,7 @@ class Plan:
         return replace(self, settings=dict(sorted(settings.items())))
 
     def describe(self) -> str:
-        """One line for people: ``2 × 14 threads, bf16, tcmalloc``."""
+        """``2 × 14 threads, bf16, tcmalloc``."""
         if self.nodes > 1:
             parts = [f"{self.nodes} nodes"]
         else:
@@ -143,10 +133,11 @@ class Plan:
         return ", ".join(parts)
 
     def short(self) -> str:
-        """A name for tables and pictures: ``2×14 bf16 tcmalloc malloc=kept``.
+        """A name for tables: ``2×14 bf16 tcmalloc malloc=kept``; the current launch is ``1×2 fp32
+        (today)``.
 
-        Ranks of a node × threads of each, the precision, the preloaded libraries; every other knob
-        as ``--fix`` takes it. The current launch is marked: ``1×2 fp32 (today)``.
+        Ranks of a node × threads of each, precision, preloaded libraries; other knobs as ``--fix``
+        takes them.
         """
         if self.nodes > 1:
             parts = [f"{self.nodes} nodes"]
@@ -175,7 +166,6 @@ class Plan:
         return f"{ranks}×{threads} means {who} with {each}" + (" each" if ranks > 1 else "")
 
     def to_json(self) -> dict[str, object]:
-        """A mapping of plain JSON values; ``documents.record_of`` reads it back, equal."""
         document: dict[str, object] = plain(self)
         return document
 

@@ -1,7 +1,4 @@
-"""Lines of a script that set the number of threads, or the precision of the weights. Pure.
-
-They override what a launch or a plan sets.
-"""
+"""Lines of a script that set the number of threads, or the precision of the weights. Pure."""
 
 from __future__ import annotations
 
@@ -22,8 +19,6 @@ class ScriptSetting:
     """One such line.
 
     Attributes:
-        line: its number, from 1.
-        code: its text, shortened.
         value: the number of threads or the type ("bfloat16") as written; None if the script
             computes it.
         function: the function around it; empty at the top level and in ``main``.
@@ -70,7 +65,7 @@ def _in(node: ast.AST, function: str) -> Iterator[ScriptSetting]:
 
 
 def _read(node: ast.AST) -> Iterator[tuple[Kind, str | None]]:
-    """What a node sets itself; the nodes inside of it are read apart."""
+    """What a node sets itself; the nodes inside of it are read separately."""
     if isinstance(node, ast.Assign):
         for target in node.targets:
             if isinstance(target, ast.Subscript) and _names_threads(target):

@@ -14,9 +14,8 @@ OTHER_DATA = (
 
 
 def data_apart(answers: Sequence[ModelAnswer], others: Sequence[ModelAnswer]) -> str | None:
-    """How the data sets of two starts differ; empty if they do not, None if they are not known.
-
-    What differs between two starts would also differ between two ranks.
+    """How the data sets of two starts differ, as those of two ranks would; empty if they do not,
+    None if they are not known.
     """
     own, other = _digests_in(answers), _digests_in(others)
     if not own or not other:

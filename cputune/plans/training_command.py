@@ -1,7 +1,7 @@
 """What ``tune`` takes of a launch that is typed after ``--``.
 
-``read_typed`` takes the script, which a plan starts itself, and refuses what no plan for CPUs can
-start; ``require_trainable`` checks the file that Python would run.
+``read_typed`` takes the script, and refuses what no plan for CPUs can start; ``require_trainable``
+checks the file that Python would run.
 """
 
 from __future__ import annotations
@@ -35,8 +35,7 @@ _SHARDED = ("--deepspeed", "--fsdp", "--fsdp_config", "--fsdp-config")
 def require_trainable(argv: Sequence[str], *, sharded: bool = False) -> None:
     """Raise UsageError if python cannot run this, or no plan for CPUs can.
 
-    ``argv`` is a script or ``-m`` and a module, with its arguments. ``sharded``: skip the search
-    for arguments that divide the model, which are known already.
+    ``sharded``: skip the search for arguments that divide the model.
     """
     if not sharded:
         _refuse_sharded(argv)
@@ -70,7 +69,6 @@ def _refuse_sharded(argv: Sequence[str]) -> None:
 
 
 def script_text(argv: Sequence[str]) -> str:
-    """The text of the script. Raises UsageError if it cannot be read."""
     path = script_file(argv)
     try:
         return read_document(path, most_bytes=MOST_BYTES)
@@ -81,7 +79,6 @@ def script_text(argv: Sequence[str]) -> str:
 
 
 def script_file(argv: Sequence[str]) -> Path:
-    """The file that python would run. Raises UsageError if it is missing."""
     if argv[0] != "-m":
         return _runnable(Path(argv[0]))
     name = argv[1]
@@ -134,11 +131,10 @@ class Typed:
     """A training command that can be tuned.
 
     Attributes:
-        argv: the script and its arguments, as ``python`` takes them: ``train.py ...`` or
-            ``-m package.train ...``.
+        argv: the script and its arguments: ``train.py ...`` or ``-m package.train ...``.
         launch: all words, if a launcher starts the script; the baseline runs them.
         ranks: processes that this launch starts on one machine.
-        notes: what is ignored, in words.
+        notes: what is ignored.
     """
 
     argv: tuple[str, ...]
@@ -148,7 +144,6 @@ class Typed:
 
 
 def read_typed(words: Sequence[str]) -> Typed:
-    """Read a training command. Raises UsageError if it is not one."""
     words = tuple(words)
     if not words or not words[0] or words == ("-m",):
         raise UsageError("no script was given", hint=EXAMPLE)
@@ -176,7 +171,6 @@ _SHOWN = {"accelerate": "accelerate launch", "torchrun": "torchrun"}
 
 
 def _program(words: tuple[str, ...]) -> Typed:
-    """A script, or a Python program on PATH."""
     first, name = words[0], os.path.basename(words[0])
     if name == "trl" and not is_file("trl"):  # a checkout of it may lie here
         return _script_of_trl(words)
@@ -227,7 +221,6 @@ def _script_of_trl(words: tuple[str, ...]) -> Typed:
 
 
 def _python_notes(launch: Launch) -> Iterator[str]:
-    """Which options of the typed ``python`` are ignored."""
     if os.path.isabs(launch.program):
         if not exists(launch.program):
             raise UsageError(f"{launch.program} does not exist", hint=EXAMPLE)
@@ -236,7 +229,6 @@ def _python_notes(launch: Launch) -> Iterator[str]:
 
 
 def _refuse_unfit(launch: Launch) -> None:
-    """Raise UsageError for a job that does not run on the CPUs of one machine."""
     for name, value in pairs(launch.options):
         bare = name.lstrip("-")
         if bare in _UNFIT:
@@ -269,7 +261,6 @@ def _refuse_unfit(launch: Launch) -> None:
 
 
 def _configured(launch: Launch) -> Mapping[str, Any]:
-    """The file of ``accelerate launch --config_file``; empty without that option."""
     path = None
     if launch.launcher == "accelerate":
         path = launch.option("--config_file")
@@ -290,7 +281,6 @@ def _configured(launch: Launch) -> Mapping[str, Any]:
 
 
 def _ranks_of(launch: Launch) -> int:
-    """How many processes the launch starts on this machine."""
     requested: object = launch.total
     if launch.launcher == "accelerate":
         # Of several processes on CPUs accelerate starts one, unless it has a file for mpirun.

@@ -1,7 +1,6 @@
 """What would make training faster and was not tried, the largest gain first.
 
-Doctor, tuner and report use it: what it gains, and whether one command does it or you have to
-decide. The factors were measured on machines that have the knob, with their sources in
+The factors were measured on machines that have the knob, with their sources in
 ``cputune.plans.knobs`` and ``docs/measuring.md``.
 """
 
@@ -22,11 +21,12 @@ GAINS = {
     "allocator-missing": (1.12, 1.30),
     "allocator-default": (1.12, 1.30),
 }
-"""How many times as fast training became after a finding was fixed, by its code: least and most of
-what was measured (docs/knobs.md). Other findings have no measured gain."""
+"""How many times as fast training became after a finding was fixed, by its code: least and most
+of what was measured (docs/knobs.md).
+"""
 
 READ_ON = "on 2 cores"
-"""The machine on which the factors were measured; another may gain more, or less."""
+"""The machine on which the factors were measured."""
 
 SLOWER = frozenset(
     {
@@ -39,7 +39,7 @@ SLOWER = frozenset(
         *("threads-serial", "srun-one-cpu", "hosts-cpu", "hosts-cores"),
     }
 )
-"""Warnings with which training is correct but slower; other warnings are not about speed."""
+"""Warnings with which training is correct but slower."""
 
 Takes = Literal["one command", "your decision"]
 
@@ -58,12 +58,10 @@ def times(low: float, high: float) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UntriedGain:
-    """A knob or option that pays, and what it would gain.
+    """A knob or option that may make training faster.
 
     Attributes:
-        what: its name, in words.
-        low: factor by which it makes a step faster, the least measured.
-        high: the most measured.
+        low: factor by which it makes a step faster, the least measured; high: the most.
         takes: whether one command does it, or you have to decide.
         do: the command, the option or the flag.
     """
@@ -91,7 +89,7 @@ _KNOB_GAINS = {
     "dropout": ("dropout masks of bytes", 1.10, 1.36),
     "optimizer": ("a fused AdamW, because the script's is a loop", 1.10, 1.28),
 }
-"""What of a knob pays, and the measured factors."""
+"""What is not tried of a knob, and the measured factors."""
 
 LEAST_SHARE = 0.1
 """Of tokens that are padding: a smaller share is not worth a decision."""
@@ -102,9 +100,9 @@ def untried(
     padding: Padding | None,
     install: str | None = None,
 ) -> tuple[UntriedGain, ...]:
-    """What was left out although it is known to pay; the largest gain first.
+    """What was left out although it is known to help; the largest gain first.
 
-    ``install`` is the command that installs tcmalloc, if the doctor misses it.
+    ``install`` is the command that installs tcmalloc, if it is missing.
     """
     gains = [
         UntriedGain(what=name, low=low, high=high, takes="your decision", do=f"tune {out.option}")
@@ -126,10 +124,7 @@ def untried(
 
 
 def _of_padding(padding: Padding, option: str | None) -> UntriedGain:
-    """The gain of shorter batches: a step takes less time by at least the share of tokens saved.
-
-    If no column is padding in all samples of a batch, only samples of similar length help.
-    """
+    """The gain of shorter batches: a step takes less time by at least the share of tokens saved."""
     share = f"{padding.share:.0%} of the tokens that you compute are padding"
     shorter = padding.left < 1
     factor = round(1 / max(padding.left if shorter else 1 - padding.share, 0.01), 2)

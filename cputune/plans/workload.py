@@ -64,9 +64,9 @@ class Lora:
 class Lengths:
     """How long the samples of a data set are; random ones are made as long.
 
-    ``quantiles`` are in tokens, special ones included: at equal distances from the shortest sample
+    ``quantiles`` are in tokens, special ones included, at equal distances from the shortest sample
     to the longest. Samples are padded to the recipe's ``sequence_length``, or each batch to its
-    longest, as the public script does by default.
+    longest.
     """
 
     quantiles: Annotated[tuple[Tokens, ...], Meta(min_length=2, max_length=1001)]
@@ -79,12 +79,10 @@ class Recipe:
     """A training job as data.
 
     Attributes:
-        model: a transformers configuration (``model_type`` and its fields); a model with random
-            weights is built from it.
+        model: a transformers configuration, from which a model with random weights is built.
         parameters: how many the model has.
         sample_bytes: what the backward pass keeps of a sample, at least.
-        sequence_length: in tokens.
-        target_length: of what a seq2seq model writes, in tokens.
+        sequence_length, target_length: in tokens; of what a seq2seq model writes.
         global_batch_size: samples per optimizer step over all ranks.
         lora: if set, only its matrices train.
     """
@@ -115,14 +113,12 @@ class Recipe:
 
     @property
     def every_length(self) -> int | None:
-        """Tokens of the samples of each batch; None if it is padded to its longest."""
         longest = self.lengths is not None and self.lengths.padding == "longest"
         if longest:
             return None
         return self.sequence_length
 
     def to_json(self) -> dict[str, Any]:
-        """A mapping of plain JSON values."""
         document: dict[str, Any] = plain(self)
         return document
 
@@ -133,9 +129,8 @@ class Padding:
 
     Attributes:
         share: of the tokens that are padding.
-        left: share of padding that remains if columns are cut that are padding in all samples of a
-            batch.
-        kept: why they may not be cut; None if loss and gradients were seen to stay the same.
+        left: share of padding that remains if columns are cut that are padding in all samples.
+        kept: why they may not be cut; None if loss and gradients stay the same.
         mend: the option by which the script pads less, if there is one.
     """
 
@@ -147,40 +142,35 @@ class Padding:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Workload:
-    """The job whose speed is measured.
-
-    What a trial of the script shows is None before the first trial, and for what it cannot show.
+    """The job whose speed is measured. What a trial shows is None before the first trial.
 
     Attributes:
         name: the recipe's name, or the script's file name.
-        recipe: what to train, for a recipe.
-        argv: the user's script and its arguments, unchanged except for secrets, as ``python`` takes
-            them: ``train.py ...`` or ``-m package.train ...``.
-        launch: the whole command as typed, if a launcher starts the script; the baseline runs it.
+        argv: the user's script and its arguments, without secrets: ``train.py ...`` or
+            ``-m package.train ...``.
+        launch: the whole command, if a launcher starts the script; the baseline runs it.
         launch_ranks: processes that it starts on one machine.
         secrets: names of the variables whose values replace ``${NAME}`` in argv: tokens and
             passwords are never written to a file.
-        framework: what it trains with, as a trial showed it.
-        parses_arguments: whether the script trains with TrainingArguments from its command line
+        framework: what it trains with.
+        parses_arguments: the script trains with TrainingArguments from its command line
             (HfArgumentParser), so that a launch can pass ``--bf16`` and others.
         accumulation: batches of a rank in one optimizer step of the script.
         optimizer: how the script steps ("AdamW as a loop").
         model: numbers and tensors that its optimizer trains, and a digest of their shapes.
         data: samples of its data set; None for a recipe.
         mapped_blocks: tensors that glibc's malloc mapped alone in the first step of the current
-            launch: each is unmapped when freed, and the next costs a page fault for each 4 KiB.
-            None with another malloc.
-        padding: padding in its batches, if any.
-        drawn: how its samples are drawn: "at random", "a stream", or the class of its sampler.
-        loading_share: share of the time of its current steps that they wait for data.
+            launch; the next one costs a page fault for each 4 KiB. None with another malloc.
+        padding: in its batches.
+        drawn: how its samples are drawn: "at random", "a stream", or the sampler's class.
+        loading_share: share of the time of its steps that they wait for data.
         gradient_bytes: of the gradients of a step, which several ranks add.
         touched_bytes: of these, without embedding rows that its first step did not touch.
         samples_to_end: samples that the script trains on to its end.
-        epochs: how often it goes through its data, if it counts epochs.
+        epochs: how often it goes through its data.
         global_batch_size: samples per optimizer step over all ranks.
-        batch_per_rank: samples of each rank instead, as in the guides: the global batch then grows
-            with the ranks.
-        training: the first steps of the launch as typed.
+        batch_per_rank: samples of each rank instead: the global batch grows with the ranks.
+        training: the first steps of the current launch.
         licence: answers of its model about what plans would change.
     """
 
@@ -220,10 +210,9 @@ class Workload:
 
     @classmethod
     def of(cls, job: Workload | str | Sequence[str]) -> Workload:
-        """The workload that people type: ``"train.py --lr 3e-5"``, a list of words, a recipe's
-        name.
+        """A workload from ``"train.py --lr 3e-5"``, a list of words, or a recipe's name.
 
-        A text is a recipe if it is the name of one, or ends in ``.toml``. Raises CputuneError.
+        A text that ends in ``.toml`` is a recipe, too. Raises CputuneError.
         """
         if isinstance(job, Workload):
             return job
@@ -236,9 +225,8 @@ class Workload:
 
     @classmethod
     def from_recipe(cls, name: str, *, batch_per_rank: int | None = None) -> Workload:
-        """A shipped recipe by its name, or your own by its path (``*.toml``).
-
-        Raises RecipeError if it does not exist, or is invalid.
+        """A shipped recipe by its name, or your own by its path (``*.toml``). Raises
+        RecipeError.
         """
         recipe = load_recipe(name)
         return cls(
@@ -262,11 +250,11 @@ class Workload:
         """The user's training script: ``["run_qa.py", "--do_train", ...]``.
 
         Also a whole command: ``python run_qa.py``, ``-m package.train``, ``accelerate launch``,
-        ``torchrun``, ``mpirun``; see ``cputune.plans.training_command``. A word that is a secret by
-        its name or shape (``cputune.text.hidden``), or the value of an argument in ``secret``, is
-        left out: trials take it from a variable (``--hub_token`` from HUB_TOKEN, or from the one
-        that has this value). ``cputune.tune`` of a command sets that variable. If you make the
-        workload yourself, set it before you tune. Raises UsageError without a script.
+        ``torchrun``, ``mpirun``. A word that is a secret by its name or shape
+        (``cputune.text.hidden``), or the value of an argument in ``secret``, is left out: trials
+        take it from a variable (``--hub_token`` from HUB_TOKEN, or from the one that has this
+        value). ``cputune.tune`` of a command sets that variable; if you make the workload yourself,
+        set it before you tune. Raises UsageError without a script.
         """
         words, found = hide_arguments(argv, secret=secret, variables=variables())
         typed = read_typed(words)
@@ -283,7 +271,6 @@ class Workload:
 
     @property
     def hidden_arguments(self) -> tuple[str, ...]:
-        """Names of the arguments whose values are left out: ``hub_token``."""
         hidden = []
         for before, word in pairwise(("", *self.argv)):
             if self.secret_of(word) is not None:
@@ -296,7 +283,6 @@ class Workload:
 
     @property
     def program(self) -> tuple[str, ...]:
-        """What is run, without its arguments: a script, or ``-m`` and a module."""
         words = 1
         if self.argv[:1] == ("-m",):
             words = 2
@@ -304,7 +290,6 @@ class Workload:
 
     @property
     def takes_flags(self) -> bool:
-        """Whether the script is known to take the flags of a plan."""
         return self.parses_arguments is True and self.framework in (None, "trainer")
 
     def samples_per_rank(self, world_size: int) -> int | None:
@@ -324,20 +309,20 @@ class Workload:
         return self.global_batch_size // world_size
 
     def refuses(self, question: str) -> str | None:
-        """Why its model does not train the same with a knob; None if it does, or was not asked.
-
-        If the user requested another batch than the typed one, it is another training anyway.
+        """Why its model does not train the same with a knob; None if it does, or was not
+        checked.
         """
         if self.licence is None or self.batch_per_rank is not None:
             return None
         return self.licence.refuses(question)
 
     def keeps(self, typed: Training) -> bool:
-        """Whether plans take the samples of the launch as typed; another batch may be requested."""
+        """Whether plans take the samples of the current launch, because no other batch was
+        requested.
+        """
         return self.batch_per_rank is None and self.global_batch_size == typed.batch
 
     def secret_of(self, word: str) -> tuple[str, str] | None:
-        """The variable that a word of argv ends in, with what comes before it."""
         for name in self.secrets:
             if word == f"${{{name}}}" or word.endswith(f"=${{{name}}}"):
                 return word.removesuffix(f"${{{name}}}"), name
@@ -362,7 +347,6 @@ class Workload:
         return filled
 
     def hide(self, text: str, variables: Mapping[str, str]) -> str:
-        """A text that a trial wrote, without the values of secrets, the workload's and others."""
         values = {variables[name] for name in self.secrets if variables.get(name)}
         for value in sorted(values, key=len, reverse=True):  # one may be a part of another
             if len(value) > 5:
@@ -380,21 +364,16 @@ class Workload:
         return value_of(self.argv, flag)
 
     def observed(self, **seen: object) -> Workload:
-        """The same job with the fields that its first trial has shown.
-
-        What was known before, or was requested, stays.
-        """
+        """The same job with the fields that its first trial has shown, unless they were known."""
         new: dict[str, Any] = {k: value for k, value in seen.items() if getattr(self, k) is None}
         return replace(self, **new)
 
     def to_json(self) -> dict[str, Any]:
-        """A mapping of plain JSON values."""
         document: dict[str, Any] = plain(self)
         return document
 
 
 def typed_words(job: str | Sequence[str]) -> list[str]:
-    """The words of a command that is one text or a list. Raises UsageError at an open quote."""
     if not isinstance(job, str):
         return [str(word) for word in job]
     try:
@@ -407,7 +386,6 @@ def typed_words(job: str | Sequence[str]) -> list[str]:
 
 
 def left_out(names: Iterable[str]) -> str:
-    """The message about values that are not written to files."""
     return (
         f"Left out, as it is a secret: the value of {', '.join(names)}. Set it in "
         "the environment of the launch."
@@ -415,7 +393,7 @@ def left_out(names: Iterable[str]) -> str:
 
 
 def recipes_dir() -> Path:
-    """The folder of the shipped recipes: inside the wheel, or next to the package in a checkout."""
+    """Inside the wheel, or next to the package in a checkout."""
     inside = Path(str(resources.files("cputune") / "recipes"))
     if is_folder(inside):
         return inside
@@ -423,12 +401,10 @@ def recipes_dir() -> Path:
 
 
 def recipe_names() -> tuple[str, ...]:
-    """The shipped recipes, sorted."""
     return tuple(sorted(path.stem for path in entries(recipes_dir()) if path.suffix == ".toml"))
 
 
 def load_recipe(name: str) -> Recipe:
-    """Read and validate a recipe by name or path. Raises RecipeError."""
     is_path = name.endswith(".toml") or "/" in name
     if is_path:
         path = Path(name)

@@ -164,7 +164,9 @@ class Held:
             node, status = launch.nodes[exit["rank"]], exit["status"]
             if status < 0:
                 died = signal_name(-status)
-                return HostLost(node.name, f"what leads there ({self.reach.name}) died of {died}")
+                return HostLost(
+                    node.name, f"{self.reach.name}, which connects to it, ended with {died}"
+                )
             if status == SSH_FAILED:
                 return HostLost(node.name, self.reach.explain(node, status, exit["tail"])[0])
         return None

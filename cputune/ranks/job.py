@@ -368,7 +368,7 @@ class Job:
                 try:
                     step = self._hear_rank(rank, cast("RankMessage | None", message))
                 except (KeyError, TypeError, ValueError) as error:
-                    raise Crashed(f"rank {source} says what cannot be understood") from error
+                    raise Crashed(f"rank {source} sent a message that cannot be read") from error
                 steps += [] if step is None else [step]
         for number in self.post.lost if self.hosts else ():
             each = max(1, self.world // len(self.hosts))

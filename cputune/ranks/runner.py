@@ -165,7 +165,7 @@ class ProcessRunner:
                 self._hear(started)
         except TimeUp:
             is_time_up = True
-            self.on_note("the time was up while the model was checked")
+            self.on_note("the time limit was reached while the model was checked")
         finally:
             model, *others = asking
             self._licence, self._asked = model.licence(typed.training(), others), model.observed
@@ -183,7 +183,7 @@ class ProcessRunner:
                     return
         except TrialError as error:
             if not asking.has_answered:
-                self.on_note(f"today's launch failed while its model was checked: {error}")
+                self.on_note(f"your current launch failed while its model was checked: {error}")
 
     def rehearse(self, plan: Plan, seconds: float) -> RehearsalEnd | None:
         """Run the whole script with a plan, shortened.
@@ -581,7 +581,7 @@ class LivingPlan:
         """Raise Infeasible if its ranks are apart, and those of today's launch are not."""
         typed = self._runner.workload.training
         if job.drift and not self._plan.as_found and not (typed and typed.drift):
-            raise Infeasible(f"its ranks are apart: {job.drift}")
+            raise Infeasible(f"its ranks differ: {job.drift}")
 
     def _compare_training(self, job: Job) -> None:
         """Raise Infeasible where the plan trains something else than today's launch."""
@@ -592,7 +592,9 @@ class LivingPlan:
             return  # it does not repeat itself, so there is nothing to hold a plan against
         if typed and not self._plan.as_found and workload.keeps(typed):
             if seen is None:
-                raise Infeasible("its ranks do not report what they train, as today's do")
+                raise Infeasible(
+                    "its ranks do not report what they train, but those of your current launch do"
+                )
             exact = keeps_mathematics(self._runner.today, self._plan)
             verdict = equivalent(typed, seen, licence, exact=exact)
             if not verdict.same:

@@ -1,8 +1,7 @@
 """A statement about the speed of a plan, together with what it was measured on.
 
-A ratio belongs to the workload, machine, number of nodes, versions and plan of its measurement. A
-``Claim`` keeps them together. Code that prints a claim calls ``in_context``: in the same context it
-returns the ratio, in another one only what was measured and what was not.
+A ratio belongs to the workload, machine, nodes, versions and plan of its measurement. Code that
+prints a claim calls ``in_context``: another context gets only what was measured and what was not.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from cputune.text.documents import Amount, Count
 from cputune.text.plain import count
 
 Outcome = Literal["faster", "equivalent", "slower", "undecided", "not_compared"]
-"""What the pairs show of a plan compared with the baseline."""
 
 FASTER: Outcome = "faster"
 EQUIVALENT: Outcome = "equivalent"
@@ -32,8 +30,6 @@ EQUIVALENCE_MARGIN = 0.05
 
 
 class Interval(Protocol):
-    """A ratio of throughputs with its 95 % interval."""
-
     @property
     def ratio(self) -> float:
         """Throughput of the plan over that of the baseline."""
@@ -48,10 +44,10 @@ class Interval(Protocol):
 
 
 def outcome_of(ratio: Interval | None) -> Outcome:
-    """The outcome of a comparison. Every statement about speed is based on it.
+    """The outcome of a comparison; every statement about speed is based on it.
 
-    ``faster`` and ``slower``: the whole interval is on one side of 1. ``equivalent``: the interval
-    includes 1, or ends just below it, and is within ``EQUIVALENCE_MARGIN`` of 1.
+    ``faster`` and ``slower``: the whole interval is on one side of 1. ``equivalent``: it includes
+    1, or ends just below it, and is within ``EQUIVALENCE_MARGIN``.
     """
     if ratio is None:
         return NOT_COMPARED
@@ -66,9 +62,8 @@ def outcome_of(ratio: Interval | None) -> Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speedup:
-    """Throughput of a plan over that of the baseline, from pairs, with its 95 % interval.
-
-    ``pairs`` is how often the two were measured side by side.
+    """Throughput of a plan over that of the baseline, from pairs measured side by side, with its
+    95 % interval.
     """
 
     ratio: Amount
@@ -82,19 +77,15 @@ class Speedup:
 
     @property
     def outcome(self) -> Outcome:
-        """The outcome of the comparison."""
         return outcome_of(self)
 
     @property
     def significant(self) -> bool:
-        """True if the whole interval is above 1."""
         return self.outcome == FASTER
 
     @property
     def narrow(self) -> bool:
-        """True if both ends of the interval are within a factor of 2, so that one factor can be
-        stated.
-        """
+        """True if both ends are within a factor of 2, so that one factor can be stated."""
         return self.high < 2 * self.low
 
 
@@ -104,7 +95,7 @@ def factor(ratio: Interval) -> str:
 
 
 def host_fingerprint(facts: HostFacts) -> dict[str, Any]:
-    """Return what identifies a machine: its CPU, topology and limits, but not its load."""
+    """What identifies a machine: its CPU, topology and limits, but not its load."""
     topology = facts.topology
     return {
         "cpu": {
@@ -132,7 +123,6 @@ def host_fingerprint(facts: HostFacts) -> dict[str, Any]:
 
 
 def section(host: Mapping[str, object], name: str) -> Mapping[str, Any]:
-    """Return a part of a host document, or an empty mapping."""
     part = host.get(name)
     if isinstance(part, Mapping):
         return part
@@ -140,7 +130,7 @@ def section(host: Mapping[str, object], name: str) -> Mapping[str, Any]:
 
 
 def machine_name(host: Mapping[str, object]) -> str:
-    """Describe a machine without its host name: processor, sockets, cores."""
+    """Processor, sockets and cores, without the host name."""
     cpu, topology = section(host, "cpu"), section(host, "topology")
     parts = [str(cpu.get("model_name") or cpu.get("codename") or "an unnamed processor")]
     units = {"sockets": "socket", "physical_cores": "core", "logical_cpus": "CPU"}
@@ -166,9 +156,8 @@ def host_difference(
     *,
     names: tuple[str, str] = ("there", "here"),
 ) -> str | None:
-    """The first compared fact in which two machines differ, or None.
-
-    ``names`` are the words for the two machines.
+    """The first compared fact in which two machines differ, or None. ``names`` are words for the
+    two.
     """
     for group, key, words in _COMPARED:
         a, b = section(there, group).get(key), section(here, group).get(key)
@@ -178,7 +167,6 @@ def host_difference(
 
 
 def unknown_facts(host: Mapping[str, object]) -> tuple[str, ...]:
-    """The names of the compared facts that a host document does not have."""
     return tuple(words for group, key, words in _COMPARED if section(host, group).get(key) is None)
 
 
@@ -191,11 +179,8 @@ class ClaimContext:
     """The context for a statement about speed. A field that is None or empty is not compared.
 
     Attributes:
-        workload: what will be trained.
         host: the machine that will train, as ``host_fingerprint`` returns it.
-        nodes: number of machines.
         versions: of packages, by name.
-        plan: the plan that is used.
         files: digests of the files in the training command, by path.
     """
 
@@ -211,9 +196,8 @@ class ClaimContext:
 class InContext:
     """A claim in a context.
 
-    ``ratio`` is None if the context differs from that of the measurement, or if nothing was
-    compared. ``differs`` lists what was not measured. ``measured`` says what was measured, on what
-    and when.
+    ``ratio`` is None if the context differs, or if nothing was compared. ``differs`` lists what was
+    not measured, ``measured`` what was, on what and when.
     """
 
     ratio: Speedup | None
@@ -223,7 +207,6 @@ class InContext:
 
     @property
     def applies(self) -> bool:
-        """True if the claim was measured in this context."""
         return not self.differs
 
     @property
@@ -234,17 +217,10 @@ class InContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """A ratio, and what it was measured on.
+    """A ratio, and what it was measured on: the fields of ``ClaimContext``.
 
-    Attributes:
-        speedup: the ratio. None if nothing was compared.
-        workload: what was trained.
-        host: the machine, as ``host_fingerprint`` returns it.
-        nodes: number of machines of the best plan.
-        versions: of packages, by name.
-        plan: the plan of the ratio.
-        date: ``2026-11-27``. None if the result has no date.
-        files: digests of the files in the training command, by path.
+    ``speedup`` is None if nothing was compared. ``nodes`` are those of the best plan. ``date`` is
+    ``2026-11-27``.
     """
 
     speedup: Speedup | None
@@ -268,7 +244,6 @@ class Claim:
         return text
 
     def in_context(self, context: ClaimContext) -> InContext:
-        """Return what can be said about the speed in this context."""
         differs = tuple(self._differences(context))
         if differs:
             return InContext(
@@ -282,7 +257,6 @@ class Claim:
         )
 
     def _differences(self, context: ClaimContext) -> Iterator[str]:
-        """Yield what was not measured: ``for run_qa.py``, ``on 2 nodes``."""
         if context.workload is not None:
             yield from _other_work(self.workload, context.workload)
         changed = sorted(

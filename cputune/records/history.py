@@ -1,8 +1,6 @@
 """The history: every result that ``cputune tune`` writes, in the user's state folder.
 
-A result is stored as the usual document, readable by the user alone. Its id, which ``cputune show``
-takes, is the time to the second at which it was stored. If the file that the user named cannot be
-written, the result is stored here or in a temporary file.
+Its id, which ``cputune show`` takes, is the second at which it was stored.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from cputune.text.hidden import hide_arguments
 from cputune.text.log import log
 
 MOST_KEPT = 100
-"""Results that are kept. The oldest are removed first."""
+"""The oldest are removed first."""
 
 _ID = re.compile(r"[0-9]{8}-[0-9]{6}(?:-[0-9]+)?")
 _RESULT = ".json"
@@ -32,7 +30,7 @@ LAST = "last"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """A result of the history. ``result`` is None if its file cannot be read."""
+    """A result of the history; None if its file cannot be read."""
 
     id: str
     result: Result | None = None
@@ -44,7 +42,7 @@ class Saved:
 
     Attributes:
         name: what to pass to ``cputune show``: a path or an id. None if it is not stored.
-        failure: why the named file could not be written. None if there was no failure.
+        failure: why the named file could not be written.
     """
 
     name: str | None
@@ -52,11 +50,10 @@ class Saved:
 
 
 def save(result: Result, destination: Path | None, *, history: bool, now: str) -> Saved:
-    """Write a result to ``destination``, if one is given, and to the history.
+    """Write a result to ``destination``, if given, and to the history.
 
-    A result takes hours to measure, so it must not be lost: if the file cannot be written, the
-    result is stored in the history or in a temporary file, and ``failure`` names the place. ``now``
-    is as for ``keep``.
+    A result takes hours to measure. So if the file cannot be written, it is stored in the history
+    or in a temporary file. ``now`` is as for ``keep``.
     """
     cause = None
     if destination is not None:
@@ -83,7 +80,6 @@ def save(result: Result, destination: Path | None, *, history: bool, now: str) -
 
 
 def history_folder() -> Path | None:
-    """The folder of the history. None if the user has no home folder."""
     state = user_folder("state")
     if state is None:
         return None
@@ -91,10 +87,9 @@ def history_folder() -> Path | None:
 
 
 def keep(result: Result, *, now: str) -> str | None:
-    """Store a result in the history. Return its id, or None if it could not be stored.
+    """Store a result in the history; returns its id, or None, since a failure must not end tune.
 
-    A failure here must not end tune, so it is only logged. ``now`` is the time as
-    ``20261121-193000``.
+    ``now`` is the time as ``20261121-193000``.
     """
     folder = history_folder()
     if folder is None:
@@ -113,7 +108,7 @@ def keep(result: Result, *, now: str) -> str | None:
 
 
 def kept_ids() -> tuple[str, ...]:
-    """The ids of the history, the newest first. Files with other names are ignored."""
+    """The ids of the history, the newest first."""
     folder = history_folder()
     if folder is None:
         return ()
@@ -132,10 +127,9 @@ def kept_results() -> tuple[Kept, ...]:
 
 
 def peak_bytes_before(argv: Sequence[str], ranks: int) -> int | None:
-    """The peak memory of a rank, in bytes, from the last time this command was tuned.
+    """The peak memory of a rank, in bytes, from the last time this command was tuned, or None.
 
-    ``argv`` is the script and its arguments. A trial with the same number of ranks is preferred to
-    the first trial. None if the history has no such result, or no measurement of it.
+    A trial with this number of ranks is preferred to the first trial.
     """
     shown, _ = hide_arguments(argv, variables=variables())
     for id in kept_ids():

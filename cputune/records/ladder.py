@@ -22,9 +22,9 @@ KIND_WORDS: Mapping[Kind, str] = {
 
 
 def ladder_of(result: Result) -> tuple[str, ...]:
-    """Return a line for each kind of change: the ratio, what is changed, what was checked.
+    """A line for each kind of change: the ratio, what is changed, what was checked.
 
-    Empty if the plan changes nothing in the training, because then there is nothing to choose.
+    Empty if the plan changes nothing in the training.
     """
     if [rung.kind for rung in result.rungs] in ([], ["touches nothing"]):
         return ()
@@ -44,7 +44,6 @@ def ladder_of(result: Result) -> tuple[str, ...]:
 
 
 def _changed(before: Plan, after: Plan, kind: Kind) -> Iterator[str]:
-    """Yield the differences between two plans of the ladder, those of this kind first."""
     names = kept_by_change(before, after)
     for name in sorted(names, key=lambda name: kind_of(knob_named(name)) != kind):
         if name == "ranks":
@@ -56,7 +55,6 @@ def _changed(before: Plan, after: Plan, kind: Kind) -> Iterator[str]:
 
 
 def checked(workload: Workload) -> str:
-    """Describe what was checked of a plan that keeps the mathematics, and up to which point."""
     if workload.training is None:
         return "not checked: the launch completed no step that could be compared"
     text = f"checked on {LOOKED_AT} updates: samples, learning rate, loss, gradient"
@@ -69,9 +67,10 @@ def checked(workload: Workload) -> str:
 
 
 def keeping(result: Result, keep: str | None) -> Result:
-    """The result with the best plan that changes no more in the training than ``keep``.
+    """The result with the best plan, and its ratio, that changes no more in the training than
+    ``keep``.
 
-    The ratio is then that of this plan. It is None if the plan was compared in a single block.
+    The ratio is None if the plan was compared in a single block.
     """
     kinds = {"numbers": KINDS[:1], "mathematics": KINDS[:2]}
     if keep not in kinds or kind_between(result.baseline.plan, result.best.plan) in kinds[keep]:

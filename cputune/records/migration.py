@@ -7,10 +7,8 @@ from typing import Any
 
 
 def from_second(values: dict[str, Any]) -> dict[str, Any]:
-    """Migrate a document of schema 2.
-
-    Schema 2 named the centre of a throughput ``median``. It stored the throughput of a compared
-    plan only with each of its runs, of which the last one counts.
+    """Schema 2 named the centre of a throughput ``median``, and stored the throughput of a
+    compared plan with each of its runs, of which the last one counts.
     """
     migrated: dict[str, Any] = with_centres(values)
     migrated.pop("to_compare", None)
@@ -26,7 +24,6 @@ def from_second(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def with_centres(document: Any) -> Any:
-    """Rename the key ``median`` of each throughput in the document to ``centre``."""
     if isinstance(document, list):
         return [with_centres(value) for value in document]
     if not isinstance(document, dict):

@@ -31,10 +31,9 @@ class NextStep:
     """What would give the answer that a study could not give.
 
     Attributes:
-        kind: the kind of command.
-        when: a condition that has to be true before. None without one.
-        seconds: the time limit to pass. None keeps the present one.
-        budget: the number of trials to pass. None keeps the present one.
+        when: a condition that has to be true before.
+        seconds: the time limit to pass; None keeps the present one.
+        budget: the number of trials to pass; None keeps the present one.
     """
 
     kind: Kind = "resume"
@@ -68,7 +67,6 @@ def command_of(step: NextStep, result: Result) -> str:
 
 
 def _joined(argv: Iterable[str], result: Result) -> str:
-    """Quote a command for a shell, so that it expands the variables of secrets."""
     quoted = []
     for word in argv:
         if result.workload.secret_of(word) is None:
@@ -79,7 +77,6 @@ def _joined(argv: Iterable[str], result: Result) -> str:
 
 
 def time_limit(seconds: float) -> str:
-    """Write a time limit in whole minutes for ``--max-time``: ``12m``."""
     return f"{max(1, ceil(seconds / 60))}m"
 
 
@@ -97,7 +94,6 @@ def _without(words: list[str], options: set[str]) -> Iterator[str]:
 
 
 def _composed(result: Result) -> Iterator[str]:
-    """Compose the command of a study that was started from Python."""
     yield from ("cputune", "tune")
     yield from _options(result.asked)
     if result.budget is not None and result.budget != DEFAULT_BUDGET:

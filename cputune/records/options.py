@@ -1,9 +1,8 @@
 """Every option of ``tune`` and ``emit``, each in one place.
 
 A field gives the type, the default, the help and the flag. The command line, the keyword arguments
-of ``cputune.tune`` and ``cputune.emit``, the configuration file, the variables
-(``CPUTUNE_TUNE_BUDGET``), ``cputune config`` and the pages of docs/ are made from these records. To
-add an option, add a field.
+of the library, the configuration file, the variables (``CPUTUNE_TUNE_BUDGET``), ``cputune config``
+and the pages of docs/ are made from it.
 """
 
 from __future__ import annotations
@@ -39,11 +38,10 @@ class OptionText:
     """The texts and the parser of an option.
 
     Attributes:
-        help: one line.
-        flag: the flag. None for an option of the library alone.
+        flag: None for an option of the library alone.
         metavar: the placeholder of the value in the help.
         reads: converts the typed text to the value. Raises UsageError.
-        repeated: True if the option may be given several times.
+        repeated: the option may be given several times.
     """
 
     help: str
@@ -54,12 +52,12 @@ class OptionText:
 
 
 def option(default: object, help: str, flag: str | None = "", **texts: Any) -> Any:
-    """Make a field that is an option. By default the flag has the name of the field."""
+    """A field that is an option. By default the flag has the name of the field."""
     return field(default=default, metadata={"option": OptionText(help=help, flag=flag, **texts)})
 
 
 def options_in(record: type) -> tuple[tuple[str, Any, Any, OptionText], ...]:
-    """Return (name, type, default, texts) of each option of a record that has a flag."""
+    """(name, type, default, texts) of each option of a record that has a flag."""
     hints = get_type_hints(record)
     options = []
     for option in fields(record):
@@ -78,21 +76,18 @@ def keywords(record: Any) -> dict[str, Any]:
 
 _STORAGE_AND_SCHEDULE = {"budget", "study", "study_name", "resume", "share_machine"}
 MAY_CHANGE = _STORAGE_AND_SCHEDULE | {"max_time", "max_time_seconds", "price_per_hour"}
-"""Options that may change when a study is resumed. All others identify the study."""
+"""Options that may change when a study is resumed."""
 _NOT_SEARCHED = MAY_CHANGE | {"seed"}
-"""Options that do not change what is searched, or that the result stores elsewhere."""
 _TIME = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?")
 
 
-DEFAULT_BUDGET = 20
-"""Number of trials of a study by default."""
-
+DEFAULT_BUDGET = 20  # trials of a study
 DEFAULT_LIMIT_SECONDS = 360.0
-"""Time limit of a study by default. A comparison of two plans has half of it."""
+"""A comparison of two plans has half of it."""
 
 
 def seconds_of(text: str) -> float:
-    """Parse a time such as 90s, 10m or 1h30m into seconds. Raises UsageError."""
+    """90s, 10m or 1h30m in seconds. Raises UsageError."""
     match = _TIME.fullmatch(text.strip().lower())
     if match is None or not any(match.groups()):
         raise UsageError(f"{text!r} is not a time", hint="--max-time 90s, 10m or 1h30m")
@@ -124,7 +119,6 @@ def _kept(text: str) -> Keep:
 
 
 def _fixed(texts: Iterable[str]) -> dict[str, str]:
-    """Parse NAME=VALUE texts. Raises UsageError if a knob has two values."""
     fixed: dict[str, str] = {}
     for text in texts:
         name, equals, value = (part.strip() for part in text.partition("="))
@@ -143,33 +137,27 @@ class TuneOptions:
     """The options of a study, except for the workload and the machine.
 
     Attributes:
-        budget: number of trials including the baseline, at least 1. The confirmation at the end is
-            not counted.
+        budget: number of trials including the baseline, without the confirmation; at least 1.
         seed: the same seed and the same measurements give the same proposals.
-        max_time_seconds: time limit in seconds for everything, including waiting, imports and
-            downloads; the step that is running may still finish. The search takes at most 7/10 of
-            it, the confirmation the rest. None: six minutes, or no limit for a runner that
-            simulates. ``math.inf``: no limit.
-        max_time: the same limit as text, "90s", "2m", "1h30m" or "none", or in seconds. Give only
-            one of the two.
-        knobs: names of the knobs that are varied. All by default; the others keep the value of your
-            current launch.
+        max_time_seconds: time limit for everything, including waiting, imports and downloads;
+            the running step may still finish. The search takes at most 7/10 of it. None: six
+            minutes, or no limit for a runner that simulates. ``math.inf``: no limit.
+        max_time: the same as text, "90s", "2m", "1h30m" or "none". Give only one of the two.
+        knobs: names of the knobs that are varied, by default all.
         fix: knobs and the value at which they are held.
-        keep: vary only what keeps this much of the training: "numbers" (identical to the last bit,
-            except for the effect of the number of threads), "mathematics" (other rounding or order
-            of summation), or "distribution" (other dropout masks and batches). None: those three,
-            and bf16 if the CPU has instructions for it.
-        price_per_hour: price of one machine per hour. The verdict then states the cost of the whole
-            training for your current launch and for the best plan.
+        keep: vary only what keeps this much of the training: "numbers" (identical to the last
+            bit, except for the effect of the number of threads), "mathematics" (other rounding
+            or order of summation), or "distribution" (other dropout masks and batches). None:
+            those three, and bf16 if the CPU has instructions for it.
+        price_per_hour: of one machine. The verdict then states the cost of the whole training.
         allow_slow_precision: also try bf16 if the CPU only emulates it.
         allow_bf16_gradients: also try sending gradients in bf16.
-        study: storage of the study: an SQLite file, or the address of a server in Optuna's form
+        study: an SQLite file, or the address of a server in Optuna's form
             (``postgresql://HOST/DATABASE``, ``mysql://``). None: in memory.
-        study_name: name of the study in its storage. None: "cputune".
+        study_name: None: "cputune".
         resume: continue that study. Host, workload, seed and knobs must be the same.
-        share_machine: measure while other processes compute, and give no ratio if they delayed most
-            of the steps. By default a measurement waits for other measuring processes, and a
-            disturbed result is an error.
+        share_machine: measure while other processes compute, and give no ratio if they delayed
+            most of the steps. By default a disturbed result is an error.
     """
 
     budget: int = option(DEFAULT_BUDGET, "Maximum number of plans to try.")
@@ -220,7 +208,6 @@ class TuneOptions:
     share_machine: bool = option(False, "Measure even while another process measures here.")
 
     def __post_init__(self) -> None:
-        """Raise UsageError for values that cannot be used, however they were given."""
         if type(self.budget) is not int or self.budget < 1:
             problem = f"--budget must be a whole number, 1 or more, not {self.budget!r}"
             raise UsageError(problem, hint="--budget 20")
@@ -246,11 +233,7 @@ class TuneOptions:
 
     @property
     def narrowed(self) -> dict[str, Any]:
-        """The options that change the search and differ from their default.
-
-        Budget, seed and price are not in it, because the result stores them elsewhere. Neither are
-        the options that say where the study is stored and when it measures.
-        """
+        """The options that change the search and differ from their default."""
         asked = {}
         for name, _, usual, _ in options_in(TuneOptions):
             value = getattr(self, name)
@@ -263,8 +246,6 @@ class TuneOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecretKey:
-    """A variable whose value is in a key of a Kubernetes Secret."""
-
     variable: str
     secret: str
     key: str
@@ -299,7 +280,7 @@ def _secret_keys(texts: Iterable[str]) -> tuple[SecretKey, ...]:
 class Cluster:
     """What only the user knows about the cluster: names, images, volumes.
 
-    If a value is None, the artefact has a placeholder or leaves the choice to the cluster.
+    For None the artefact has a placeholder, or leaves the choice to the cluster.
     """
 
     job_name: str | None = option(None, "Name of the job on a cluster.")
@@ -357,20 +338,17 @@ class EmitOptions:
     """How a plan is written to files.
 
     Attributes:
-        nodes: number of machines. By default the number of named hosts, or else that of the plan.
-        ranks_per_node: number of ranks on each machine. They share its cores equally. A number
-            other than that of the plan is not measured.
-        keep: leave out changes of the best plan that keep less of the training than this: "numbers"
-            or "mathematics".
-        mpi: the MPI implementation of ``mpirun``. By default the one installed here; if there is
-            none, the script detects it when it runs.
+        nodes: by default the number of named hosts, or else that of the plan.
+        ranks_per_node: ranks on each machine, which share its cores equally. Another number
+            than that of the plan is not measured.
+        keep: leave out changes of the best plan that keep less of the training than this:
+            "numbers" or "mathematics".
+        mpi: the MPI of ``mpirun``. By default the one installed here, or the one that the
+            script finds when it runs.
         no_guard: do not compare the ranks while they train (``cputune.inside.carry.guard``).
-        self_contained: write copies of what a launch needs of cputune, for environments without
-            it. By default a launch of one machine runs ``python -m cputune.apply`` if the Python
-            that trains finds cputune.
-        versions: package versions on the machine that will train. They override those of the
-            result.
-        cluster: what only the user knows: names, images, volumes.
+        self_contained: write copies of what a launch needs of cputune.
+        versions: package versions on the machine that will train.
+        cluster: what only the user knows.
     """
 
     nodes: int | None = option(None, "Number of machines. Default: as many as hosts, else 1.")
@@ -400,8 +378,6 @@ Record = TypeVar("Record", covariant=True)
 
 
 class TakesKeywords(Protocol[P, Record]):
-    """Type of a decorator: the last argument of a function, a record, becomes its keywords."""
-
     @overload
     def __call__(
         self, function: Callable[[A, Record], Back], /
@@ -416,8 +392,7 @@ class TakesKeywords(Protocol[P, Record]):
 def keywords_of(record: Callable[P, Record]) -> TakesKeywords[P, Record]:
     """Let a function be called with the fields of its last argument, a record, as keywords.
 
-    Type checkers, ``help`` and ``inspect.signature`` see the fields. An unknown keyword is a
-    TypeError, as in any call.
+    Type checkers, ``help`` and ``inspect.signature`` see the fields.
     """
 
     def decorate(function: Callable[..., Any]) -> Any:

@@ -32,31 +32,31 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 WIDTH = 8.6
-"""Width of a figure in inches. At 96 pixels per inch it fits the text of the page."""
+"""Width of a figure in inches: that of the page's text at 96 pixels per inch."""
 
 SCHEMA_NAME = "cputune.result"
 SCHEMA_VERSION = 3
-"""Version of the schema. It is raised when an older cputune would misread the document."""
+"""Raised when an older cputune would misread the document."""
 
 MOST_BYTES = 256 << 20
 """Largest result file that is read. 10,000 trials of 8 ranks need about 60 MiB."""
 
 InterfaceName = Annotated[str, Meta(max_length=15)]
-"""Name of a network interface. The kernel's limit is IFNAMSIZ."""
+"""The kernel's limit is IFNAMSIZ."""
 
 HostName = Annotated[str, Meta(max_length=253)]
-"""Name or address of a host (RFC 1035: at most 253 characters)."""
+"""RFC 1035: at most 253 characters."""
 
 Note = Annotated[str, Meta(max_length=2048)]
 
 State = Literal["completed", "pruned", "failed"]
-"""How a trial ended: measured, stopped early because it had clearly lost, or without a number."""
+"""How a trial ended: measured, stopped because it had clearly lost, or without a number."""
 
 Origin = Literal["baseline", "guide", "topology", "sampler"]
 """What proposed a plan: your current launch, the vendors' guides, the CPU topology, Optuna."""
 
 Role = Literal["baseline", "candidate"]
-"""The role of a plan in the confirmation: the baseline, or a plan that may be recommended."""
+"""The baseline, or a plan that may be recommended."""
 
 COMPLETED: State = "completed"
 PRUNED: State = "pruned"
@@ -67,8 +67,8 @@ FAILED: State = "failed"
 class Throughput:
     """Samples per second of the whole job: geometric mean and 95 % interval.
 
-    ``centre`` is the geometric mean over the steps of a trial, or over the rounds of a comparison,
-    without warm-up and outliers (``cputune.tuner.gains.throughput``).
+    Over the steps of a trial or the rounds of a comparison, without warm-up and outliers
+    (``cputune.tuner.gains.throughput``).
     """
 
     centre: Amount
@@ -81,19 +81,16 @@ class Throughput:
 
 
 UNPAIRED = "the file has no pairs of these two plans"
-"""Why a ratio in a file is ignored."""
 
 TIME_UP = "the time limit was reached"
-"""Start of the reason of a trial that the time limit stopped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worth:
     """What one change gains, on the steps from the baseline to the best plan.
 
-    ``speedup`` is over the plan before this step. If no measured plan changes only one of several
-    knobs, they are one step, and ``knob`` names them with commas. ``keeps`` is what the change
-    keeps of the training; None in an older result.
+    ``speedup`` is over the plan before this step. Knobs that no measured plan changes alone are one
+    step, with commas in ``knob``. ``keeps`` is None in an older result.
     """
 
     knob: str
@@ -104,11 +101,7 @@ class Worth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rung:
-    """The gain that is left if changes of later kinds are left out.
-
-    ``plan`` makes the changes of the best plan up to this ``kind``. ``speedup`` is over the
-    baseline.
-    """
+    """The gain over the baseline of the changes up to this ``kind``."""
 
     kind: Kind
     plan: Plan
@@ -117,8 +110,6 @@ class Rung:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """A plan and its measured throughput."""
-
     plan: Plan
     samples_per_second: Throughput
 
@@ -128,8 +119,8 @@ class Turn:
     """The consecutive steps of a plan in a trial, or between two other plans in a comparison.
 
     ``place`` numbers the turns of all plans in a round, from 0. ``step_seconds`` are all its steps,
-    including the first after a pause, and the warm-up of a script that ended and was started again.
-    ``delayed`` are the positions, from 0, of steps that other processes delayed.
+    with the first after a pause and the warm-up of a restarted script. ``delayed`` are the
+    positions, from 0, of steps that other processes delayed.
     """
 
     place: Count
@@ -142,16 +133,13 @@ class Trial:
     """One trial of the study, in the order in which they ran, from 0.
 
     Attributes:
-        state: how it ended.
         kind: the kind of failure, if it failed.
-        reason: the reason for the user. For a crash it has the end of stderr.
-        samples_per_second: measured, if the trial was completed. If it was pruned, a rough guess
-            from steps that were still warming up.
-        at_most_samples_per_second: upper bound on the throughput of a pruned trial. None if no
-            faster plan was known to compare it with.
+        reason: for the user; for a crash with the end of stderr.
+        samples_per_second: of a completed trial; of a pruned one a rough guess.
+        at_most_samples_per_second: upper bound of a pruned trial. None if no faster plan was
+            known to compare it with.
         steps: optimizer steps that were measured.
         step_seconds: seconds of all its steps, including warm-up.
-        origin: what proposed the plan.
         observed: what the ranks reported, one mapping per rank.
         taken: seconds of each step of its last run. None if they were not kept.
     """
@@ -173,9 +161,7 @@ class Trial:
 
     @property
     def cut_short(self) -> bool:
-        """True if the time limit stopped it before its throughput was known. It then has only
-        bounds.
-        """
+        """True if the time limit stopped it before its throughput was known; it has only bounds."""
         return self.state == PRUNED and (self.reason or "").startswith(TIME_UP)
 
 
@@ -183,9 +169,8 @@ class Trial:
 class ConfirmRun:
     """One run of a plan in one round of the confirmation, from 0.
 
-    ``samples_per_second`` is None if the run failed, and ``reason`` says why. ``turns`` counts the
-    turns that were used, if the processes of several plans took turns. ``taken`` are all turns,
-    delayed ones included. ``kept``: its processes were not started for this round.
+    ``turns`` counts the turns that were used, ``taken`` are all, delayed ones included. ``kept``:
+    its processes were not started for this round.
     """
 
     round: Count
@@ -199,16 +184,15 @@ class ConfirmRun:
 
 
 LEAST_BLOCKS = 2
-"""Blocks in which two plans must be compared before a ratio is given. Each later block starts new
-processes of both plans, because one block cannot show how much processes of one plan differ.
+"""Blocks that a ratio needs. Each later block starts new processes, because one block cannot
+show how much processes of one plan differ.
 """
 
 
 def pairs_of(runs: Sequence[ConfirmRun], baseline: Plan, rival: Plan) -> int:
-    """The number of pairs of two plans in a confirmation, or 0 if they do not allow a ratio.
+    """The number of pairs of two plans in a confirmation, or 0 below ``LEAST_BLOCKS`` blocks.
 
-    They do not if there are fewer than ``LEAST_BLOCKS`` blocks. A later block counts only if its
-    processes were started for it.
+    A later block counts only if its processes were started for it.
     """
     blocks: list[int] = []
     for block in sorted({run.round for run in runs}):
@@ -228,15 +212,15 @@ class Profile:
     """How the time of a plan's steps is spent, and how far its matmuls are from the limit.
 
     Attributes:
-        shares: share of the time by activity, the largest first, the rest last.
+        shares: of the time by activity, the largest first, the rest last.
         steps: number of steps that were profiled.
-        step_seconds: seconds of one step, including the profiler's own time.
-        gflops: GFLOP/s of all matmuls over the whole time, all ranks together. None if not known:
-            IPEX has its own matmuls and does not count their operations.
-        limit_gflops: GFLOP/s that the same cores reach in matmuls alone. None if not measured.
-        dtype: the type of the matmuls.
-        reduce_seconds: seconds per step in which gradients are sent, by host, of its slowest rank.
-            Empty for one rank.
+        step_seconds: of one step, with the profiler's own time.
+        gflops: GFLOP/s of all matmuls over the whole time, all ranks together. None with IPEX,
+            which does not count the operations of its matmuls.
+        limit_gflops: GFLOP/s that the same cores reach in matmuls alone.
+        dtype: of the matmuls.
+        reduce_seconds: seconds per step in which gradients are sent, by host, of its slowest
+            rank. Empty for one rank.
         wire_seconds: those of the rank for which the others wait, so without any waiting.
     """
 
@@ -253,10 +237,7 @@ class Profile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeToEnd:
-    """Seconds of all steps of a training, with the baseline and with the best plan.
-
-    Evaluations and checkpoints are not included.
-    """
+    """Seconds of all steps of a training, without evaluations and checkpoints."""
 
     today: Amount
     best: Amount
@@ -310,29 +291,26 @@ class Drawing(Protocol):
 class Result:
     """The result of a study.
 
-    ``best`` is the recommended plan. It is the baseline if no plan was faster beyond noise.
-    ``speedup`` is the ratio of ``best`` in the confirmation, or of the fastest other plan if
-    ``best`` is the baseline. It must be supported by the pairs in ``confirmation``; otherwise it is
-    None and ``not_compared`` gives the reason. ``next_step`` is what would give the missing answer.
+    ``best`` is the recommended plan: the baseline if no plan was faster beyond noise. ``speedup``
+    is the ratio of ``best`` in the confirmation, or of the fastest other plan if ``best`` is the
+    baseline; without pairs in ``confirmation`` it is None, ``not_compared`` gives the reason, and
+    ``next_step`` what would give the answer.
 
     ``notes`` are sentences that the reader needs to judge the result. ``disturbed``: other
-    processes delayed most of the measurement (``share_machine``), so there is no ratio. ``busy``
-    are these processes, each with its share of a CPU.
+    processes (``busy``) delayed most of the measurement, and no ratio is given.
 
-    ``worth`` are the steps from the baseline to the best plan, one change at a time. ``rungs`` are
-    the gains by kind of change, the smallest change first. ``profile`` is of the best plan,
-    ``today_profile`` of the baseline if that is another plan. ``compared`` is the throughput of
-    each plan of the confirmation, the baseline first.
+    ``worth`` are the steps from the baseline to the best plan, one change at a time; ``rungs`` the
+    gains by kind of change, the smallest change first. ``today_profile`` is of the baseline if that
+    is another plan. ``compared`` is the throughput of each plan of the confirmation, the baseline
+    first.
 
     ``files`` are digests of the files in the training command, by path. ``resumable``: the trials
-    are stored for ``--resume``. ``command`` is the command that started the study, without secret
-    values; empty if it was started from Python. ``untried`` is what was not searched and may be
-    faster, the largest expected gain first. ``price_per_hour`` has no currency.
-
-    ``hosts`` are the machines of the study, as the user named them, in the order of the plans'
-    nodes; empty for this machine alone. ``kernel`` is the Linux release, ``microcode`` the revision
-    of the processor. ``asked`` are the options that changed the search. ``interface`` is the
-    network interface of the ranks if the plan does not name one.
+    are stored for ``--resume``. ``command`` started the study, without secret values; empty if it
+    was started from Python. ``untried`` was not searched and may be faster. ``price_per_hour`` has
+    no currency. ``hosts`` are the machines as the user named them, in the order of nodes; empty for this machine alone.
+    ``kernel`` is the Linux release, ``microcode`` the revision of the processor. ``asked`` are the
+    options that changed the search. ``interface`` is that of the ranks if the plan does not name
+    one.
     """
 
     drawing: ClassVar[Drawing | None] = None
@@ -389,12 +367,10 @@ class Result:
 
     @property
     def outcome(self) -> Outcome:
-        """The outcome for the best plan, or for the fastest other plan if the baseline is best."""
         return outcome_of(self.speedup)
 
     @property
     def claim(self) -> Claim:
-        """The ratio with everything that it was measured on."""
         return Claim(
             speedup=self.speedup,
             workload=self.workload,
@@ -407,9 +383,8 @@ class Result:
         )
 
     def throughput_of(self, plan: Plan) -> Throughput | None:
-        """The throughput to show for a plan. None if it has no measurement.
-
-        For a plan in the comparison it is that over all rounds, for another plan that of its trial.
+        """The throughput of a plan in the comparison, or else in its trial; None without
+        measurement.
         """
         for measured in (self.best, self.baseline) + self.compared:
             if measured.plan == plan:
@@ -418,7 +393,6 @@ class Result:
         return next((t.samples_per_second for t in trials), None)
 
     def is_compared(self, plan: Plan) -> bool:
-        """Whether a plan was part of the side-by-side comparison."""
         return self.speedup is not None and any(m.plan == plan for m in self.compared)
 
     @classmethod
@@ -441,8 +415,8 @@ class Result:
     def save(self, path: str | PathLike[str], *, force: bool = False) -> None:
         """Write a result file atomically, readable by the user alone if it has arguments.
 
-        An earlier result is replaced. Raises UsageError if another file is there and not
-        ``force``, CannotError if it cannot be written.
+        Raises UsageError if a file is there that is not a result and not ``force``, CannotError if
+        it cannot be written.
         """
         text = for_people(self.to_json()) + "\n"
         mode = 0o644
@@ -453,7 +427,6 @@ class Result:
         write_atomically(destination, text, force=force, mode=mode)
 
     def to_json(self) -> dict[str, Any]:
-        """The document, the schema first."""
         document: dict[str, Any] = {"schema": f"{SCHEMA_NAME}/{SCHEMA_VERSION}"} | plain(self)
         if self.speedup is not None:
             document["speedup"]["significant"] = self.speedup.significant
@@ -467,9 +440,9 @@ class Result:
     def time_to_end(
         self, before: Measured | None = None, ratio: float | None = None
     ) -> TimeToEnd | None:
-        """The seconds of the whole training. None if its length or the ratio is not known.
+        """The seconds of all steps of the training. None if its length or the ratio is not known.
 
-        Only steps count. ``before`` replaces the baseline, and ``ratio`` the measured ratio.
+        ``before`` replaces the baseline, and ``ratio`` the measured ratio.
         """
         if ratio is None:
             if self.best.plan == self.baseline.plan:
@@ -502,7 +475,7 @@ class Result:
         return self._drawn().html(self)
 
     def report(self, path: str | PathLike[str] = "report.html", *, force: bool = False) -> None:
-        """Write the page of ``cputune report``, as ``cputune report`` does.
+        """Write the page of ``cputune report``.
 
         Raises UsageError if a file is there that cputune did not write, MissingPackageError without
         jinja2.
@@ -513,7 +486,6 @@ class Result:
         write_own(Path(path), self._drawn().page(self), force=force, mode=mode)
 
     def _drawn(self) -> Drawing:
-        """The registered drawer, ``cputune.report.drawing``."""
         if Result.drawing is None:
             raise CannotError("nothing draws results", hint="import cputune.report.drawing")
         return Result.drawing
@@ -522,8 +494,7 @@ class Result:
     def from_json(cls, document: object) -> Result:
         """Read a document. Raises ResultError if it is not a result, or of another version.
 
-        A ratio without the pairs that support it is ignored: older results may have one, and so may
-        a file that was edited by hand.
+        A ratio without the pairs that support it is ignored.
         """
         values = _refuse_other_documents(document)
         for derived in ("outcome", "keeps", "time_to_end"):
@@ -547,7 +518,6 @@ class Result:
 
 
 def _is_result(path: Path) -> bool:
-    """Whether there is an earlier result in a file."""
     try:
         Result.load(path)
     except ResultError:

@@ -1,6 +1,5 @@
-"""The interface between the tuner and whatever runs a plan: processes, a model, or recorded data.
-
-The tuner must not depend on which of them it has.
+"""The interface between the tuner and whatever runs a plan: processes, a model, or recorded
+data.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from cputune.plans.workload import Workload
 
 DELAYED_SHARE = 0.1
 """A step is delayed if a thread waited for a CPU during this share of it. Measured: 0.003 on a
-quiet machine, 0.48 beside one busy process.
+quiet machine, 0.48 next to one busy process.
 """
 
 
@@ -23,15 +22,14 @@ class Step:
     """One optimizer step of the whole job, over all ranks.
 
     Attributes:
-        seconds: wall time from the end of the previous step to the end of this one, of the slowest
-            rank.
-        samples: samples of all ranks together.
-        loss: the reported loss, averaged over the ranks. None if it was not reported.
-        delayed_seconds: how long the most delayed thread of any rank was runnable but not running
-            (``/proc/PID/task/*/schedstat``, second field) because of other processes. Waiting for
-            threads of the same rank belongs to the plan and is not counted.
-        size: numbers in the largest batch of a rank, 0 if not known. It shows which steps have more
-            work if batches have different lengths.
+        seconds: wall time from the end of the previous step, of the slowest rank.
+        samples: of all ranks together.
+        loss: averaged over the ranks. None if it was not reported.
+        delayed_seconds: how long the most delayed thread of any rank was runnable but not
+            running because of other processes (``/proc/PID/task/*/schedstat``, second field).
+            Waiting for threads of the same rank is not counted.
+        size: numbers in the largest batch of a rank, 0 if not known; batches of different
+            lengths have different work.
     """
 
     seconds: float
@@ -42,29 +40,25 @@ class Step:
 
     @property
     def delayed(self) -> bool:
-        """True if others delayed it so much that its time says nothing about the plan."""
         return self.delayed_seconds > DELAYED_SHARE * self.seconds
 
 
 class Runner(Protocol):
     """Runs one plan at a time. This is all that the tuner needs.
 
-    ``steps`` starts the plan and yields its steps for as long as it is read. Closing the iterator
-    ends the trial and everything that it started. It raises ``TrialError`` if the plan fails. A
-    runner that can do more implements the protocols below.
+    Closing the iterator ends the trial and everything that it started. It raises ``TrialError`` if
+    the plan fails. A runner that can do more implements the protocols below.
     """
 
-    def steps(self, plan: Plan) -> Iterator[Step]:
-        """Start the plan and yield its optimizer steps, without an end."""
-        ...
+    def steps(self, plan: Plan) -> Iterator[Step]: ...
 
 
 @runtime_checkable
 class ObservingRunner(Runner, Protocol):
-    """A runner that also has the reports of the ranks of its last trial."""
-
     def observed(self) -> tuple[Mapping[str, Any], ...]:
-        """Return one mapping of plain JSON values per rank. Empty before the first step."""
+        """One mapping of plain JSON values per rank of the last trial. Empty before the first
+        step.
+        """
         ...
 
 
@@ -73,13 +67,11 @@ class LearningRunner(Runner, Protocol):
     """A runner that learns from its trials what a script trains, and on which data."""
 
     @property
-    def workload(self) -> Workload:
-        """The workload, completed with what the trials have shown."""
-        ...
+    def workload(self) -> Workload: ...
 
     @property
     def data(self) -> str | None:
-        """The data of the last trial, described in words. None before its first step."""
+        """The data of the last trial in words. None before its first step."""
         ...
 
 
@@ -88,10 +80,7 @@ class AskingRunner(LearningRunner, Protocol):
     """A runner that can check with the model of your launch whether plans are equivalent."""
 
     def ask(self, questions: Sequence[str] = ...) -> None:
-        """Start your current launch once more, unmeasured; ``workload`` then has the answers.
-
-        Without questions nothing is started, and the number of ranks stays as typed.
-        """
+        """Start your current launch once more, unmeasured; ``workload`` then has the answers."""
         ...
 
 
@@ -102,7 +91,7 @@ class RehearsalEnd:
     Attributes:
         failed: why the plan must not be used; empty if it may be.
         compared: what was compared with your current launch: "files", "keys", "metrics".
-        not_run: why it was not run; empty if it was.
+        not_run: why it was not run.
     """
 
     failed: str = ""
@@ -112,10 +101,8 @@ class RehearsalEnd:
 
 @runtime_checkable
 class RehearsingRunner(Runner, Protocol):
-    """A runner that can run a whole script with a plan, shortened to a few steps."""
-
     def rehearse(self, plan: Plan, seconds: float) -> RehearsalEnd | None:
-        """How the whole script ends with a plan of another number of ranks.
+        """Run a whole script, shortened, with a plan of another number of ranks.
 
         It takes at most ``seconds``. None: there is nothing to rehearse.
         """
@@ -123,71 +110,51 @@ class RehearsingRunner(Runner, Protocol):
 
 
 class Living(Protocol):
-    """A started plan, which is stopped while others have their turns."""
+    def turn(self, steps: int) -> Sequence[Step]: ...
 
-    def turn(self, steps: int) -> Sequence[Step]:
-        """Let it run this many steps, then stop it."""
-        ...
-
-    def close(self) -> None:
-        """End it and everything that it started."""
-        ...
+    def close(self) -> None: ...
 
 
 @runtime_checkable
 class ProfilingLiving(Living, Protocol):
-    """A started plan that can be profiled."""
-
     def profile(self) -> Sequence[Mapping[str, Any]]:
-        """Profile some more steps, and return the report of each rank.
+        """The report of each rank (``cputune.inside.messages.Profiled``) on some more steps.
 
-        The reports are ``cputune.inside.messages.Profiled``. Raises ``TrialError`` if the plan
-        fails, and ``TimeUp``.
+        Raises ``TrialError`` if the plan fails, and ``TimeUp``.
         """
         ...
 
 
 @runtime_checkable
 class KeepingRunner(Runner, Protocol):
-    """A runner that can keep the processes of a trial for the comparison."""
-
     def keep(self) -> Living | None:
-        """Stop the plan whose steps are being read and return it: closing the steps does not end
-        it.
-
-        None if that is not possible.
+        """Stop the plan whose steps are being read and return it, or None: closing the steps
+        does not end it.
         """
         ...
 
 
 @runtime_checkable
 class LivingRunner(Runner, Protocol):
-    """A runner that can have several plans started at once."""
-
     def living(self, plan: Plan) -> Living:
-        """Start a plan in new processes. ``turn`` raises ``TrialError`` if the plan fails.
-
-        With a ``PunctualRunner`` it also raises ``TimeUp``.
+        """Start a plan in new processes. ``turn`` raises ``TrialError``, and ``TimeUp`` with a
+        ``PunctualRunner``.
         """
         ...
 
 
 @runtime_checkable
 class PunctualRunner(Runner, Protocol):
-    """A runner that waits for a step no longer than the time limit allows."""
-
     def keep_to(self, seconds_left: Callable[[], float]) -> None:
         """From now on, raise ``TimeUp`` instead of waiting for a step if no time is left.
 
-        A step that follows others may take as long as the slowest of them, and is waited for.
+        A step that follows others is waited for, as long as the slowest of them took.
         """
         ...
 
 
 @runtime_checkable
 class PatientRunner(Runner, Protocol):
-    """A runner with a limit on the time until a plan's first step."""
-
     def start_within(self, seconds: float) -> None:
         """From now on, end a plan with ``TimedOut`` if it has no first step after ``seconds``."""
         ...
@@ -195,7 +162,7 @@ class PatientRunner(Runner, Protocol):
 
 BEFORE_ITS_FIRST_STEP = "before its first step"
 NOTHING_COMPUTED = "nothing was computed"
-"""What is reported of a launch that waited: more time would not help."""
+"""Reported of a launch that waited: more time would not help."""
 
 
 class TimeUp(Exception):  # noqa: N818
@@ -213,7 +180,6 @@ FailureKind = Literal[
     "host lost",
     "failed",
 ]
-"""Why a trial gives no number."""
 
 
 class TrialError(Exception):
@@ -232,14 +198,13 @@ class TrialError(Exception):
         self.hopeless = hopeless
 
     def cleaned(self, clean: Callable[[str], str]) -> None:
-        """Pass reason and details through ``clean``."""
         self.args = (clean(str(self)),)
         if self.details is not None:
             self.details = clean(self.details)
 
 
 class Infeasible(TrialError):  # noqa: N818
-    """The plan cannot run here: what the ranks report differs from the plan."""
+    """The plan cannot run here: what the ranks report differs from it."""
 
     kind: FailureKind = "infeasible"
 
@@ -257,13 +222,11 @@ class OutOfMemory(Crashed):
 
 
 class TimedOut(TrialError):  # noqa: N818
-    """No step came for too long."""
-
     kind: FailureKind = "timed out"
 
 
 class HostLost(TrialError):  # noqa: N818
-    """A host of the ranks can no longer be reached. ``name`` is its name as given by the user."""
+    """A host of the ranks can no longer be reached. ``name`` is as given by the user."""
 
     kind: FailureKind = "host lost"
 
@@ -276,7 +239,7 @@ class HostLost(TrialError):  # noqa: N818
 
 
 class NoMeasurement(TrialError):  # noqa: N818
-    """The job ended normally, but before enough steps were measured."""
+    """The job ended before enough steps were measured."""
 
     kind: FailureKind = "no measurement"
 

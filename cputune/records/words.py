@@ -33,7 +33,7 @@ from cputune.text.plain import count, figure
 
 
 def times_as_fast(ratio: Interval) -> str:
-    """Format a ratio: ``1.25 times as fast``, never "1.25 times faster", which is ambiguous."""
+    """``1.25 times as fast``; "1.25 times faster" would be ambiguous."""
     return f"{ratio.ratio:.2f} times as fast"
 
 
@@ -46,8 +46,8 @@ def between(ratio: Interval) -> str:
 class Verdict:
     """The first lines of the output: what the result means, what to do now, and how sure it is.
 
-    ``do`` is a command, or "nothing: ...". ``when`` is a condition that has to be true before it.
-    ``good``: a gain was measured. ``ladder`` has a line for each kind of change in the training.
+    ``do`` is a command, or "nothing: ...". ``when`` is a condition for it. ``good``: a gain was
+    measured. ``ladder`` has a line for each kind of change in the training.
     """
 
     means: str
@@ -59,17 +59,15 @@ class Verdict:
 
     @property
     def do_line(self) -> str:
-        """``Do now: COMMAND``, or ``When the machine is quiet: COMMAND``."""
         label = self.when or "do now"
         return f"{label[:1].upper()}{label[1:]}: {self.do}"
 
     def lines(self) -> tuple[str, str, str]:
-        """The three lines."""
         return self.means, self.do_line, f"How sure: {self.sure}"
 
 
 RESUME = "the same `cputune tune` command with --resume"
-"""Continues a study. The other options (``--study``, ``-o``, the script) identify it."""
+"""Continues a study."""
 
 YOURS = "your current launch"
 
@@ -77,8 +75,8 @@ YOURS = "your current launch"
 def verdict_of(result: Result, do: str, context: ClaimContext | None = None) -> Verdict:
     """The verdict: the outcome, the ratio with its interval, and what to do.
 
-    ``do`` is the command that uses the best plan. If the ``context`` differs from that of the
-    measurement, no ratio is given for it.
+    ``do`` is the command that uses the best plan. In another ``context`` than that of the
+    measurement no ratio is given.
     """
     claim = result.claim.in_context(context or ClaimContext())
     speedup = result.speedup
@@ -117,7 +115,7 @@ def verdict_of(result: Result, do: str, context: ClaimContext | None = None) -> 
 
 
 FEW_PAIRS = 12
-"""A wide interval is explained by the number of pairs if there are fewer than this."""
+"""A wide interval is explained by the number of pairs if there are fewer."""
 
 
 def why_undecided(result: Result, ratio: Speedup) -> str:
@@ -160,7 +158,6 @@ OUTCOME_WORDS: Mapping[Outcome, str] = {
 
 
 def _not_compared(result: Result) -> Verdict:
-    """The verdict without a ratio: why, what to do now, and what single trials showed."""
     step = result.next_step or NextStep()
     do = command_of(step, result)
     if result.disturbed:
@@ -182,10 +179,7 @@ def _not_compared(result: Result) -> Verdict:
 
 
 def single_trials(result: Result) -> str:
-    """The throughput of single trials: ``single trials: 8.6 and 10.4 samples/s``.
-
-    The baseline is first, then the fastest other plan.
-    """
+    """``single trials: 8.6 and 10.4 samples/s``: the baseline, then the fastest other plan."""
     seen = [result.baseline.samples_per_second.centre]
     others = [
         trial.samples_per_second.centre
@@ -203,10 +197,7 @@ def single_trials(result: Result) -> str:
 
 
 def saved(result: Result, ratio: float) -> str:
-    """Describe the gain for the user: the time of the whole training, and its cost.
-
-    Only training steps count, at the measured throughput.
-    """
+    """The gain for the user: the time of the whole training (steps alone), and its cost."""
     price = result.price_per_hour
     whole = result.time_to_end()
     text = training_time(result, whole, ratio)
@@ -236,7 +227,7 @@ def training_time(result: Result, whole: TimeToEnd | None, ratio: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Format seconds: ``45 s``, ``12 min``, ``1 h 5 min``."""
+    """``45 s``, ``12 min``, ``1 h 5 min``."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
@@ -246,7 +237,7 @@ def duration(seconds: float) -> str:
 
 
 def exactly(seconds: float) -> str:
-    """Format a time limit without rounding it: ``45 s``, ``2 min 30 s``, ``1 h 30 min``."""
+    """A time limit without rounding: ``45 s``, ``2 min 30 s``, ``1 h 30 min``."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     parts = ((hours, "h"), (minutes, "min"), (rest, "s"))
@@ -254,7 +245,7 @@ def exactly(seconds: float) -> str:
 
 
 def slower_by(text: str) -> float:
-    """Parse an allowed loss of speed, ``5%`` or ``0.05``, as a share. Raises UsageError."""
+    """An allowed loss of speed, ``5%`` or ``0.05``, as a share. Raises UsageError."""
     match = re.fullmatch(r"(\d{1,2}(?:\.\d+)?)\s*(%?)", text.strip())
     share = -1.0
     if match:
@@ -267,9 +258,8 @@ def slower_by(text: str) -> float:
 
 
 def slower_beyond(ratio: Interval | None, share: float) -> bool:
-    """Whether the whole interval is below 1 by more than this share.
-
-    So a noisy machine does not fail a build, and a real loss does once the interval is narrow.
+    """Whether the whole interval is below 1 by more than this share: noise does not fail a
+    build.
     """
     return ratio is not None and ratio.high < 1 - share
 
@@ -278,12 +268,11 @@ TUNE_AGAIN = "tune again: another plan may be the fastest now"
 
 
 def machine_difference(host: Mapping[str, object], facts: HostFacts) -> str | None:
-    """Return in what the machine of a result differs from this one, or None."""
     return host_difference(host, host_fingerprint(facts))
 
 
 def changed_since(result: Result, facts: HostFacts) -> tuple[str, ...]:
-    """List what changed on this machine since it was tuned and may change the best plan."""
+    """What changed on this machine since it was tuned and may change the best plan."""
     changes = []
     machine = machine_difference(result.host, facts)
     if machine:
@@ -309,7 +298,7 @@ def changed_since(result: Result, facts: HostFacts) -> tuple[str, ...]:
 
 
 def missing_cpus(plan: Plan, facts: HostFacts) -> str | None:
-    """List the CPUs of a plan that this process may not use. None if it may use all of them."""
+    """The CPUs of a plan that this process may not use; None if it may use all."""
     wanted: set[int] = set()
     for cpus in plan.cpus + plan.ccl_cpus:
         wanted.update(cpus)

@@ -1,7 +1,6 @@
 """Remembers which files cputune has written, so that it may replace them if they are unchanged.
 
-The list is in the user's state folder: each path with the digest of the text that was written.
-Without a state folder an existing file is replaced only with ``--force``.
+The list, each path with the digest of its text, is in the user's state folder.
 """
 
 from __future__ import annotations
@@ -17,23 +16,19 @@ from cputune.text.documents import parse
 from cputune.text.log import log
 
 MOST_REMEMBERED = 2000
-"""Files that are remembered. The oldest are forgotten first."""
+"""The oldest are forgotten first."""
 
 _SCHEMA = "cputune.written/1"
 
 
 def write_own(path: Path, text: str, *, force: bool = False, mode: int = 0o644) -> None:
-    """Write a file atomically and remember it. Raises CputuneError, as ``require_own`` does."""
     require_own(path, text, force=force)
     write_atomically(path, text, force=True, mode=mode)
     remember({path: text})
 
 
 def require_own(path: Path, text: str, *, force: bool = False) -> None:
-    """Raise UsageError if a file exists that cputune did not write, or that was changed since.
-
-    A file that already has this ``text`` is accepted.
-    """
+    """Raise UsageError if a file exists that cputune did not write, or that was changed since."""
     if force or not exists(path):
         return
     try:
@@ -52,7 +47,7 @@ def _in_the_way(path: Path) -> UsageError:
 
 
 def remember(files: dict[Path, str]) -> None:
-    """Remember files that were just written. If this fails, --force is needed the next time."""
+    """Remember files that were just written; if that fails, --force is needed the next time."""
     state = user_folder("state")
     if state is None:
         return
@@ -70,7 +65,6 @@ def remember(files: dict[Path, str]) -> None:
 
 
 def _remembered() -> dict[str, str]:
-    """The digest of each file by its absolute path, in the order of writing."""
     state = user_folder("state")
     if state is None:
         return {}

@@ -39,9 +39,8 @@ TUNE_BOTH = "cputune tune, on this machine, once for each, and compare those res
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonToShow:
-    """A comparison with its results, each by the name that the user gave.
-
-    ``after`` is None if the best plan of ``before`` is compared with the current launch.
+    """A comparison with its results; ``after`` is None for the best plan of ``before`` and the
+    current launch.
     """
 
     found: Comparison
@@ -58,14 +57,12 @@ class ComparisonToShow:
 
     @property
     def differences(self) -> tuple[str, ...]:
-        """The differences between the two results."""
         if self.after is None:
             return ()
         return differences(self.before, self.after)
 
 
 def differences(a: Result, b: Result) -> tuple[str, ...]:
-    """List the differences between two results: machine, limits, workload, software, plans."""
     machines = host_difference(a.host, b.host, names=("of the first", "of the second"))
     missing = unknown_facts(a.host) or unknown_facts(b.host)
     texts = []
@@ -104,7 +101,6 @@ def _differences(
 
 
 def verdict(shown: ComparisonToShow) -> Verdict:
-    """The verdict: the ratio, or the reason why two plans were not compared."""
     comparison, (first, second) = shown.found, shown.names
     ratio = comparison.speedup
     if comparison.is_same_plan:
@@ -145,7 +141,7 @@ def verdict(shown: ComparisonToShow) -> Verdict:
 
 
 LONGER = "10m"
-"""Proposed time limit after an undecided comparison, about three times the usual one."""
+"""Time limit after an undecided comparison, about three times the usual one."""
 
 
 def _longer(shown: ComparisonToShow) -> str:
@@ -163,7 +159,6 @@ def _capital(text: str) -> str:
 
 
 def blocks(shown: ComparisonToShow) -> Iterator[Block]:
-    """The verdict, the table of measurements, and the differences."""
     yield verdict(shown)
     if shown.found.speedup is not None:
         yield table(shown, shown.found.speedup)
@@ -172,7 +167,6 @@ def blocks(shown: ComparisonToShow) -> Iterator[Block]:
 
 
 def slower(shown: ComparisonToShow, share: float) -> str | None:
-    """A sentence if the second plan is slower by more than this share, else None."""
     ratio = shown.found.speedup
     if ratio is None or not slower_beyond(ratio, share):
         return None
@@ -181,7 +175,6 @@ def slower(shown: ComparisonToShow, share: float) -> str | None:
 
 
 def table(shown: ComparisonToShow, ratio: Speedup) -> Rows:
-    """Both plans with their throughput, and the ratio."""
     comparison, (first, second) = shown.found, shown.names
     interval = f"{ratio.low:.2f}–{ratio.high:.2f}, {ratio.outcome}"
     sides = (
@@ -202,7 +195,6 @@ def table(shown: ComparisonToShow, ratio: Speedup) -> Rows:
 
 
 def document(shown: ComparisonToShow) -> dict[str, object]:
-    """The ``cputune.comparison/3`` document."""
     answer, comparison, (first, second) = verdict(shown), shown.found, shown.names
     ratio = comparison.speedup
     speedup = None

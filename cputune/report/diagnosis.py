@@ -24,9 +24,8 @@ if TYPE_CHECKING:
 
 
 def document(diagnosis: Diagnosis | HostsDiagnosis) -> dict[str, Any]:
-    """The ``cputune.doctor/1`` document, or ``cputune.hosts/1`` for several hosts.
-
-    ``host`` is null for a host that was not reached.
+    """The ``cputune.doctor/1`` document, or ``cputune.hosts/1``, whose ``host`` is null if it
+    was not reached.
     """
     if not isinstance(diagnosis, Diagnosis):
         return {
@@ -57,7 +56,6 @@ class Shown:
 
     @classmethod
     def of(cls, findings: tuple[Finding, ...], *, brief: bool) -> Shown:
-        """Group findings. If ``brief``, what tune tries becomes one line."""
         from cputune.doctor.checks import CHECKS
 
         tuned = {check.code: check.tuned for check in CHECKS if check.tuned and brief}
@@ -71,7 +69,7 @@ class Shown:
 
     @property
     def counts(self) -> str:
-        """For example ``1 error, 2 pieces of advice``, as many as there are blocks below."""
+        """``1 error, 2 pieces of advice``."""
         counted = []
         for severity in Severity:
             of_it = [f for f in self.wrong + self.advice if f.severity is severity]
@@ -86,7 +84,7 @@ def blocks(
     examined: Examined | None = None,
     unfold: bool = False,
 ) -> Iterator[Block]:
-    """Yield the verdict, the faults, then the advice. Hosts come first, the machine last.
+    """The verdict, the faults, then the advice. Hosts come first, the machine last.
 
     If something other than a machine is ``examined``, there are only findings. With ``unfold`` each
     finding has its symptom, cause and source, and each unknown fact its reason.
@@ -129,7 +127,6 @@ def blocks(
 
 
 def passed(diagnosis: FoundOn) -> int:
-    """Number of checks of a machine that found nothing."""
     from cputune.doctor.checks import CHECKS
 
     codes = {finding.code for finding in diagnosis.findings + diagnosis.hidden}
@@ -137,7 +134,6 @@ def passed(diagnosis: FoundOn) -> int:
 
 
 IN_BRIEF = ("CPU", "precision", "cores", "NUMA nodes", "memory", "limits", "packages")
-"""What is shown of a machine without ``-v``, one line each."""
 
 
 def _tried(finding: Finding, word: str) -> str:
@@ -158,7 +154,6 @@ def _machine(facts: HostFacts, *, unfold: bool, recipe: str) -> Labelled:
 
 
 def _folded(findings: tuple[Finding, ...]) -> list[Finding]:
-    """Fold findings that follow from another one into the evidence of that one."""
     from cputune.doctor.checks import CHECKS
     from cputune.doctor.registry import all_checks
 
@@ -181,7 +176,6 @@ def _folded(findings: tuple[Finding, ...]) -> list[Finding]:
 
 
 def _joined(findings: list[Finding]) -> Iterator[Finding]:
-    """Join findings that differ only in their evidence, one line of evidence for each."""
     alike: dict[Finding, list[str]] = {}
     for finding in findings:
         alike.setdefault(replace(finding, evidence=""), []).append(visible(finding.evidence))
@@ -190,14 +184,12 @@ def _joined(findings: list[Finding]) -> Iterator[Finding]:
 
 
 def _unknown_rows(facts: HostFacts, *, unfold: bool) -> list[tuple[str, str]]:
-    """The unknown facts: a row with the reason for each, or one row for all of them."""
     if unfold or len(facts.unknown) < 2:
         return [("unknown", f"{item.fact}: {item.reason}") for item in facts.unknown]
     return [("unknown", f"{len(facts.unknown)} facts; with -v each of them and why")]
 
 
 def _means(findings: tuple[Finding, ...]) -> str:
-    """What the findings mean for training. Empty without findings."""
     severities = {finding.severity for finding in findings}
     if Severity.ERROR in severities:
         return "Training fails, or is wrong, until something is fixed"
@@ -208,8 +200,8 @@ def _means(findings: tuple[Finding, ...]) -> str:
         if warned <= SLOWER:
             return "Training runs, but slower than it could"
         if warned & SLOWER:
-            return "Training may be slower than it could, and more is not right"
-        return "Nothing was found that stops training, but not everything is right"
+            return "Training may be slower than it could be, and there are other problems"
+        return "Nothing was found that stops training, but there are problems"
     if findings:
         return "Nothing is wrong"
     return ""
@@ -218,10 +210,7 @@ def _means(findings: tuple[Finding, ...]) -> str:
 def verdict_of(
     diagnosis: Diagnosis | HostsDiagnosis, examined: Examined | None = None, *, brief: bool = True
 ) -> Verdict:
-    """The verdict: what the findings mean, what to do first, and what was read.
-
-    ``brief``: advice that ``cputune tune`` tries is counted separately, as it is shown.
-    """
+    """The verdict: what the findings mean, what to do first, and what was read."""
     examined = examined or Examined()
     if isinstance(diagnosis, Diagnosis):
         looked_at = [diagnosis.facts]
@@ -251,7 +240,6 @@ def verdict_of(
 
 
 def verdict(diagnosis: FoundOn, *, brief: bool = False) -> str:
-    """One line: how many findings of each severity are shown, and how many are left out."""
     shown = Shown.of(diagnosis.findings, brief=brief)
     hidden = Shown.of(diagnosis.hidden, brief=False).counts
     parts = []
@@ -277,7 +265,6 @@ def _counted(severity: Severity, count: int) -> str:
 
 
 def explain(check: Check) -> str:
-    """The text of ``--explain``: symptom, cause, remedy and sources."""
     sources = "\n".join(f"Source: {url}" for url in source_urls(check.source))
     head = f"{check.code} ({check.severity.value}): {check.title}"
     places = f"{sources}\nDocs: {docs_of(check.code)}"
@@ -285,7 +272,6 @@ def explain(check: Check) -> str:
 
 
 def check_list(checks: tuple[Check, ...]) -> str:
-    """One line for each check: code, usual severity, title."""
     width = max(len(check.code) for check in checks)
     lines = [f"{c.code:{width}}  {c.severity.value:7}  {c.title}" for c in checks]
     lines += ["", "To explain one: cputune doctor --explain CODE", ""]
@@ -293,7 +279,6 @@ def check_list(checks: tuple[Check, ...]) -> str:
 
 
 def interface_of(diagnosis: HostsDiagnosis) -> Chosen:
-    """The network interface of a job over the hosts that were reached."""
     seen = [(host.name, host.facts.network) for host in diagnosis.hosts if host.facts is not None]
     return choose_interface(seen)
 

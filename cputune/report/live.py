@@ -1,8 +1,4 @@
-"""The live view of a study: what runs, how long it may still take, and the plans with bars.
-
-It has at most ``MOST_LINES`` lines, none wider than the terminal. It is redrawn in place, and
-removed when the study ends.
-"""
+"""The live view of a study, redrawn in place, and removed when the study ends."""
 
 from __future__ import annotations
 
@@ -40,10 +36,10 @@ class Standing:
     """The state of a study, from its events so far.
 
     ``started`` is when the command began, ``most_seconds`` the time limit. ``trials`` is the
-    largest number of trials, None before the space is known. ``number`` is the trial that runs, or
-    ran last, from 0. ``done`` is how many have ended, ``measured`` the throughput of each plan.
-    ``doing`` and ``detail`` say what happens now. ``steps`` counts the steps of all plans,
-    ``delayed`` those that other processes delayed.
+    largest number of trials, None before the space is known. ``number`` is the last trial, from 0.
+    ``done`` have ended, ``measured`` is the throughput of each plan. ``doing`` and ``detail`` say
+    what happens now. ``steps`` counts the steps of all plans, ``delayed`` those that other
+    processes delayed.
     """
 
     started: float
@@ -60,11 +56,9 @@ class Standing:
 
     @property
     def best(self) -> float:
-        """The best samples per second of a single trial, 0 before the first."""
         return max((rate.centre for rate in self.measured.values()), default=0.0)
 
     def take(self, event: Event) -> None:
-        """Update the state."""
         if isinstance(event, StudyStarted):
             self.trials = most_trials(event.space, event.budget)
             self.done = max(self.done, event.resumed)
@@ -110,7 +104,6 @@ class Standing:
         return None
 
     def tail(self, now: float) -> str:
-        """The number of trials, the time, and the best so far. Single trials are only rough."""
         parts = []
         if self.trials is not None:
             parts.append(f"{self.done} of {self.trials} trials")
@@ -124,7 +117,6 @@ class Standing:
 
 
 def live_lines(standing: Standing, now: float, columns: int) -> tuple[Text, ...]:
-    """The lines of the view, each cut at the width of the terminal."""
     from rich.text import Text
 
     above = [Text(visible(standing.doing), "bold cyan")]
@@ -146,15 +138,11 @@ def live_lines(standing: Standing, now: float, columns: int) -> tuple[Text, ...]
     return lines
 
 
-MOST_TIMES = 10.0
-"""Largest ratio on the line."""
+MOST_TIMES = 10.0  # largest ratio on the line
 
 
 def _ruler(compared: ComparisonSoFar, columns: int) -> Text:
-    """Draw the ratio and its interval on a line from 0, with the current launch at 1.
-
-    You can see the interval get narrower, and leave the 1.
-    """
+    """The ratio and its interval on a line from 0, with the current launch at 1."""
     from rich.text import Text
 
     most = max(2, math.ceil(min(compared.high, MOST_TIMES)))
@@ -170,9 +158,6 @@ def _ruler(compared: ComparisonSoFar, columns: int) -> Text:
 
 
 def _plans(standing: Standing, columns: int, most: int) -> list[Text]:
-    """The fastest plans, each with a bar up to the lower end of its interval, and a lighter one up
-    to the upper end.
-    """
     from rich.text import Text
 
     ordered = sorted(standing.measured.items(), key=lambda entry: -entry[1].centre)[:most]

@@ -63,7 +63,6 @@ def precision_units(facts: HostFacts) -> dict[str, str]:
 
 
 def machine_lines(facts: HostFacts) -> list[tuple[str, str]]:
-    """(label, text) for CPU, precision, cores, memory, limits, settings, software and load."""
     rows = [
         ("CPU", _cpu(facts)),
         ("precision", ", ".join(f"{k}: {v}" for k, v in precision_units(facts).items())),
@@ -116,7 +115,6 @@ def _cores(facts: HostFacts) -> str:
 
 
 def _joined(*pairs: tuple[str, object]) -> str:
-    """Format each value, leaving out those that are not known."""
     return ", ".join(words.format(value) for words, value in pairs if value not in (None, ""))
 
 
@@ -137,7 +135,6 @@ def _nodes(facts: HostFacts) -> str:
 
 
 def nodes_in_brief(facts: HostFacts) -> dict[str, str]:
-    """The row of NUMA nodes if there are more than two, with equal nodes together."""
     alike: dict[str, list[int]] = {}
     nodes = facts.topology.numa_nodes
     if len(nodes) < 3:
@@ -239,15 +236,14 @@ def _size(size_bytes: int | None) -> str | None:
 
 
 def gib(size_bytes: int) -> str:
-    """Format bytes in MiB or GiB."""
     if size_bytes < 1 << 30:
         return f"{size_bytes / (1 << 20):.0f} MiB"
     return f"{size_bytes / (1 << 30):.1f} GiB"
 
 
 _NOT_SHOWN = frozenset(("requires", "host_name", "recorded"))
-"""Left out of a document: requirements of packages, which can be hundreds of lines, and the name of
-the machine, which is private.
+"""Left out of a document: requirements of packages, and the name of the machine, which is
+private.
 """
 
 _CPU_LISTS = frozenset(("cpus", "cpuset", "memory_nodes"))
@@ -258,14 +254,13 @@ _SELDOM_KNOWN = """
     frequency_caps max_perf_percent commit_left_bytes throttled_share
 """
 _ONLY_IF_KNOWN = frozenset(_SELDOM_KNOWN.split())
-"""Facts that only some kernels, firmwares and installers report. They are left out if unknown."""
+"""Facts that only some kernels, firmwares and installers report."""
 
 
 def host_document(facts: HostFacts) -> dict[str, object]:
     """The machine as plain JSON values. Unknown facts are null.
 
-    ``unknown`` gives the reasons. A limit that does not exist is also null, and
-    ``limits.unlimited`` lists it.
+    A limit that does not exist is also null, and ``limits.unlimited`` lists it.
     """
     document: dict[str, object] = dict(_record(facts))
     unknown = document.pop("unknown")
@@ -275,7 +270,6 @@ def host_document(facts: HostFacts) -> dict[str, object]:
 
 
 def _record(record: object) -> dict[str, JSON]:
-    """The fields of a record, with sets of CPUs as the kernel writes them (``0-3,8``)."""
     assert is_dataclass(record)
     document: dict[str, JSON] = {}
     for field in fields(record):

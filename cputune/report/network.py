@@ -11,10 +11,7 @@ from cputune.text.plain import figure
 
 
 def network_lines(result: Result) -> Iterator[str]:
-    """Yield the time for sending gradients, the waiting of hosts, and what a second node needs.
-
-    The rank for which the others wait does not wait itself, so its time is that of the wire.
-    """
+    """The time for sending gradients, the waiting of hosts, and what a second node needs."""
     profile = result.profile
     if profile is not None and profile.wire_seconds is not None:
         wire = profile.wire_seconds
@@ -57,8 +54,8 @@ def second_node_pays_from(job: Workload, measured: Measured) -> float | None:
 def sent_bytes(job: Workload, plan: Plan) -> float | None:
     """Bytes of the gradients that a rank sends in a step. None if not known.
 
-    A plan of one rank sends nothing. For it the result is what such a plan would send with more
-    ranks, without rows of an embedding that no token uses.
+    For a plan of one rank it is what it would send with more ranks, without rows of an embedding
+    that no token uses.
     """
     whole, touched = job.gradient_bytes, job.touched_bytes
     if whole is None:

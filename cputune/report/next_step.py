@@ -1,7 +1,4 @@
-"""The "Do now" of a diagnosis: one command that runs as it is printed.
-
-A sentence that begins with "nothing" says that there is no command to run.
-"""
+"""The "Do now" of a diagnosis: one command, or a sentence that begins with "nothing"."""
 
 from __future__ import annotations
 
@@ -17,8 +14,7 @@ if TYPE_CHECKING:
     from cputune.doctor.hosts import HostsDiagnosis
     from cputune.host.facts import HostFacts
 
-MOST_COMMANDS = 2
-"""Commands of a finding that fit in one line. If there are more, they are only printed with it."""
+MOST_COMMANDS = 2  # of a finding, in one line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,12 +22,8 @@ class Examined:
     """What a diagnosis is about, as on the command line.
 
     Attributes:
-        file: a launch file.
         stack: named versions, or "installed" for those of the environment.
-        symptom: an error text was examined.
         root: the folder of a recorded machine.
-        launch: the words of a launch.
-        pid: a running job.
         options: options that ``doctor`` and ``tune`` share, such as ``--hosts a,b``.
     """
 
@@ -45,13 +37,11 @@ class Examined:
 
     @property
     def is_machine(self) -> bool:
-        """Whether it is about a machine, and not a file, versions, an error text or a job."""
         named = (self.file, self.stack, self.pid)
         return all(what is None for what in named) and not self.symptom
 
 
 def next_step(diagnosis: Diagnosis | HostsDiagnosis, examined: Examined) -> str:
-    """The command to run next, or "nothing: ..."."""
     serious = [f for f in diagnosis.findings if f.severity is not Severity.ADVICE]
     if examined.file is not None:
         return _for_file(diagnosis.findings, examined)
@@ -81,7 +71,6 @@ def _for_no_fault(sentence: str) -> str:
 
 
 def _for_file(findings: tuple[Finding, ...], examined: Examined) -> str:
-    """The command that applies all fixes, or that explains the most severe finding."""
     assert examined.file is not None
     if any(finding.edits for finding in findings):
         words = ["cputune", "doctor", "--check-file", examined.file]
@@ -107,7 +96,6 @@ def _patch(file: str) -> str:
 def _for_finding(
     finding: Finding, diagnosis: Diagnosis | HostsDiagnosis, examined: Examined
 ) -> str:
-    """The command of a finding if it is for this machine, else the one that explains it."""
     if finding.code == "symptom":
         return finding.command or _for_symptom(finding)
     # A command for one of several hosts, or for a recording, is not for this machine.
@@ -121,7 +109,6 @@ def _for_finding(
 
 
 def _for_symptom(finding: Finding) -> str:
-    """Explain the check that finds the cause of an error text, if there is one."""
     from cputune.doctor.symptoms import symptoms
 
     for symptom in symptoms():

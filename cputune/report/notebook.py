@@ -1,7 +1,4 @@
-"""What a notebook shows: a running study, a result at the end of a cell, its trials as a frame.
-
-A kernel is recognized by the name of IPython's shell class. Elsewhere nothing is shown.
-"""
+"""What a notebook shows: a running study, a result at the end of a cell, its trials as a frame."""
 
 from __future__ import annotations
 
@@ -27,15 +24,13 @@ from cputune.tuner.events import Event, OnEvent, StudyEnded
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-COLUMNS = 100
-"""Width of the view, which fits in a notebook without a scroll bar."""
+COLUMNS = 100  # fits without a scroll bar
 
 LEAST_SECONDS = 0.5
-"""Seconds between two updates of the view. A browser does not need every step."""
+"""A browser does not need every step."""
 
 
 def is_notebook() -> bool:
-    """Whether this process is the kernel of a notebook."""
     ipython = sys.modules.get("IPython")
     if ipython is None:
         return False
@@ -43,10 +38,6 @@ def is_notebook() -> bool:
 
 
 def view(started: float) -> OnEvent:
-    """Draw the standing of a study below the cell, again and again in its place.
-
-    ``started`` is when the study began, by ``time.monotonic()``.
-    """
     from IPython.display import DisplayHandle, display
 
     _import_tqdm()
@@ -69,9 +60,7 @@ def view(started: float) -> OnEvent:
 
 
 def _import_tqdm() -> None:
-    """Import tqdm, which optuna needs, without its warning about ipywidgets, which are not used
-    here.
-    """
+    """Import tqdm, which optuna needs, without its warning about ipywidgets."""
     if find_spec("tqdm") is not None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -79,10 +68,7 @@ def _import_tqdm() -> None:
 
 
 class _Text:
-    """Text of a fixed width, for a browser and for a kernel that only shows plain text.
-
-    A browser also shows a progress bar if ``share`` (from 0 to 1) is known.
-    """
+    """Text of a fixed width, and in a browser a progress bar if ``share`` (0 to 1) is known."""
 
     def __init__(self, text: str, share: float | None = None) -> None:
         self._text = text
@@ -99,7 +85,6 @@ class _Text:
 
 
 def html_of(result: Result) -> str:
-    """The verdict, and the waterfall if matplotlib is installed."""
     verdict = _shown(result).verdict()
     means, sure = escape(visible(verdict.means)), escape(visible(verdict.sure))
     words = f"<p><strong>{means}</strong><br><small>How sure: {sure}</small></p>"
@@ -119,7 +104,6 @@ def _shown(result: Result) -> ResultToShow:
 
 
 def frame_of(result: Result) -> DataFrame:
-    """The rows of ``trial_rows`` as a pandas frame. Raises MissingPackageError."""
     if find_spec("pandas") is None:
         raise MissingPackageError(
             "a frame needs pandas, which is not installed", hint="pip install pandas"

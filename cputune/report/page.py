@@ -1,8 +1,6 @@
 """``cputune report``: a result as one HTML page that needs no network.
 
-The verdict and the commands come first, then the gain of each change, the time of a step, the
-comparison, the machine, what was not tried, the trials, and how it was measured. The figures are
-those of ``cputune.report.figures``, each in one size for a desktop and one for a phone.
+Each figure is in one size for a desktop and one for a phone.
 """
 
 from __future__ import annotations
@@ -38,11 +36,10 @@ if TYPE_CHECKING:
     from cputune.host.facts import HostFacts
     from cputune.records.words import Verdict
 
-MOST_ROWS = 30
-"""Rows of the table of trials, the fastest first."""
+MOST_ROWS = 30  # of the table of trials
 
 PHONE = 3.6
-"""Width of a figure for a phone in inches of 96 pixels. On a desktop it is as wide as the text."""
+"""Width of a figure for a phone in inches of 96 pixels."""
 
 WAYS = {
     "train": "Train with it",
@@ -51,7 +48,6 @@ WAYS = {
     "variables": "By hand: the variables of every rank",
     "flags": "By hand: the flags of the script",
 }
-"""The heading of each way to start the best plan."""
 
 MOST_SAVED_BYTES = 250_000
 """A larger result is not stored in the page."""
@@ -59,10 +55,6 @@ MOST_SAVED_BYTES = 250_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """One figure of the page, as SVG for a desktop and for a phone. ``says`` is for screen
-    readers.
-    """
-
     name: str
     says: str
     desk: str
@@ -90,8 +82,8 @@ class Page:
 def page(result: Result, file: str = "cputune.json", facts: HostFacts | None = None) -> str:
     """Render the page. ``file`` is the path of the result in the commands.
 
-    ``facts`` are those of the machine that writes the page, None if not known. Raises
-    MissingPackageError without jinja2 or matplotlib.
+    ``facts`` are those of the machine that writes it. Raises MissingPackageError without jinja2 or
+    matplotlib.
     """
     for name in ("jinja2", "matplotlib"):
         if find_spec(name) is None:
@@ -141,7 +133,6 @@ def page_of(result: Result, file: str, facts: HostFacts | None = None) -> Page:
 
 
 def pictures(result: Result) -> tuple[Picture, ...]:
-    """The figures for which the result has data."""
     figures = FiguresOf(result)
     drawn = (
         _picture("change", "What each change brings", figures.waterfall),
@@ -163,7 +154,6 @@ def _picture(name: str, says: str, draw: Callable[..., Figure | None]) -> Pictur
 
 
 def saved(result: Result) -> str | None:
-    """The result as a data URL to save. None if it is too large for a page."""
     document = for_people(result.to_json()).encode()
     if len(document) > MOST_SAVED_BYTES:
         return None

@@ -57,9 +57,8 @@ if TYPE_CHECKING:
 class ChangeMade:
     """One change on the steps from the baseline to the best plan.
 
-    Knobs that were measured together are one change, with commas. ``keeps`` is what it keeps of the
-    training. ``worth`` is the ratio over the plan before it, None if it was not measured by itself
-    or the machine was disturbed.
+    Knobs that were measured together are one change, with commas. ``worth`` is the ratio over the
+    plan before it, None if it was not measured by itself or the machine was disturbed.
     """
 
     knob: str
@@ -70,7 +69,6 @@ class ChangeMade:
 
 
 def changes_of(result: Result) -> tuple[ChangeMade, ...]:
-    """The differences between the baseline and the best plan, with the gain of each."""
     today, best = result.baseline.plan, result.best.plan
     left = dict(_differences(today, best))
     ranks: Keeps = "numbers"
@@ -109,9 +107,6 @@ def _change(
 
 
 def _differences(today: Plan, best: Plan) -> Iterator[tuple[str, tuple[str, str]]]:
-    """Yield each knob that differs, with (value of the baseline, value of the best plan), layout
-    first.
-    """
     if shape(today) != shape(best):
         words = layout_words(today), layout_words(best)
         if words[0] == words[1]:
@@ -131,7 +126,6 @@ def _on_cpus(plan: Plan) -> str:
 
 
 def worth_words(change: ChangeMade) -> str:
-    """The gain of a change, ``×2.10 (2.02–2.18)``, and whether it is undecided."""
     if change.worth is None:
         return "not known"
     text = factor(change.worth)
@@ -145,9 +139,8 @@ def launch_commands(
 ) -> tuple[str, ...]:
     """The commands that train with the best plan of a result file: at once, and by launch files.
 
-    ``facts`` are of the machine on which the command is typed; mpirun is proposed for several nodes
-    if it is installed there. ``elsewhere``: that is not the measured machine, which the command has
-    to confirm.
+    ``facts`` are of the machine on which the command is typed. ``elsewhere``: that is not the
+    measured machine, which the command has to confirm.
     """
     words = shlex.quote(file)
     if elsewhere:
@@ -161,18 +154,17 @@ def launch_commands(
 
 
 THE_REST = "the rest"
-LEAST_SHARE = 0.005
-"""Kinds of work with a smaller share of the time are not shown."""
+LEAST_SHARE = 0.005  # kinds of work with less are not shown
 
 WORTH_A_HINT = 0.05
 """If dropout masks take a smaller share of the step, their gain could not be measured."""
 
 
 def time_rows(result: Result) -> Rows:
-    """The time of a step of the best plan, by kind of work.
+    """The time of a step of the best plan, by kind of work, with the samples of a baseline step.
 
-    The step has as many samples as one of the baseline. If their number is not known, it is the
-    time of one sample. The throughput is that measured without the profiler.
+    If their number is not known, it is the time of one sample. The throughput is that without the
+    profiler.
     """
     profile, job, best = result.profile, result.workload, result.best
     rate = best.samples_per_second.centre
@@ -202,9 +194,6 @@ def _time(seconds: float) -> str:
 
 
 def profile_lines(result: Result) -> Iterator[str]:
-    """Yield how far the matmuls of the best plan are from the limit, the cost of the network, and
-    hints.
-    """
     yield from network_lines(result)
     profile = result.profile
     if profile is None:
@@ -225,7 +214,6 @@ def profile_lines(result: Result) -> Iterator[str]:
 
 
 def time_bars(result: Result, most: int) -> Bars:
-    """The time of a step of the best plan as at most ``most`` bars, the rest as the last one."""
     profile = result.profile
     rate = result.best.samples_per_second.centre
     if profile is None or profile.plan != result.best.plan or rate <= 0:
@@ -244,7 +232,6 @@ def time_bars(result: Result, most: int) -> Bars:
 
 
 def change_bars(result: Result) -> Bars:
-    """The changes, one line each. The bar is the gain of a change as a share of the largest one."""
     changes = changes_of(result)
     logs = []
     for change in changes:
@@ -261,7 +248,6 @@ def change_bars(result: Result) -> Bars:
 
 
 def _brief(change: ChangeMade) -> str:
-    """For example ``precision fp32 → bf16``; ranks and threads as in a plan's short name."""
     words = f"{change.knob} {change.today} → {change.best}"
     if LAYOUT in change.knob:
         words = words.replace(" × ", "×").replace(" threads", "").replace(LAYOUT, "ranks×threads")
@@ -271,21 +257,18 @@ def _brief(change: ChangeMade) -> str:
 SCHEMA = "cputune.summary/1"
 
 PASTED = ("train", "the same", "launch files", "variables", "flags")
-"""Parts of a launch that are copied, each in one line."""
 
 MOST_LINES = 30
 """Lines of the end of a study, at 80 columns."""
 
 MOST_CHANGES, MOST_UNTRIED, MOST_KINDS = 6, 2, 7
-"""Lines of each part of the end. The rest is in ``cputune show --all``."""
+"""The rest is in ``cputune show --all``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultToShow:
-    """A result to show.
-
-    ``file`` is its name in commands. ``facts`` are those of the machine on which it is shown, None
-    if not known.
+    """A result to show. ``file`` is its name in commands, ``facts`` are of the machine on which
+    it is shown.
     """
 
     result: Result
@@ -294,14 +277,12 @@ class ResultToShow:
 
     @property
     def elsewhere(self) -> str | None:
-        """How the measured machine differs from the one on which the result is shown."""
         if self.facts is None:
             return None
         return machine_difference(self.result.host, self.facts)
 
     @property
     def context(self) -> ClaimContext:
-        """The context of statements: the machine on which the result is shown."""
         if self.facts is None:
             return ClaimContext()
         return ClaimContext(host=host_fingerprint(self.facts), versions=versions_of(self.facts))
@@ -310,7 +291,6 @@ class ResultToShow:
         return self.warnings() + self.result.notes
 
     def warnings(self) -> tuple[str, ...]:
-        """What has changed on this machine since the measurement."""
         # If the machine is another one, the verdict names it.
         if self.facts is None or self.elsewhere is not None:
             return ()
@@ -325,7 +305,6 @@ class ResultToShow:
         return verdict_of(self.result, now, self.context)
 
     def by_hand(self) -> str:
-        """The best plan as a command to type. Raises UsageError if it cannot be launched."""
         asked = Emission(facts=self.facts, named=self.file)
         if self.facts is not None and not self.facts.recorded:
             asked = replace(asked, python=training_python(), host=LiveHost())
@@ -362,12 +341,10 @@ class ResultToShow:
 
 
 def legend(result: Result) -> str:
-    """How to read the short name of a plan, with the numbers of this machine."""
     return f"{result.best.plan.legend()}; then precision, libraries, knobs."
 
 
 def speeds(result: Result) -> Rows:
-    """The baseline, and the best plan if that is another one."""
     sides = {"today": result.baseline}
     if result.best.plan != result.baseline.plan:
         name = "best"
@@ -387,18 +364,16 @@ def speeds(result: Result) -> Rows:
 
 
 def change_rows(result: Result) -> Rows:
-    """The changes, and the gain of each."""
     rows = []
     for change in changes_of(result):
         values = f"{change.today} → {change.best}"
         rows.append((change.knob, values, worth_words(change), change.keeps))
     return Rows(
-        headings=("knob", "from today to best", "faster by", "it computes"), rows=tuple(rows)
+        headings=("knob", "from current to best", "faster by", "it computes"), rows=tuple(rows)
     )
 
 
 def blocks(shown: ResultToShow) -> Iterator[Block]:
-    """All of a result: the verdict, the changes, the launch, the plans, and the basis."""
     result = shown.result
     yield shown.verdict()
     yield speeds(result)
@@ -419,7 +394,7 @@ def blocks(shown: ResultToShow) -> Iterator[Block]:
     if result.left_out:
         yield Heading("Left out, and why")
         yield Labelled(rows=tuple(dict.fromkeys((out.what, out.why) for out in result.left_out)))
-    yield Heading("What it rests on")
+    yield Heading("Measured on")
     yield Labelled(rows=basis(result))
 
 
@@ -460,10 +435,9 @@ def end_blocks(shown: ResultToShow) -> Iterator[Block]:
 
 
 def _untried(gains: Sequence[UntriedGain]) -> Iterator[Block]:
-    """What was not tried and may be faster: one line each, with its command below."""
     if not gains:
         return
-    yield Heading("Not tried, and would pay")
+    yield Heading("Not tried, but promising")
     lines = []
     for gain in gains:
         if gain.takes == "one command":
@@ -474,7 +448,6 @@ def _untried(gains: Sequence[UntriedGain]) -> Iterator[Block]:
 
 
 def basis(result: Result) -> tuple[tuple[str, str], ...]:
-    """(label, text) of what a result is based on: workload, study, machine, versions, if known."""
     job, host = result.workload, result.host
     recipe = job.recipe
     batch = job.global_batch_size and f"{job.global_batch_size} samples per step"
@@ -541,7 +514,6 @@ def _side_by_side_words(result: Result) -> str:
 
 
 def document(shown: ResultToShow) -> dict[str, object]:
-    """The ``cputune.summary/1`` document: what is shown, and the whole result."""
     result, verdict = shown.result, shown.verdict()
     speedup = result.speedup
     return {
@@ -574,9 +546,6 @@ def show(result: Result, *, every: bool = False) -> None:
 
 
 def history_rows(kept: Sequence[Kept]) -> Rows:
-    """A row for each result of the history, the newest first. A result that cannot be read has only
-    its id.
-    """
     return Rows(headings=("id", "machine", "work", "gain"), rows=tuple(map(_history_row, kept)))
 
 
@@ -595,7 +564,6 @@ def _gain(result: Result) -> str:
 
 
 def history_document(kept: Sequence[Kept]) -> dict[str, object]:
-    """The same rows as the ``cputune.history/1`` document."""
     table = history_rows(kept)
     rows = [dict(zip(table.headings, row, strict=True)) for row in table.rows]
     return {"schema": "cputune.history/1", "results": rows}

@@ -11,10 +11,6 @@ from cputune.text.plain import visible
 
 
 def trial_rows(result: Result) -> list[dict[str, Any]]:
-    """A row for each trial: its plan by knob, its throughput in samples/s, and how it ended.
-
-    The throughput of a plan that was compared is that over all rounds.
-    """
     rows: list[dict[str, Any]] = []
     for trial in result.trials:
         plan, rate = trial.plan, trial.samples_per_second
@@ -41,7 +37,7 @@ def trial_rows(result: Result) -> list[dict[str, Any]]:
 
 
 def trials_csv(result: Result) -> str:
-    """The rows as CSV (RFC 4180) with headings. Missing values are empty."""
+    """The rows as CSV (RFC 4180) with headings."""
     rows = trial_rows(result)
     names = list(dict.fromkeys(name for row in rows for name in row))
     text = io.StringIO()

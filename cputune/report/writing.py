@@ -1,8 +1,4 @@
-"""Blocks of output, and how a terminal shows them.
-
-A record is converted to blocks once; ``print_blocks`` and the page of ``cputune report`` show the
-same ones. Text may come from outside, so it is cleaned when it is written.
-"""
+"""Blocks of output, and how a terminal shows them. Text may come from outside, so it is cleaned."""
 
 from __future__ import annotations
 
@@ -28,13 +24,10 @@ STYLES = {
     "advice": "bold cyan",
     "note": "yellow",
 }
-"""The style of each label: severities, and other labels at the beginning of a line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """The title of the next block."""
-
     words: str
 
 
@@ -43,8 +36,7 @@ class Rows:
     """A table.
 
     ``right`` are the headings of columns with numbers, ``spare`` those that a terminal below 100
-    columns leaves out, ``strong`` the numbers of emphasized rows. ``below`` is a sentence on how to
-    read it.
+    columns leaves out, ``strong`` the numbers of emphasized rows.
     """
 
     headings: tuple[str, ...]
@@ -55,7 +47,6 @@ class Rows:
     below: str = ""
 
     def without_spare(self) -> Rows:
-        """The table without its spare columns."""
         kept = [number for number, name in enumerate(self.headings) if name not in self.spare]
         return replace(
             self,
@@ -66,10 +57,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Labelled:
-    """Rows of label and text. Rows in ``pasted`` are never wrapped.
-
-    ``cut``: on a terminal each row is one line, cut at its width.
-    """
+    """Rows of label and text. Rows in ``pasted`` are never wrapped; with ``cut`` none is."""
 
     rows: tuple[tuple[str, str], ...]
     pasted: tuple[str, ...] = ()
@@ -77,7 +65,6 @@ class Labelled:
 
 
 COMMAND = "$"
-"""The label of a command line, which is never wrapped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +83,6 @@ class Bars:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindingRows:
-    """Findings of the doctor, with their ``stories`` by code.
-
-    ``brief``: of each finding the title, the worth and the command.
-    """
-
     found: tuple[Finding, ...]
     brief: bool = False
     stories: Mapping[str, str] = field(default_factory=dict)
@@ -108,12 +90,10 @@ class FindingRows:
 
 Block = Verdict | Heading | Rows | Bars | Labelled | Lines | FindingRows
 
-ROOMY = 100
-"""Columns of a terminal with room for all columns of a table."""
+ROOMY = 100  # columns with room for every table
 
 
 def print_blocks(blocks: Iterable[Block], console: Console) -> None:
-    """Print blocks with an empty line between them."""
     before: Block | None = None
     for block in blocks:
         if block == Lines(()):
@@ -201,7 +181,6 @@ def _print_line(label: str, text: str, console: Console) -> None:
 
 
 def print_hanging(console: Console, label: Text, body: Text) -> None:
-    """Print ``body`` after ``label``, its further lines indented."""
     from rich.text import Text
 
     blank = Text(" " * len(label))
@@ -265,7 +244,6 @@ def bar(length: float, columns: int) -> str:
 
 
 def bar_table(block: Bars, width: int, *, cut: bool = True) -> Table:
-    """A table of bars. With ``cut`` each is one line of that width, else it folds."""
     from rich.table import Table
     from rich.text import Text
 
@@ -289,10 +267,6 @@ def bar_table(block: Bars, width: int, *, cut: bool = True) -> Table:
 
 
 def rich_table(table: Rows) -> Table:
-    """A table for a terminal, without lines. Headings and ``strong`` rows are bold.
-
-    Text that does not fit is wrapped, never cut.
-    """
     from rich.table import Table
     from rich.text import Text
 

@@ -1,8 +1,8 @@
 """Tables of package versions: which exist, fit each other, and accept, reject or ignore what.
 
-All comparisons of versions are here. ``stack.toml`` has the data with sources, ``tables`` reads it,
-``fit`` checks whether versions fit, ``version_changes`` finds the change that makes them fit, and
-``uses`` answers who calls IPEX and oneCCL, and how flags are spelled.
+``stack.toml`` has the data with sources, ``tables`` reads it, ``fit`` checks whether versions fit,
+``version_changes`` finds the change that makes them fit, and ``uses`` answers who calls IPEX and
+oneCCL, and how flags are spelled.
 """
 
 from cputune.stack.tables import Stack, Versions, load, versions_of

@@ -1,8 +1,4 @@
-"""Checks whether versions fit each other: one rule for each pair of packages.
-
-``doctor/checks/versions.py`` explains a broken rule to the user, and ``version_changes.py``
-searches for versions that break none.
-"""
+"""Checks whether versions fit each other: one rule for each pair of packages."""
 
 from __future__ import annotations
 
@@ -27,7 +23,7 @@ from cputune.stack.tables import (
 )
 
 Rule = Callable[[Versions], "str | None"]
-"""A rule. Returns what is wrong, with both versions. None if they fit, or if it is not known."""
+"""Returns what is wrong, with both versions; None if they fit, or if it is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,10 +35,7 @@ class Misfit:
 
 
 def declared(v: Versions, name: Library, other: str, *, key: str = "") -> str | None:
-    """Check what a release requires of another package.
-
-    ``key`` is the column of the table, if its name is not that of the other package.
-    """
+    """Check what a release requires of another package. ``key`` is another column of the table."""
     version, installed = v.get(name), v.get(other)
     if version is None or installed is None:
         return None
@@ -61,7 +54,6 @@ def _declared(
 
 
 def transformers_torch(v: Versions) -> str | None:
-    """Below this version of torch transformers ignores it, or fails."""
     return declared(v, "transformers", "torch", key="torch_at_run_time")
 
 
@@ -73,17 +65,15 @@ def ipex_torch(v: Versions) -> str | None:
 
 
 def oneccl_torch(v: Versions) -> str | None:
-    """The bindings are linked against one torch release. If newer than the tables: against one
-    minor.
-    """
+    """The bindings are linked against one torch release."""
     return built_for_torch(v, "oneccl")
 
 
 def built_for_torch(v: Versions, name: Compiled) -> str | None:
     """A package that is linked against one torch release, installed with another one.
 
-    Bindings that are newer than the tables fit the torch of the same minor. An unknown torchvision
-    or torchaudio is not judged.
+    Bindings newer than the tables fit the torch of the same minor. An unknown torchvision or
+    torchaudio is not judged.
     """
     version = v.get(name)
     if version is None or v.torch is None:
@@ -143,7 +133,6 @@ def python_wheels(v: Versions) -> str | None:
 
 
 def python_wheel(v: Versions, name: str) -> str | None:
-    """Why this package cannot be installed in this Python. None if it can."""
     if v.python is None:
         return None
     if name in LIBRARIES:
@@ -163,11 +152,7 @@ def _transformers_torch(v: Versions) -> str | None:
 
 
 def _rules() -> Iterator[tuple[tuple[str, ...], Rule]]:
-    """Yield each rule with the packages that can break it.
-
-    Packages that depend on another one come last, so that a search decides about the other one
-    first.
-    """
+    """Each rule with the packages that can break it; those that depend on another one come last."""
     for name in DISTRIBUTIONS:
         yield (name,), partial(python_wheel, name=name)
     yield ("transformers", "torch"), _transformers_torch
@@ -192,7 +177,6 @@ def rules() -> tuple[tuple[tuple[str, ...], Rule], ...]:
 
 
 def declared_by(name: str, version: Version | None) -> Iterator[tuple[str, str]]:
-    """Yield what a release requires, by the tables: short names and specifiers."""
     if version is None:
         return
     if name in LIBRARIES:
@@ -209,30 +193,25 @@ def declared_by(name: str, version: Version | None) -> Iterator[tuple[str, str]]
 
 @cache
 def pythons() -> tuple[str, ...]:
-    """Python versions with a torch in the tables, the oldest first."""
     tags = {tag.rstrip("t") for torch in load().torch for tag in torch.tags or ()}
     return tuple(sorted((f"{tag[2]}.{tag[3:]}" for tag in tags), key=Version))
 
 
 def pythons_for(versions: Versions) -> tuple[str, ...]:
-    """Python versions for which all of these packages have wheels, the oldest first."""
     return tuple(
         text for text in pythons() if not python_wheels(versions.changed(python=Version(text)))
     )
 
 
 def broken(versions: Versions) -> tuple[Misfit, ...]:
-    """All rules that these versions break."""
     return tuple(Misfit(names=names, problem=problem) for names, problem in _broken_rules(versions))
 
 
 def misfits(versions: Versions) -> tuple[str, ...]:
-    """The problems of these versions."""
     return tuple(problem for _, problem in _broken_rules(versions))
 
 
 def first_misfit(versions: Versions) -> Misfit | None:
-    """One rule that these versions break. None if all fit."""
     for names, problem in _broken_rules(versions):
         return Misfit(names=names, problem=problem)
     return None

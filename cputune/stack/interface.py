@@ -67,8 +67,8 @@ KINDS: tuple[Kind, ...] = (
 class Presence:
     """The releases, among those that were read, that have something.
 
-    ``indexes`` are positions in ``releases``, which begin with the oldest. ``instead`` is the
-    replacement for other releases, from a row that was written by hand.
+    ``indexes`` are positions in ``releases``, the oldest first. ``instead`` is the replacement for
+    other releases, from a row that was written by hand.
     """
 
     package: str
@@ -78,22 +78,18 @@ class Presence:
 
     @property
     def first(self) -> Version:
-        """The first release that has it."""
         return self.releases[min(self.indexes)]
 
     @property
     def last(self) -> Version:
-        """The last release that has it."""
         return self.releases[max(self.indexes)]
 
     @property
     def always(self) -> bool:
-        """Whether the oldest release that was read has it."""
         return 0 in self.indexes
 
     @property
     def still(self) -> bool:
-        """Whether the newest release that was read has it."""
         return len(self.releases) - 1 in self.indexes
 
     @property
@@ -104,7 +100,6 @@ class Presence:
         return self.releases[max(self.indexes) + 1]
 
     def at(self, version: Version) -> bool:
-        """Whether this release has it."""
         older = [index for index, release in enumerate(self.releases) if release <= version]
         return max(older, default=0) in self.indexes
 
@@ -128,42 +123,34 @@ class Presence:
 
 @cache
 def releases(package: str) -> tuple[Version, ...]:
-    """The releases of a package that were read, the oldest first. Empty for other packages."""
+    """The releases of a package that were read, the oldest first."""
     return tuple(Version(text) for text in _member("releases").get(package, ()))
 
 
 def newest(package: str) -> Version | None:
-    """The newest release that was read."""
     return next(reversed(releases(package)), None)
 
 
 def module(package: str, name: str) -> Presence | None:
-    """The releases with a module (``transformers.deepspeed``). None if no release has it."""
     return _presence(package, "modules", package, name)
 
 
 def symbol(package: str, home: str, name: str) -> Presence | None:
-    """The releases in which ``name`` can be imported from the module ``home``."""
     return _presence(package, "symbols", home, name)
 
 
 def homes(package: str, name: str) -> Mapping[str, Presence]:
-    """The modules from which a name can be imported, each with its releases."""
     rows = _index(package, "symbols").get(name, ())
     return {home: _presence_of(package, ranges) for home, ranges in rows}
 
 
 def names(package: str, home: str) -> frozenset[str]:
-    """All names of a module in any release."""
     rows = _member(f"{package}/symbols").get(home, {})
     return frozenset(name for listed in rows.values() for name in listed.split(" "))
 
 
 def callables(package: str, name: str) -> tuple[str, ...]:
-    """Full names (``module:Class.method``) of callables, by their short name.
-
-    ``Trainer`` and ``Trainer.__init__`` are the class, ``Accelerator.prepare`` is a method.
-    """
+    """Full names (``module:Class.method``) of callables, by their short name."""
     short = name.removesuffix(".__init__")
     return _index_of_callables(package).get(short, ())
 
@@ -177,7 +164,6 @@ def argument(package: str, called: str, name: str) -> Presence | None:
 
 
 def _places_of(package: str, called: str) -> list[str]:
-    """Full names of a callable, each followed by those of its base classes."""
     names = callables(package, called)
     if ":" in called:
         names = (called,)
@@ -202,13 +188,11 @@ def _in_any(package: str, kind: Kind, places: Iterable[str], name: str) -> Prese
 
 
 def takers(package: str, name: str) -> Mapping[str, Presence]:
-    """The callables that have accepted an argument of this name, by full name."""
     rows = _index(package, "arguments").get(name, ())
     return {called: _presence_of(package, ranges) for called, ranges in rows}
 
 
 def arguments(package: str, called: str, version: Version) -> frozenset[str]:
-    """The arguments of a class, method or function in one release. Base classes count."""
     rows = _member(f"{package}/arguments")
     names = set()
     for place in _places_of(package, called):
@@ -219,7 +203,6 @@ def arguments(package: str, called: str, version: Version) -> frozenset[str]:
 
 
 def member(package: str, owner: str, name: str) -> Presence | None:
-    """The releases in which a class has a method or attribute. Base classes count."""
     rows = _member(f"{package}/members")
     places = []
     for place in rows:
@@ -243,14 +226,11 @@ def renamed(package: str, old: str) -> tuple[str, ...]:
 
 
 def renamed_from(package: str, new: str) -> tuple[str, ...]:
-    """The old names of an argument."""
     return tuple(place for place, _ in _index(package, "renamed").get(new, ()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """A message that a library raises, and the releases that have it."""
-
     package: str
     module: str
     template: str
@@ -299,7 +279,6 @@ def _fits(template: str, text: str) -> bool:
 
 @cache
 def _member(name: str) -> dict[str, Any]:
-    """A part of the file. Empty if the package does not have it."""
     import zipfile  # most runs of the doctor do not need it
 
     with (
@@ -315,7 +294,6 @@ def _member(name: str) -> dict[str, Any]:
 
 @cache
 def _index(package: str, kind: Kind) -> dict[str, tuple[tuple[str, str], ...]]:
-    """The places that have a name, each with its ranges."""
     places: dict[str, tuple[tuple[str, str], ...]] = {}
     for place, rows in _member(f"{package}/{kind}").items():
         for ranges, listed in rows.items():
@@ -334,7 +312,6 @@ def _index_of_callables(package: str) -> dict[str, tuple[str, ...]]:
 
 
 def _inherited(package: str, full: str) -> Iterator[str]:
-    """Yield the same callable of the base classes in this package, the nearest first."""
     home, _, called = full.rpartition(":")
     owner, _, method = called.partition(".")
     rows = _member(f"{package}/bases")
@@ -375,7 +352,6 @@ def _presence(package: str, kind: Kind, place: str, name: str) -> Presence | Non
 
 @cache
 def _torch_rows() -> dict[str, tuple[str, str, str]]:
-    """First release, last release and replacement, by full name."""
     rows = packaged_toml("cputune.stack", "torch_interface.toml")["names"]
     return {
         row["name"]: (row.get("first", ""), row.get("last", ""), row.get("instead", ""))
@@ -384,7 +360,6 @@ def _torch_rows() -> dict[str, tuple[str, str, str]]:
 
 
 def _of_torch(place: str, name: str) -> Presence | None:
-    """The row of a name of torch that was written by hand, over all releases of the stack table."""
     full = name
     if not name.startswith("torch."):
         full = f"{place}.{name}"

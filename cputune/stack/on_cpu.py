@@ -12,12 +12,11 @@ _BITSANDBYTES_ON_CPU = Version("0.50")
 
 
 def fuses_on_cpu(torch: Version) -> bool:
-    """Whether ``adamw_torch_fused`` of this torch steps on a CPU."""
     return torch >= _FUSED_ON_CPU
 
 
 def bitsandbytes_steps_on_cpu(version: str | None) -> bool | None:
-    """Whether the optimizers of this bitsandbytes step on a CPU. None for an unknown version."""
+    """None for an unknown version."""
     try:
         return Version(version or "") >= _BITSANDBYTES_ON_CPU
     except InvalidVersion:

@@ -1,7 +1,6 @@
-"""Checks whether installed packages meet the requirements that other packages declare.
-
-These are ``Requires-Dist`` of the training packages, with markers, and of the extras that training
-needs (https://packaging.python.org/en/latest/specifications/core-metadata/).
+"""Checks whether installed packages meet the requirements (``Requires-Dist``) that training
+packages declare, with markers and extras
+(https://packaging.python.org/en/latest/specifications/core-metadata/).
 """
 
 from __future__ import annotations
@@ -24,13 +23,11 @@ _REQUIRERS = (
     "torch"
 )
 REQUIRERS = frozenset(_REQUIRERS.split())
-"""Normal names of the packages whose requirements are checked."""
 
 EXTRAS: Mapping[str, tuple[str, ...]] = {"transformers": ("torch", "deepspeed")}
 """Extras whose requirements are checked if the required package is installed."""
 
 JUDGED_ELSEWHERE = frozenset({"torch", "transformers", "accelerate", "numpy"})
-"""Requirements among these are checked by ``fit``, which knows the consequences."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +35,8 @@ class Unmet:
     """A requirement that is not met.
 
     ``name`` is the required package, ``by`` the one that requires it. ``wanted`` joins the
-    requirements of all packages, so that the fix breaks no other one. ``possible``: a release can
-    meet all of them. ``downgrade``: only releases older than the installed one can.
+    requirements of all packages. ``possible``: a release can meet all of them. ``downgrade``: only
+    older releases can.
     """
 
     name: str
@@ -51,9 +48,6 @@ class Unmet:
 
 
 def unmet(facts: HostFacts) -> Iterator[Unmet]:
-    """Yield the requirements of the training packages that are not met, in the order of the
-    packages.
-    """
     installed = {canonicalize_name(package.name): package for package in reversed(facts.packages)}
     environment = _environment(facts)
     required = []
@@ -91,7 +85,6 @@ def unmet(facts: HostFacts) -> Iterator[Unmet]:
 def _requirements(
     package: Package, environment: Mapping[str, str]
 ) -> Iterator[tuple[Requirement, bool]]:
-    """Yield the requirements of a package on this machine, and whether they are of an extra."""
     extras = EXTRAS.get(canonicalize_name(package.name), ())
     for text in package.requires:
         try:
@@ -132,7 +125,6 @@ def _within(specifiers: SpecifierSet) -> list[Version]:
 
 
 def _environment(facts: HostFacts) -> dict[str, str]:
-    """The environment of markers, for the examined machine instead of ours."""
     version = parse(facts.python) or Version("3.11")
     environment = {key: str(value) for key, value in default_environment().items()}
     return environment | {

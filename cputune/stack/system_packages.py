@@ -20,14 +20,10 @@ _INSTALLS = {
     "pacman -S --noconfirm gperftools": ("arch",),
     "apk add gperftools": ("alpine",),
 }
-"""Commands that install tcmalloc, and their distributions."""
 
 
 def install_tcmalloc(system: LinuxDistribution | None) -> str | None:
-    """The command that installs tcmalloc without asking. None for an unknown distribution.
-
-    Derivatives are recognized by ID_LIKE of os-release(5).
-    """
+    """None for an unknown distribution. Derivatives are recognized by ID_LIKE of os-release(5)."""
     if system is None:
         return None
     for name in (system.id, *system.like):

@@ -1,8 +1,7 @@
 """The version tables of ``stack.toml``, and questions to them.
 
-They are about versions, not about a machine: what a release needs, accepts and does. For a version
-outside of the tables the answer is None, or that of the nearest older release if the docstring says
-so.
+For a version outside of the tables the answer is None, or that of the nearest older release if the
+docstring says so.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from cputune.host.facts import HostFacts
 from cputune.text.documents import packaged_toml, record_of
 
 REMEMBERED = 4096
-"""Cached answers about versions. A search for a change asks some thousand times."""
+"""Cached answers about versions: a search for a change asks some thousand times."""
 
 Minor = tuple[int, int]
 Library = Literal[
@@ -39,12 +38,11 @@ LIBRARIES: tuple[Library, ...] = get_args(Library)
 Compiled = Literal["torch", "ipex", "oneccl", "torchvision", "torchaudio"]
 COMPILED: tuple[Compiled, ...] = get_args(Compiled)
 BUILT_FOR_TORCH: tuple[Compiled, ...] = ("oneccl", "torchvision", "torchaudio")
-"""Compiled packages whose rows name the torch that they were built for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
-    """One release of a compiled package. Of torch it stands for all patches of its minor.
+    """One release of a compiled package; a row of torch is for all patches of its minor.
 
     ``tags`` are the CPython tags of its wheels, None if unknown. ``torch`` is the version for which
     the bindings were built, ``module`` their import name, ``numpy`` what torch requires.
@@ -76,9 +74,7 @@ class Needs:
     python: str = ""
 
     def lower_bounds(self) -> Needs:
-        """The same without upper limits and exclusions, for releases that are newer than the
-        tables.
-        """
+        """The same without upper limits and exclusions, for releases newer than the tables."""
         bounds: dict[str, Any] = {"first": self.first}
         for column in fields(self):
             if column.name != "first":
@@ -90,8 +86,7 @@ class Needs:
 class Feature:
     """Something that a package has from one minor release to another, both included.
 
-    ``source`` is empty if it is that of the whole table. ``torch`` and ``accelerate`` are
-    specifiers: the row applies only with these versions.
+    ``torch`` and ``accelerate`` are specifiers: the row applies only with these versions.
     """
 
     name: str
@@ -105,20 +100,15 @@ class Feature:
     instead_after: str | None = None
 
     def covers(self, version: Version | None) -> bool:
-        """Whether this release has it. An unknown version counts as the newest."""
         if version is None:
             return self.last is None
         at = minor(version)
         return (self.first is None or self.first <= at) and (self.last is None or at <= self.last)
 
     def beside(self, torch: Version | None) -> bool:
-        """Whether it applies with this torch. An unknown version counts as the latest in the
-        tables.
-        """
         return satisfies(torch or load().era("today").versions["torch"], self.torch)
 
     def instead(self, version: Version) -> str | None:
-        """The replacement in a release outside the range, if known."""
         if self.first is not None and minor(version) < self.first:
             return self.instead_before
         return self.instead_after
@@ -126,10 +116,7 @@ class Feature:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LibraryTable:
-    """A Python library: what its releases need, accept and do.
-
-    Only transformers and accelerate have rows besides ``needs``.
-    """
+    """What the releases of a Python library need, accept and do."""
 
     source: str
     read: tuple[Version, ...]
@@ -147,8 +134,7 @@ class LibraryTable:
     def needs_of(self, version: Version) -> Needs | None:
         """What this release needs. None if it is older than the tables.
 
-        Of a release that is newer than the tables only the lower bounds are used, because it may
-        have raised upper limits.
+        Of a newer release only the lower bounds are used, because it may have raised upper limits.
         """
         at = minor(version)
         row = next((row for row in reversed(self.needs) if row.first <= at), None)
@@ -157,20 +143,18 @@ class LibraryTable:
         return row
 
     def argument(self, name: str) -> Feature:
-        """The releases with this TrainingArguments field. Raises KeyError if the tables do not have
-        it.
+        """The releases with this TrainingArguments field. Raises KeyError if the tables do not
+        have it.
         """
         return {row.name: row for row in self.arguments}[name]
 
     def does(
         self, name: str, version: Version | None, torch: Version | None = None
     ) -> Feature | None:
-        """The row of a behaviour, if this release has it with this torch. Else None."""
         rows = (row for row in self.behaviours if row.name == name and row.covers(version))
         return next((row for row in rows if row.beside(torch)), None)
 
     def keys_of(self, version: Version | None) -> frozenset[str]:
-        """The top-level keys of a configuration file that this release reads."""
         return frozenset(row.name for row in self.keys if row.covers(version))
 
     def dynamo_of(self, version: Version | None) -> frozenset[str]:
@@ -194,8 +178,6 @@ class Era:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BroughtLauncher:
-    """A launcher that is part of a package."""
-
     name: str
     package: str
     why: str
@@ -204,8 +186,6 @@ class BroughtLauncher:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndedImage:
-    """A container image that is no longer maintained, and its replacement."""
-
     name: str
     instead: str
     source: str
@@ -224,7 +204,6 @@ class MpiOption:
     openmpi: str | None = None
 
     def spelling_in(self, dialect: str) -> str | None:
-        """The option in this dialect (``mpich``, ``openmpi5``)."""
         if dialect.startswith("openmpi"):
             return self.openmpi
         return self.hydra
@@ -232,7 +211,7 @@ class MpiOption:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stack:
-    """All tables. Rows are in the order of their versions, the oldest first.
+    """All tables, each with the oldest version first.
 
     ``checked`` has the ``day`` of the tables, and the newest release of each package on that day.
     """
@@ -261,7 +240,6 @@ class Stack:
     deepspeed: LibraryTable
 
     def era(self, name: str) -> Era:
-        """``ipex`` or ``today``. Raises KeyError for another name."""
         return {era.name: era for era in self.eras}[name]
 
     def library(self, name: Library) -> LibraryTable:
@@ -269,12 +247,10 @@ class Stack:
         return table
 
     def compiled(self, name: Compiled) -> tuple[Release, ...]:
-        """The rows of a compiled package, the oldest first."""
         rows: tuple[Release, ...] = getattr(self, name)
         return rows
 
     def releases(self) -> Mapping[str, tuple[Version, ...]]:
-        """The releases of each package in the tables, by short name."""
         versions: dict[str, tuple[Version, ...]] = {"numpy": self.numpy}
         for name in COMPILED:
             versions[name] = tuple(row.version for row in self.compiled(name))
@@ -292,7 +268,6 @@ class Stack:
         return next((row for row in self.compiled(name) if row.version == base), None)
 
     def torch_does(self, name: str, version: Version) -> bool:
-        """Whether this torch has a behaviour."""
         return any(row.name == name and row.covers(version) for row in self.torch_behaviours)
 
     def ipex_for(self, torch: Version | None) -> tuple[Release, ...]:
@@ -301,12 +276,10 @@ class Stack:
         return tuple(row for row in rows if torch and minor(row.version) == minor(torch))
 
     def built_for(self, name: Compiled, torch: Version | None) -> tuple[Release, ...]:
-        """The releases of a package that were built for exactly this torch, the newest first."""
         rows = reversed(self.compiled(name))
         return tuple(row for row in rows if torch and row.torch and satisfies(torch, row.torch))
 
     def bindings_for(self, torch: Version | None) -> tuple[Release, ...]:
-        """The oneCCL bindings that were built for exactly this torch."""
         return self.built_for("oneccl", torch)
 
 
@@ -320,15 +293,12 @@ def _lower_bounds(specifier: str) -> list[str]:
 
 @lru_cache(maxsize=REMEMBERED)
 def satisfies(version: Version, specifier: str) -> bool:
-    """Whether a version is within a specifier. Local labels and pre-release suffixes are
-    ignored.
-    """
+    """Local labels and pre-release suffixes are ignored."""
     return SpecifierSet(specifier).contains(Version(version.base_version))
 
 
 @lru_cache(maxsize=REMEMBERED)
 def parse(text: str | None) -> Version | None:
-    """Parse a version. None if the text is not one."""
     try:
         return Version(text or "")
     except ValueError:  # InvalidVersion, or a number with thousands of digits
@@ -337,7 +307,6 @@ def parse(text: str | None) -> Version | None:
 
 @cache
 def load() -> Stack:
-    """Read ``stack.toml``. A test checks that it is valid."""
     document = packaged_toml("cputune.stack", "stack.toml")
     for library in (document[name] for name in LIBRARIES):
         # A row has only what differs from the row before it.
@@ -376,7 +345,6 @@ DISTRIBUTIONS: Mapping[str, str] = {
     "trl": "trl",
     "deepspeed": "deepspeed",
 }
-"""Our short names, and the names for pip."""
 
 _ALIASES = {
     "intel-extension-for-pytorch": "ipex",
@@ -414,14 +382,10 @@ class Versions:
 
     @classmethod
     def from_names(cls, versions: Mapping[str, str]) -> Versions:
-        """The versions of these distributions, in any spelling of their names.
-
-        Distributions without a table are ignored.
-        """
+        """The versions of these distributions, in any spelling of their names."""
         return _read(versions.items())
 
     def get(self, name: str) -> Version | None:
-        """The version of a package, by its short name."""
         version: Version | None = getattr(self, name)
         return version
 
@@ -431,14 +395,12 @@ class Versions:
         return replace(self, unreadable=self.unreadable.difference(fields), **fields)
 
     def describe(self) -> str:
-        """For example ``torch 2.6.0, transformers 4.40``."""
         versions = ((DISTRIBUTIONS[name], self.get(name)) for name in DISTRIBUTIONS)
         return ", ".join(f"{name} {version}" for name, version in versions if version) or "nothing"
 
 
 @cache  # called for each installed package by each check
 def short_name(distribution: str) -> str | None:
-    """The short name of a distribution in any spelling. None if it has no table."""
     name = canonicalize_name(distribution)
     if name in DISTRIBUTIONS:
         return name

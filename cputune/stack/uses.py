@@ -47,7 +47,6 @@ class IpexUse:
 
 
 def ipex_use(versions: Versions, *, framework: Framework = "trainer") -> IpexUse:
-    """Whether scripts of this framework use IPEX with these versions."""
     if "ipex" in versions.unreadable:
         return _unknown("intel_extension_for_pytorch")
     if versions.ipex is None:
@@ -66,7 +65,6 @@ def ipex_use(versions: Versions, *, framework: Framework = "trainer") -> IpexUse
 
 
 def _by_trainer(v: Versions) -> IpexUse:
-    """Trainer calls IPEX itself, or passes the model to an accelerate that does."""
     if v.transformers is None:
         return _unknown("transformers")
     transformers, trainer = load().transformers, f"transformers {v.transformers}"
@@ -89,7 +87,6 @@ def _by_trainer(v: Versions) -> IpexUse:
 
 
 def _by_accelerate(v: Versions) -> IpexUse:
-    """``Accelerator.prepare`` calls IPEX unless a variable switches it off, or never."""
     if v.accelerate is None:
         return _unknown("accelerate")
     if load().accelerate.does("uses-ipex-unasked", v.accelerate, v.torch):
@@ -117,7 +114,7 @@ def ccl_use(versions: Versions, *, framework: Framework = "trainer") -> str | No
     """Why ranks cannot use oneCCL with these versions. None if they can.
 
     It needs the bindings for exactly this torch, and a Trainer and an accelerate with a ccl
-    backend. A script with its own Accelerator needs only the latter.
+    backend, or only the latter.
     """
     missing = _why_no_bindings(versions)
     if missing:
@@ -141,7 +138,6 @@ LEAST_CCL_WORKERS = 1
 
 
 def why_too_few_ccl_workers(workers: str | int | None) -> str | None:
-    """Why ranks with this CCL_WORKER_COUNT do not use ccl. None if they may."""
     text = ""
     if workers is not None:
         text = str(workers).strip()
@@ -154,7 +150,7 @@ def why_too_few_ccl_workers(workers: str | int | None) -> str | None:
 
 
 def ccl_refusals(versions: Versions) -> tuple[str, ...]:
-    """Why the installed transformers and accelerate reject ccl. Empty if they do not."""
+    """Why the installed transformers and accelerate reject ccl."""
     v, transformers, accelerate = versions, load().transformers, load().accelerate
     reasons = []
     if v.accelerate is not None and _asks_accelerate(v) and accelerate.does("no-ccl", v.accelerate):
@@ -169,7 +165,6 @@ def ccl_refusals(versions: Versions) -> tuple[str, ...]:
 
 
 def _asks_accelerate(v: Versions) -> bool:
-    """Whether accelerate starts the process group, and not TrainingArguments."""
     started_by = load().transformers.does("accelerate-starts-ranks", v.transformers)
     return v.transformers is None or started_by is not None
 
@@ -187,7 +182,7 @@ def _why_no_bindings(v: Versions) -> str | None:
 
 
 def oneccl_module(versions: Versions) -> str:
-    """The import name of these oneCCL bindings. The latest one if their version is not known."""
+    """The import name of these oneCCL bindings; the latest one if their version is not known."""
     rows = load().oneccl
     modules = [rows[0].module]
     for row in rows:
@@ -197,29 +192,25 @@ def oneccl_module(versions: Versions) -> str:
 
 
 def takes(versions: Versions, argument: str) -> bool:
-    """Whether TrainingArguments of this transformers has an argument (``use_ipex``).
-
-    Raises KeyError if the tables do not have the argument.
+    """Whether TrainingArguments of this transformers has an argument. Raises KeyError if the
+    tables do not.
     """
     return load().transformers.argument(argument).covers(versions.transformers)
 
 
 def cpu_flag(versions: Versions) -> str:
-    """The flag that keeps a Trainer on the CPU."""
     if takes(versions, "use_cpu"):
         return "--use_cpu"
     return "--no_cuda"
 
 
 def why_no_bf16(versions: Versions) -> str | None:
-    """Why this Trainer cannot train in bf16 on a CPU. None if it can."""
     if load().transformers.does("bf16-on-cpu", versions.transformers):
         return None
     return f"transformers {versions.transformers} accepts --bf16 for GPUs only"
 
 
 def why_no_masks(versions: Versions) -> str | None:
-    """Why our dropout masks cannot replace those of this torch. None if they can."""
     if versions.torch is None:
         return "the version of torch is not known"
     if load().torch_does("kernels-in-python", versions.torch):
@@ -243,12 +234,10 @@ def backend_flags(versions: Versions, backend: str) -> tuple[str, ...]:
 
 
 def optimizers(versions: Versions) -> tuple[str, ...]:
-    """The values of ``--optim`` for AdamW that can step on a CPU."""
     return _named(load().transformers.optimizers, versions)
 
 
 def default_optimizer(versions: Versions) -> str | None:
-    """The default of ``--optim``. None if this transformers does not have the option."""
     return next(iter(_named(load().transformers.default_optimizers, versions)), None)
 
 
@@ -266,8 +255,6 @@ class Fate(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Word:
-    """One flag, key or variable. ``reader`` is the package that reads it."""
-
     spelling: str
     state: Fate
     reader: str
@@ -276,7 +263,6 @@ class Word:
     source: str = ""
 
     def describe(self) -> str:
-        """For example ``--no_cuda (write --use_cpu)``."""
         notes = []
         if self.why:
             notes.append(self.why)
@@ -354,7 +340,6 @@ def _use_ipex(v: Versions, word: Word) -> Word:
 
 
 def _ccl(v: Versions, word: Word) -> Word:
-    """The effect of ``--ddp_backend ccl``, which depends on transformers and accelerate."""
     word = replace(word, source="huggingface/accelerate#3883")
     lacks = v.accelerate is not None and load().accelerate.does("no-ccl", v.accelerate)
     if word.state is Fate.ACCEPTED and not lacks:

@@ -1,8 +1,8 @@
 """Finds the smallest change that makes versions fit: of this stack, to the IPEX era, or to today's.
 
-One search does all of them. It takes the first broken rule, changes one of its packages, and
-repeats until no rule is broken. It tries one change before two, and two before three.
-``smallest_change`` downgrades a package only if newer releases do not make everything fit.
+The search takes the first broken rule, changes one of its packages, and repeats until no rule is
+broken. It tries one change before two, and two before three. ``smallest_change`` downgrades a
+package only if newer releases do not make everything fit.
 """
 
 from __future__ import annotations
@@ -42,34 +42,30 @@ ORDER = (
     "transformers",
     "torch",
 )
-"""The order in which packages of the same rule are changed: those that depend on another one first,
-then small downloads before large ones.
+"""The order in which packages of the same rule are changed: dependent ones first, then small
+downloads.
 """
 
 FOLLOWS = frozenset(ORDER[:7])
-"""Packages that are built for a torch, or that transformers pins. They take the release that fits,
-newer or older. For all others an older release is a downgrade.
+"""Packages that are built for a torch, or that transformers pins. They take the release that
+fits, newer or older; for others an older one is a downgrade.
 """
 
 MOST_CHANGES = 6
 """If more packages would change, the latest whole stack is proposed."""
 
 MOST_STACKS = 400
-"""Stacks that a search examines for each number of changes. It takes a tenth of a second."""
+"""Stacks that a search examines for each number of changes, in a tenth of a second."""
 
 TODAY_FROM = {"torch": (2, 9), "transformers": (4, 57), "accelerate": (1, 13)}
 """The first minor releases without support for IPEX."""
 
 Problem = Callable[[Versions], "Misfit | None"]
-"""The first problem of a stack."""
 Candidates = Callable[[str, Versions], "Iterator[Version | None]"]
-"""The versions of a package to try in a stack."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionChange:
-    """Versions that fit: each package that changes with its version, or None to remove it."""
-
     says: str
     changes: tuple[tuple[str, Version | None], ...]
     result: Versions
@@ -103,12 +99,11 @@ class VersionChange:
 
 @lru_cache(maxsize=REMEMBERED)
 def smallest_change(versions: Versions) -> VersionChange | None:
-    """Find the fewest changes with which everything fits and no unused package is left.
+    """The fewest changes with which everything fits and no unused package is left, or None.
 
     Only installed packages are changed or removed. A package is downgraded only if no newer
     releases fit, or none has a wheel for this Python (``older`` has their names). IPEX and the
-    oneCCL bindings are removed if no release of them fits, or if nothing would call IPEX. None if
-    nothing is wrong, or if no releases in the tables fit.
+    oneCCL bindings are removed if no release of them fits, or if nothing would call IPEX.
     """
     if _broken(versions) is None:
         return None
@@ -122,11 +117,10 @@ def smallest_change(versions: Versions) -> VersionChange | None:
 
 
 def version_change(era: str, versions: Versions, *, complete: bool = False) -> VersionChange | None:
-    """Find the smallest change to a stack of this era in which everything fits.
+    """The smallest change to a stack of this era in which everything fits, or None.
 
-    Only installed packages are changed or removed. With ``complete``, torch, transformers,
-    accelerate and (for its era) IPEX are added if they are missing. None if there is no such stack
-    for this Python.
+    With ``complete``, torch, transformers, accelerate and (for its era) IPEX are added if they are
+    missing.
     """
     trained = load().era(era)
     added = [name for name in trained.versions if complete and versions.get(name) is None]
@@ -140,15 +134,13 @@ def version_change(era: str, versions: Versions, *, complete: bool = False) -> V
 
 
 def version_changes(versions: Versions) -> tuple[VersionChange, ...]:
-    """The change to each era that this Python allows, the one with fewer packages first."""
     changes = (version_change(era.name, versions) for era in load().eras)
     return tuple(sorted(filter(None, changes), key=lambda change: len(change.changes)))
 
 
 def newest_fitting(name: str, versions: Versions) -> Version | None:
-    """The newest release of a package that fits what is installed. None if no release does.
-
-    The release of the latest tested stack is preferred if it fits.
+    """The newest release of a package that fits what is installed, preferably that of the latest
+    tested stack.
     """
     wrong = set(misfits(versions.changed(**{name: None})))
     for candidate in _newer(versions.changed(**{name: None}), name, versions, downgrades=set()):
@@ -175,10 +167,7 @@ def upgraded(name: str, too_old: str, versions: Versions) -> VersionChange | Non
 
 @lru_cache(maxsize=REMEMBERED)
 def advised_changes(versions: Versions) -> tuple[str | None, str | None]:
-    """The smallest change as a sentence and as a command. With IPEX also that to the other era.
-
-    The sentence is None if the command is enough.
-    """
+    """The smallest change as a sentence and as a command. With IPEX also that to the other era."""
     change = smallest_change(versions)
     if change is None and _broken(versions) is None:
         return None, None
@@ -212,7 +201,6 @@ def _change(says: str, versions: Versions, fitting: Versions) -> VersionChange:
 
 
 def _is_older(name: str, candidate: Version | None, versions: Versions) -> bool:
-    """Whether this downgrades a package that does not follow another one."""
     installed = versions.get(name)
     if name in FOLLOWS or installed is None or candidate is None:
         return False
@@ -223,7 +211,7 @@ class _Search:
     """Searches stacks without a problem, within a number of changes from one.
 
     ``seen`` are stacks that led nowhere with as many changes left. After ``MOST_STACKS`` the search
-    continues with one change more, which often solves odd stacks without backtracking.
+    continues with one change more.
     """
 
     def __init__(self, problem: Problem, candidates: Candidates) -> None:
@@ -233,7 +221,6 @@ class _Search:
         self.looked_at = 0
 
     def nearest(self, start: Versions, most: int, least: int = 0) -> Versions | None:
-        """The stack with the fewest changes. None if more than ``most`` would be needed."""
         for changes in range(least, most + 1):
             self.seen.clear()
             self.looked_at = 0
@@ -257,7 +244,6 @@ class _Search:
         return None
 
     def _fewest_misfits_first(self, wrong: Misfit, name: str, at: Versions) -> Iterator[Versions]:
-        """Yield stacks in which another release of this package solves the problem."""
         tried: list[tuple[int, Versions]] = []
         for candidate in self.candidates(name, at):
             if self.looked_at > MOST_STACKS:
@@ -274,7 +260,6 @@ class _Search:
 
 
 def _broken(at: Versions) -> Misfit | None:
-    """The first broken rule, or that IPEX is installed but nothing would call it."""
     misfit = first_misfit(at)
     if misfit is None and at.ipex is not None and not _has_a_caller(at):
         return Misfit(names=("ipex",), problem="nothing calls IPEX")
@@ -295,7 +280,7 @@ def _not_of(era: str, at: Versions) -> Misfit | None:
 def _newer(
     versions: Versions, name: str, at: Versions, *, downgrades: set[str]
 ) -> Iterator[Version | None]:
-    """Yield releases to try instead of the installed one.
+    """Releases to try instead of the installed one.
 
     First newer ones: those of the same major version, of these the one of the latest tested stack,
     then the newest. Then, if the package is in ``downgrades``, older ones, the nearest first.
@@ -323,7 +308,6 @@ def _newer(
 
 
 def _following(name: str, at: Versions) -> Iterator[Version | None]:
-    """Yield releases of a package that depends on another one, the newest first."""
     if name == "ipex":
         yield from (row.version for row in load().ipex_for(at.torch))
         yield None
@@ -337,7 +321,6 @@ def _following(name: str, at: Versions) -> Iterator[Version | None]:
 
 
 def _of_era(era: str, name: str, at: Versions) -> Iterator[Version | None]:
-    """Yield versions to try: the one that the era was tested with, then the newest first."""
     candidates: list[Version | None]
     if era == "today" and name in ("ipex", "oneccl"):
         candidates = [None]
@@ -357,7 +340,6 @@ def _is_of(era: str, name: str, at: Versions) -> bool:
 
 
 def _belongs(era: str, name: str, version: Version | None) -> bool:
-    """Whether this version of a package can be part of a stack of this era."""
     if name in ("ipex", "oneccl") and era == "today":
         return version is None
     if name == "ipex":

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-LONGEST_LINE = 2000
-"""Characters of a line that are read."""
+LONGEST_LINE = 2000  # characters that are read
 
 Kind = Literal[
     "exception", "signal", "memory", "usage", "error", "limit", "exit", "warning", "launcher"
@@ -26,8 +25,9 @@ _PREFIXES = (
     re.compile(r"(?:\w{3} [ \d]\d \d\d:\d\d:\d\d \S+ )?kernel: (?:\[ *[\d.]+\] )?"),
 )
 _NUMBERED = re.compile(r"\s?(?P<rank>\d{1,4}): |\[(?P<other>\d{1,4})\] ")
-"""Prefixes of ``srun --label`` and ``mpirun -prepend-rank``. They are so short that they count only
-if most lines of the log have one."""
+"""Prefixes of ``srun --label`` and ``mpirun -prepend-rank``: so short that most lines must have
+one.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +173,6 @@ def begins_something(text: str) -> bool:
 
 
 def signal_of(text: str) -> str:
-    """The name of the signal that a line reports, or an empty string."""
     text = text.strip()
     for pattern in _SIGNALS:
         match = pattern.fullmatch(text)
@@ -192,15 +191,12 @@ def signal_of(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a line outside of any traceback reports."""
-
     kind: Kind
     name: str = ""
     message: str = ""
 
 
 def report_of(text: str, following: str) -> Report | None:
-    """Return what a line reports, or None. ``following`` is the next line of the log."""
     text = text.strip()
     if not text or _BENIGN.search(text):
         return None

@@ -13,8 +13,8 @@ from collections.abc import Iterable
 def parse(text: str) -> tuple[int, ...]:
     """Parse a kernel CPU list such as ``"0-3,8"`` into sorted, distinct CPU numbers.
 
-    White space and an empty list (an empty cpuset) are accepted. Raises ValueError for other text,
-    and for ranges that repeat so often that the list must be damaged.
+    Raises ValueError for other text, and for ranges that repeat so often that the list must be
+    damaged.
     """
     cpus: set[int] = set()
     listed = 0
@@ -37,13 +37,11 @@ def parse(text: str) -> tuple[int, ...]:
 _SPAN = re.compile(r"([0-9]{1,99})(?:-([0-9]{1,99}))?")
 
 MAX_CPUS = 1 << 16
-"""Limit of CPU numbers. No distribution kernel has NR_CPUS above 8192, so a larger number is
-damage.
-"""
+"""No distribution kernel has NR_CPUS above 8192, so a larger number is damage."""
 
 
 def render(cpus: Iterable[int]) -> str:
-    """Write CPU numbers as the kernel does: ``(0, 1, 2, 8)`` becomes ``"0-2,8"``."""
+    """``(0, 1, 2, 8)`` becomes ``"0-2,8"``."""
     runs: list[list[int]] = []
     for cpu in sorted(set(cpus)):
         if runs and cpu == runs[-1][1] + 1:
@@ -62,8 +60,7 @@ def render(cpus: Iterable[int]) -> str:
 def parse_mask(text: str) -> tuple[int, ...]:
     """Parse a hex bitmap as the kernel writes it: ``"00000000,0000000f"`` or ``"0xf"``.
 
-    Groups between commas have 32 bits each, the most significant first. A mask without commas may
-    have any width. Raises ValueError for other text.
+    Groups between commas have 32 bits each, the most significant first. Raises ValueError.
     """
     stripped = text.strip().strip("\0").removeprefix("0x")
     groups = stripped.split(",")

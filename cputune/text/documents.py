@@ -1,7 +1,6 @@
 """Reads JSON and TOML with limits, and converts documents to records.
 
-A document may be damaged or hostile. So its depth, its texts and its numbers are bounded, and it
-becomes a record only if each value has the type and range of the record's annotation.
+A document may be damaged or hostile, so its depth, its texts and its numbers are bounded.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ MOST_DEPTH = 32
 """Levels of objects and lists inside each other. A result has 6."""
 
 MOST_CHARACTERS = 1 << 17
-"""Characters of one text. Linux accepts no longer argument (MAX_ARG_STRLEN)."""
+"""Linux accepts no longer argument (MAX_ARG_STRLEN)."""
 
 MOST_NUMBER = (1 << 63) - 1
 """The largest whole number: 64 bits, signed."""
@@ -49,7 +48,6 @@ _WORDS = {
 
 
 def parse(text: str) -> Any:
-    """Parse JSON text. Raises ValueError with the reason if it is not valid."""
     try:
         return json.loads(text, object_pairs_hook=_once)
     except RecursionError as error:
@@ -69,7 +67,6 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def toml(text: str) -> dict[str, Any]:
-    """Parse a TOML document. Raises ValueError if it is not valid."""
     if sys.version_info >= (3, 11):
         import tomllib
     else:
@@ -82,20 +79,17 @@ def toml(text: str) -> dict[str, Any]:
 
 
 def packaged_text(package: str, name: str) -> str:
-    """Read a file of this package."""
     return resources.files(package).joinpath(name).read_text(encoding="utf-8")
 
 
 def packaged_toml(package: str, name: str) -> dict[str, Any]:
-    """Read a TOML table of this package. A test makes sure that each of them is valid."""
     return toml(packaged_text(package, name))
 
 
 def record_of(kind: type[Record], document: object) -> Record:
     """Convert a document of plain JSON values to a record of this type.
 
-    Raises ValueError with the place and the problem: a wrong type, a value out of range, a missing
-    or an unknown key.
+    Raises ValueError with the place and the problem.
     """
     _check(document)
     try:
@@ -111,17 +105,13 @@ def record_of(kind: type[Record], document: object) -> Record:
 
 
 def _made_of(kind: type, value: object) -> object:
-    """Make a value of a type that JSON does not have, such as a version, from its text."""
     if isinstance(value, kind):
         return value
     return kind(value)
 
 
 def plain(record: object) -> Any:
-    """Convert a record to plain JSON values, its fields in the order of their definition.
-
-    NaN, which a rank may report, becomes null: JSON cannot write it.
-    """
+    """Convert a record to plain JSON values, its fields in order. NaN becomes null."""
     text = json.dumps(msgspec.to_builtins(record))  # tuples become lists
     return json.loads(text, parse_constant=lambda name: None)
 
@@ -129,8 +119,7 @@ def plain(record: object) -> Any:
 def for_people(document: object) -> str:
     """Write a document as indented JSON text, each list of numbers on one line.
 
-    msgspec does the indentation, because Python's encoder takes a minute for a study of 10,000
-    trials.
+    Python's encoder takes a minute for a study of 10,000 trials, msgspec less.
     """
     try:
         compact = json.dumps(document, ensure_ascii=False).encode()
@@ -141,15 +130,12 @@ def for_people(document: object) -> str:
 
 
 _NUMBERS = re.compile(r"\[\n *(-?[0-9][^\s,\]]*(?:,\n *-?[0-9][^\s,\]]*)*)\n *\]")
-"""A list of numbers, one item per line. It cannot match inside a text, because JSON escapes line
-ends.
-"""
+"""A list of numbers, one item per line. It cannot match inside a text: JSON escapes line ends."""
 
 
 def _check(document: object) -> None:
-    """Raise ValueError if a document exceeds the limits or holds anything but plain values.
-
-    It goes level by level: a document may be nested deeper than Python can recurse.
+    """Raise ValueError if a document exceeds the limits or has anything but plain values, level
+    by level: it may be nested deeper than Python can recurse.
     """
     level = [document]
     for _ in range(MOST_DEPTH):

@@ -37,8 +37,7 @@ from cputune.text._failure_lines import (
     warns,
 )
 
-MESSAGE_LINES = 40
-"""Lines of an exception's message that are kept."""
+MESSAGE_LINES = 40  # of an exception, that are kept
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,12 +51,10 @@ class Frame:
 
     @property
     def package(self) -> str:
-        """The import name of the package that has the file. Empty for your own files."""
         return package_of(self.file)
 
     @property
     def module(self) -> str:
-        """The dotted name of the module if the file is in an installed package, else empty."""
         path = self.file.replace("\\", "/")
         if "-packages/" in path:
             below = path.rpartition("-packages/")[2]
@@ -73,14 +70,14 @@ class Failure:
     """One event in a log that ends a process, or a warning.
 
     Attributes:
-        kind: "memory" is a kill for memory by the kernel or the cluster, "limit" a kill for time,
-            "exit" a status that a launcher reports, "launcher" an exception with which a launcher
-            reports one.
-        name: the type of the exception as the log spells it, or the name of the signal, or empty.
-        message: the text after the name. It may have several lines.
+        kind: "memory" is a kill for memory by the kernel or the cluster, "limit" a kill for
+            time, "exit" a status that a launcher reports, "launcher" an exception with which a
+            launcher reports one.
+        name: the type of the exception, or the name of the signal.
+        message: the text after the name, of one or more lines.
         line: the number of the line in the log, from 1.
         text: that line without the prefixes of launchers.
-        rank: the rank in the line's prefix. None if the line has no prefix.
+        rank: the rank in the line's prefix, or None.
         frames: the calls of the traceback, the outermost first.
         cause: the exception that was being handled, or that this one was raised from.
     """
@@ -100,7 +97,6 @@ class Failure:
 
     @property
     def title(self) -> str:
-        """One line: the type and the first line of the message."""
         first = self.message.strip().split("\n")[0]
         if self.kind in ("exception", "launcher"):
             if first:
@@ -119,7 +115,6 @@ class Failure:
 
     @property
     def chain(self) -> tuple[Failure, ...]:
-        """The failure, then what it was raised from, and so on."""
         chain = [self]
         while chain[-1].cause is not None:
             chain.append(chain[-1].cause)
@@ -128,23 +123,20 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureLog:
-    """All failures of a log in their order, and the versions of packages that it names."""
-
     failures: tuple[Failure, ...]
     lines: tuple[str, ...]
     versions: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def decisive(self) -> Failure | None:
-        """The failure that ended the job. None if the log shows no failure."""
         return _decisive(self.failures)
 
 
 def package_of(path: str) -> str:
     """The import name of the package that a file belongs to.
 
-    It is "python" for the standard library, and empty for files outside of an installation and for
-    pseudo files such as ``<string>``.
+    "python" for the standard library, empty for files outside of an installation and for pseudo
+    files such as ``<string>``.
     """
     path = path.replace("\\", "/")
     installed = re.search(r"/(?:site|dist)-packages/([\w.-]+?)(?:\.py|/|$)", path)
@@ -193,8 +185,6 @@ _RICH_FRAME = re.compile(r"\s*[│|]\s*(?P<file>[~/][^:\s]+\.py):(?P<line>\d+) i
 
 
 class _Stream:
-    """Collects the failures of one rank, line by line."""
-
     def __init__(self, rank: int | None) -> None:
         self.rank = rank
         self.found: list[Failure] = []
@@ -311,7 +301,6 @@ _VERSION_SAID = re.compile(
 
 
 def read_failures(text: str) -> FailureLog:
-    """Find all failures of a log. Line numbers are those of this text."""
     streams: dict[int | None, _Stream] = {}
     others: list[Failure] = []
     all_lines = list(lines_of(text))
@@ -383,7 +372,6 @@ _FOLLOWS = re.compile(
 
 
 def follows(failure: Failure) -> bool:
-    """Whether this failure only reports another one."""
     return failure.kind == "launcher" or bool(_FOLLOWS.search(failure.whole))
 
 

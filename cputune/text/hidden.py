@@ -1,9 +1,8 @@
 """Hides values that must not be stored or shown: tokens, passwords, keys, credentials in addresses.
 
 Of the arguments of a script or a launcher, only what a name or a shape marks as a secret is hidden.
-Everything else belongs to the user and stays as typed. Variables and the output of scripts follow a
-stricter rule: every name that contains a word for a secret counts, and so do commands that carry a
-password (``sshpass -p``).
+Variables and the output of scripts follow a stricter rule: every name that contains a word for a
+secret counts, and so do commands that carry a password (``sshpass -p``).
 """
 
 from __future__ import annotations
@@ -106,7 +105,6 @@ _EXTRA = re.compile(r"(?:^|\s)-p\s*(?!\d{1,5}(?:\s|$))\S+")
 
 
 def looks_secret(text: str) -> bool:
-    """Whether a text contains something that has the shape of a secret."""
     if _SHAPES.search(text) or any(map(_is_key, _BASE64.finditer(text))):
         return True
     return any(says_secret(match["name"]) for match in _SAID_ARGUMENT.finditer(text))
@@ -122,9 +120,8 @@ def _is_mixed(run: str) -> bool:
 
 
 def looks_random(text: str) -> bool:
-    """Whether a text contains a long run of letters and digits, as keys do.
-
-    Paths and CPU masks (hex digits after ``0x``) are exempt.
+    """Whether a text contains a long run of letters and digits, as keys do, except paths and CPU
+    masks.
     """
     return not text.startswith("/") and any(_is_mixed(run) or _is_hex(run) for run in _runs(text))
 
@@ -151,7 +148,6 @@ def _is_shuffled(run: str) -> bool:
 
 
 def _words(name: str) -> list[str]:
-    """Split ``HubToken``, ``hub-token`` and ``HUB_TOKEN`` into the same words."""
     return re.findall(r"[a-z0-9]+", re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower())
 
 
@@ -164,7 +160,6 @@ def says_secret(name: str) -> bool:
 
 
 def _looks_like_a_password(value: str) -> bool:
-    """Whether a word behind ``-p`` is neither a number, a path, a name nor a precision."""
     if len(value) < 6 or "/" in value or re.fullmatch(r"[\d.,:e+-]+", value):
         return False
     if re.search(r"[!@#$%^&*~]", value):
@@ -174,7 +169,6 @@ def _looks_like_a_password(value: str) -> bool:
 
 
 def _is_secret_by_short_name(name: str, value: str) -> bool:
-    """Whether a value is one under a name that also means something else: p, pat, pin."""
     match name:
         case "p":
             return _looks_like_a_password(value)
@@ -226,10 +220,8 @@ def is_secret_variable(name: str, value: str) -> bool:
 
 
 def without_secrets(text: str, variables: Mapping[str, str]) -> str:
-    """The output of a script without secrets.
-
-    Hides what has the shape of a secret, and the values of variables that must not be shown, both
-    as they are and as a traceback quotes them.
+    """The output of a script without what has the shape of a secret, and without the values of
+    secret variables, also as a traceback quotes them.
     """
     for value in sorted(_forms(variables), key=len, reverse=True):
         if len(value) > 5:
@@ -243,7 +235,6 @@ def without_secrets(text: str, variables: Mapping[str, str]) -> str:
 
 
 def _forms(variables: Mapping[str, str]) -> set[str]:
-    """Return every spelling of the values that must not be shown."""
     forms = set[str]()
     for name, value in variables.items():
         if len(value) > 2 and is_secret_variable(name, value):
@@ -271,11 +262,8 @@ def hide_arguments(
 ) -> tuple[tuple[str, ...], dict[str, str]]:
     """Replace each secret in a command by ``${NAME}``; also return the values by these names.
 
-    Args:
-        argv: the words of a launcher, a script and its arguments.
-        secret: more names of arguments whose values are secrets.
-        variables: the environment. If a variable has the same value, its name is used, so that it
-            exists the next time.
+    ``secret``: more names of arguments whose values are secrets. ``variables``: the environment,
+    whose name is used if it has the same value.
     """
     named = {"_".join(_words(name)) for name in secret}
     held = {value: name for name, value in (variables or {}).items() if _is_holder(name, value)}

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-MIB, GIB = 1 << 20, 1 << 30
-"""Bytes in a MiB and a GiB."""
+MIB, GIB = 1 << 20, 1 << 30  # bytes
 
 
 def visible(text: str) -> str:
@@ -38,9 +37,7 @@ _ASCII = {
 
 def spelled(error: UnicodeError) -> tuple[str, int]:
     r"""Replace characters that a stream cannot encode: ``x`` for ``×``, else an escape
-    (``\u05d0``).
-
-    It is an error handler of ``codecs``. Errors other than of encoding are raised again.
+    (``\u05d0``). An error handler of ``codecs``.
     """
     if not isinstance(error, UnicodeEncodeError):
         raise error
@@ -59,7 +56,6 @@ def figure(value: float, digits: int = 3) -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """``1 node``, ``2 nodes``."""
     if number == 1:
         return f"{number} {noun}"
     return f"{number} {noun}s"

@@ -29,7 +29,7 @@ _SUFFIXES = {
 (https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/)."""
 
 LEAST_BYTES = 64 * 2**20
-"""Smallest accepted memory of a pod. A process that imports torch needs more."""
+"""A process that imports torch needs more."""
 
 _AMOUNT = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)([A-Za-z]*)")
 _QUANTITY = re.compile(
@@ -40,10 +40,7 @@ _TYPED_TIME = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
 
 
 def quantity_of(text: object) -> Fraction | None:
-    """A Kubernetes quantity as an exact number; None if it is not one.
-
-    ``8``, ``"8"`` and ``8000m`` are equal, and so are ``1Gi`` and 1073741824.
-    """
+    """A Kubernetes quantity as an exact number; None if it is not one."""
     match = None if isinstance(text, bool) else _QUANTITY.fullmatch(str(text).strip())
     if match is None:
         return None
@@ -54,7 +51,6 @@ def quantity_of(text: object) -> Fraction | None:
 
 
 def bytes_of(quantity: object) -> float | None:
-    """Convert a Kubernetes quantity such as ``8Gi`` or ``500M`` to bytes. None if it is not one."""
     number = quantity_of(quantity)
     return None if number is None else float(number)
 
@@ -65,10 +61,7 @@ def cpus_of(quantity: object) -> float:
 
 
 def kubernetes_memory(text: str) -> str:
-    """Write the memory of a pod as Kubernetes does: ``8GB`` is ``8G``, ``8GiB`` is ``8Gi``.
-
-    Raises UsageError for other text, and for less than ``LEAST_BYTES``.
-    """
+    """``8GB`` is ``8G``, ``8GiB`` is ``8Gi``. Raises UsageError, also below ``LEAST_BYTES``."""
     match = _AMOUNT.fullmatch("".join(text.split()))
     if match is None:
         raise UsageError(f"--memory {text!r} is not an amount of memory", hint="--memory 32Gi")
@@ -92,7 +85,7 @@ def kubernetes_memory(text: str) -> str:
 
 
 def slurm_time(text: str) -> str:
-    """Write a time limit as Slurm reads it: ``4h`` becomes ``04:00:00``. Raises UsageError."""
+    """``4h`` becomes ``04:00:00``. Raises UsageError."""
     words = text.strip()
     if _SLURM_TIME.fullmatch(words.upper()):
         if words.strip("0:-") == "":

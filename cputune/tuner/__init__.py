@@ -1,7 +1,5 @@
-"""HostFacts + Workload → Result: the search space, the study, the measurement, the confirmation.
-
-``cputune.tune(job)`` tunes; ``cputune.search_space(facts, job)`` shows what it would try. Optuna is
-imported when a study starts.
+"""HostFacts + Workload → Result: search space, study, confirmation. Optuna is imported when a study
+starts.
 """
 
 from __future__ import annotations
@@ -32,15 +30,15 @@ class AskedToTune(TuneOptions):
     """Arguments of ``tune`` besides the job and its options.
 
     Attributes:
-        facts: the machine, as ``cputune.probe()`` sees it; None: it is probed.
+        facts: the machine; None: it is probed.
         runner: runs the plans; None: real processes.
-        on_event: called with every event of ``cputune.tuner.events``. If it is None,
-            ``cputune.tune`` shows the study below the cell of a notebook.
-        hosts: names of the hosts that plans run on (``"node1,node2"``, or a sequence), reached by
-            ssh; their number is then a knob. None: this machine alone.
+        on_event: gets every event of ``cputune.tuner.events``. None: a notebook shows the study
+            below the cell.
+        hosts: hosts that plans run on (``"node1,node2"``, or a sequence), reached by ssh; their
+            number is then a knob. None: this machine alone.
         started: when the time limit began, by ``time.monotonic()``; None: now.
-        command: the words of the command that starts the study, from which a result proposes the
-            next one; empty without a command.
+        command: the words of the command that starts the study; a result proposes the next one
+            from them.
     """
 
     facts: HostFacts | None = None
@@ -55,13 +53,13 @@ class AskedToTune(TuneOptions):
 def tune(job: Workload, asked: AskedToTune) -> Result:
     """Measure plans of this job on this machine and return the fastest, compared with the baseline.
 
-    The keywords are the options of ``cputune.TuneOptions``, and ``facts``, ``runner``,
-    ``on_event``, ``hosts``, ``started`` and ``command``; docs/library.md describes them.
+    The keywords are the options of ``cputune.TuneOptions`` and the fields of ``AskedToTune``
+    (docs/library.md).
 
     Raises UsageError for contradictory options, MissingPackageError without optuna, CannotError for
     a study that is in use or cannot be resumed, NoValidTrialError if no trial gave a number,
-    NotMeasurableError if other processes computed here all the time (the trials are kept in the
-    study), and Interrupted on SIGINT, with the ``result`` so far.
+    NotMeasurableError if other processes computed here all the time, and Interrupted on SIGINT,
+    with the ``result`` so far.
     """
     if asked.hosts is not None and not isinstance(asked.hosts, RankHosts):
         from cputune.ranks.hosts import open_named

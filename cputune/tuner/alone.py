@@ -18,17 +18,15 @@ from cputune.tuner.events import Message, OnEvent, waiting_for
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Neighbours:
-    """Other processes that use the CPUs of this machine, in words, the busiest first.
+    """Other processes that use the CPUs of this machine, the busiest first.
 
-    ``at_start`` are those before the first trial. ``look`` returns those of the next half second;
-    none of our processes may run meanwhile.
+    ``look`` returns those of the next half second; none of our processes may run meanwhile.
     """
 
     at_start: tuple[str, ...] = ()
     look: Callable[[], tuple[str, ...]] = tuple
 
     def still_there(self) -> tuple[str, ...]:
-        """Those that compute now, if there were some at the start too."""
         if self.at_start:
             return self.look()
         return ()
@@ -41,8 +39,7 @@ def measuring_alone(
     """Wait until no other tuner measures here; yields the other processes that compute.
 
     ``share``: do not wait. ``real``: processes are started, so the machine is needed. ``look``:
-    whether to look for other processes: not with a simulating runner, and not on other hosts, whose
-    ranks report their delays.
+    look for other processes; not with a simulating runner or on other hosts.
     """
 
     def wait_for(owner: str) -> None:
@@ -79,7 +76,6 @@ def open_runner(
     fresh: bool,
     hosts: RankHosts | None = None,
 ) -> AbstractContextManager[Runner]:
-    """The given runner, or one of real processes; ``fresh`` ones start anew each time."""
     if runner is not None:
         return nullcontext(runner)
     from cputune.ranks.runner import ProcessRunner

@@ -1,7 +1,6 @@
 """What each change is worth: from the baseline to the best plan, one knob at a time.
 
-The plans in between run together with these two in the second block of the confirmation, and each
-is compared with the one before it.
+The plans in between run in the second block of the confirmation, each compared with the one before.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from cputune.tuner.gains import Gain
 from cputune.tuner.space import SearchSpace
 
 LAYOUT = "layout"
-"""The change of all that decides the CPUs and the number of ranks."""
+"""The change of everything that decides the CPUs and the number of ranks."""
 
 _LAID_OUT = ("backend", "ccl_workers")
 """Knobs that change together with the layout."""
@@ -28,19 +27,16 @@ _LAID_OUT = ("backend", "ccl_workers")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One step to the best plan: what is changed, to what, and the resulting plan."""
-
     knob: str
     value: str
     plan: Plan
 
 
 def changes(space: SearchSpace, baseline: Plan, best: Plan) -> tuple[Change, ...]:
-    """The steps from the baseline to the best plan, knob by knob.
+    """The steps from the baseline to the best plan, those that change the training least first.
 
-    What changes the training least comes first (``cputune.plans.knobs.kind_of``), so that the plans
-    form a ladder (``rungs_of``). If no plan has one change alone (tcmalloc without its OpenMP
-    runtime), that change is combined with the next.
+    So the plans form a ladder (``rungs_of``). A change that no plan has alone (tcmalloc without its
+    OpenMP runtime) is combined with the next.
     """
     meant = dict(space.values[best])
     separate = separate_knobs()
@@ -78,7 +74,7 @@ def changes(space: SearchSpace, baseline: Plan, best: Plan) -> tuple[Change, ...
 def _layout_of(
     space: SearchSpace, baseline: Plan, separate: Sequence[str]
 ) -> dict[str, KnobValue] | None:
-    """The values of the layout of the baseline; None if no plan of the space has its layout."""
+    """The layout of the baseline; None if no plan of the space has it."""
     for plan, values in space.values.items():
         if shape(plan) == shape(baseline):
             return {name: value for name, value in values.items() if name not in separate}
@@ -90,8 +86,8 @@ def rungs_of(
 ) -> tuple[Rung, ...]:
     """For each kind of change the last plan of the steps that changes no more than that.
 
-    ``contenders`` are the baseline and the plan of each change, in order; ``whole`` is the gain of
-    the last one. A kind that adds no change has no rung.
+    ``contenders`` are the baseline and the plan of each change; ``whole`` is the gain of the last
+    one.
     """
     baseline, *others = contenders
     last: dict[Kind, int] = {}
@@ -112,8 +108,8 @@ def worths(
 ) -> tuple[Worth, ...]:
     """The gain of each change over the plan before it; changes without a number are left out.
 
-    ``contenders`` are the baseline and the plan of each change, in order. They share one block: how
-    much processes differ is taken from the comparison of the ``whole``, which has several.
+    The plans share one block, so the difference between processes is taken from the comparison of
+    the ``whole``, which has several blocks.
     """
     return tuple(
         Worth(
@@ -142,18 +138,15 @@ def why_not_one_by_one(each: Sequence[Worth], whole: Gain) -> str | None:
 
 
 def separate_knobs() -> tuple[str, ...]:
-    """Knobs that can be changed while every rank keeps its CPUs."""
     return tuple(k.name for k in KNOBS if k.put is not None and k.name not in _LAID_OUT)
 
 
 def shape(plan: Plan) -> tuple[int, int, int, frozenset[int]]:
-    """What identifies a layout: nodes, ranks, threads of each, and the CPUs of all."""
     cpus = frozenset(cpu for of_rank in plan.cpus for cpu in of_rank)
     return plan.nodes, plan.processes_per_node, plan.threads_per_process, cpus
 
 
 def layout_words(plan: Plan) -> str:
-    """``2 × 14 threads``, and the number of nodes if there are several."""
     text = f"{plan.processes_per_node} × {plan.threads_per_process} threads"
     if plan.nodes == 1:
         return text

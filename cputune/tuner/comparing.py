@@ -1,8 +1,7 @@
 """Compares two results: their best plans run side by side, now, on this machine.
 
-Speeds of two days are no pairs: their interval does not contain what a machine does from day to
-day. So a ratio is given only if both plans can run here, by the rounds, rule and interval of a
-study's confirmation.
+Speeds of two days are no pairs: their interval ignores what a machine does from day to day. So both
+plans run again, by the rules of a study's confirmation.
 """
 
 from __future__ import annotations
@@ -33,16 +32,14 @@ SAME_PLAN = "both results have the same plan"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Two plans of the same work, and what was measured of them side by side.
+    """Two plans of the same work, measured side by side.
 
     Attributes:
         before: the plan that ``after`` is compared with.
-        after: the other plan.
-        speedup: how many times as fast ``after`` ran; None if no pairs were measured.
-        not_compared: why there is no speedup; None if there is one.
+        speedup: how many times as fast ``after`` ran; None without pairs.
+        not_compared: why there is no speedup.
         disturbed: whether that is because other processes computed here.
-        before_rate: samples/s of ``before`` in the pairs; None without pairs.
-        after_rate: samples/s of ``after`` in them.
+        before_rate: samples/s of ``before`` in the pairs.
         runs: what each block measured.
     """
 
@@ -57,21 +54,15 @@ class Comparison:
 
     @property
     def is_same_plan(self) -> bool:
-        """Whether both results recommend the same plan, so that there is nothing to compare."""
         return self.not_compared == SAME_PLAN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedToCompare:
-    """How two plans are compared.
+    """How two plans are compared; the fields are those of ``AskedToTune``.
 
-    Attributes:
-        facts: the machine, as ``cputune.probe()`` sees it; None: it is probed.
-        runner: runs the plans; None: real processes.
-        on_event: called with every event of ``cputune.tuner.events``.
-        max_time_seconds: time limit; None: three minutes for real processes.
-        share_machine: measure although other processes compute here.
-        started: when the time limit began, by ``time.monotonic()``; None: now.
+    ``max_time_seconds`` None: three minutes for real processes. ``share_machine``: measure although
+    other processes compute here.
     """
 
     facts: HostFacts | None = None
@@ -84,11 +75,11 @@ class AskedToCompare:
 
 @keywords_of(AskedToCompare)
 def compare(before: Result, after: Result | None, asked: AskedToCompare) -> Comparison:
-    """Run the best plans of two results side by side: how many times as fast the second is.
+    """Run the best plans of two results side by side; of one result, its best plan and the
+    baseline.
 
-    If the second is None, the best plan of the first is compared with the baseline. If one of them
-    cannot run here nothing is measured, and ``not_compared`` says why. Raises CannotError if
-    another process of the user measures until the time is up.
+    If one of them cannot run here, ``not_compared`` says why. Raises CannotError if another process
+    of the user measures until the time limit.
     """
     plans = None
     if after is not None:
@@ -133,7 +124,6 @@ def compare(before: Result, after: Result | None, asked: AskedToCompare) -> Comp
 def why_not_here(
     before: Result, after: Result | None, facts: HostFacts, *, real: bool = True
 ) -> str | None:
-    """Why the plans of these results cannot be measured side by side here; None if they can."""
     if after is not None and _job(before.workload) != _job(after.workload):
         first, second = _named(before.workload), _named(after.workload)
         if first == second:
@@ -159,7 +149,6 @@ def why_not_here(
 
 
 def _job(workload: Workload) -> object:
-    """What is trained, without descriptive fields."""
     recipe = workload.recipe
     if recipe is None:
         return workload.program
@@ -180,9 +169,9 @@ def side_by_side(
     alive: int,
     open_fresh: Callable[[], AbstractContextManager[Runner]],
 ) -> None:
-    """Measure two plans as the confirmation of a study does; the findings contain the rounds.
+    """Measure two plans as the confirmation of a study does.
 
-    ``alive`` is how many plans fit into memory: if that is one, or a script ends too soon to take
+    ``alive`` is how many plans fit into memory. If that is one, or a script ends too soon to take
     turns, they run one after the other.
     """
     with open_fresh() as runner, closing(measuring.living):
@@ -190,7 +179,6 @@ def side_by_side(
 
 
 def concluded(measuring: Measuring, before: Plan, after: Plan) -> Comparison:
-    """The comparison of two plans from the findings: a ratio of pairs, or why it is missing."""
     findings, noise = measuring.findings, measuring.race.noise.deviation
     base, (rival, *_) = findings.baseline, findings.rivals
     assert base is not None, "they were measured"

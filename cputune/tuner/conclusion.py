@@ -1,4 +1,4 @@
-"""From what a study measured to its result: the recommendation, the gain, the notes."""
+"""From the measurements of a study to its result: recommendation, gain, notes."""
 
 from __future__ import annotations
 
@@ -49,8 +49,6 @@ _VERSIONS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recommendation:
-    """What is recommended, compared with what, and the notes that belong to it."""
-
     baseline: Measured
     best: Measured
     speedup: Speedup | None = None
@@ -75,7 +73,7 @@ def conclude(
 ) -> Result:
     """The result of a study. Raises NoValidTrialError if no trial has a number.
 
-    ``busy`` are other processes that used the CPUs meanwhile, in words.
+    ``busy`` are other processes that used the CPUs meanwhile.
     """
     advice = recommend(findings, noise, seconds, busy=busy)
     best, baseline = advice.best.plan, advice.baseline.plan
@@ -133,9 +131,8 @@ def recommend(
 ) -> Recommendation:
     """The plan to use, and its gain. Raises NoValidTrialError if no trial has a number.
 
-    Another plan than the baseline is recommended, and a ratio is given, only if both were measured
-    in pairs (``cputune.records.result.pairs_of``). ``seconds`` are those of the study so far;
-    ``busy`` are other processes that used the CPUs.
+    Another plan than the baseline is recommended only if both were measured in pairs
+    (``cputune.records.result.pairs_of``). ``seconds`` are those of the study so far.
     """
     valid = [t for t in findings.trials if t.state == COMPLETED and t.samples_per_second]
     if not valid:
@@ -153,7 +150,6 @@ def recommend(
 
 
 def _rungs(findings: Findings, advice: Recommendation) -> tuple[Rung, ...]:
-    """The rungs to the best plan; the last one has the ratio of the recommendation."""
     if not findings.rungs or advice.speedup is None or advice.best == advice.baseline:
         return ()
     *before, last = findings.rungs
@@ -163,7 +159,6 @@ def _rungs(findings: Findings, advice: Recommendation) -> tuple[Rung, ...]:
 
 
 def _compared(findings: Findings, noise: float) -> tuple[Measured, ...]:
-    """The throughput of each plan of the confirmation, the baseline first."""
     if findings.baseline is None:
         return ()
     everybody = (findings.baseline, *findings.rivals)
@@ -171,9 +166,8 @@ def _compared(findings: Findings, noise: float) -> tuple[Measured, ...]:
 
 
 def paired(findings: Findings) -> list[Contender]:
-    """The rivals that the confirmation compared with the baseline in enough blocks.
-
-    None if the baseline failed in it: its earlier rounds may be affected.
+    """The rivals that were compared with the baseline in enough blocks; None if the baseline
+    failed.
     """
     if findings.baseline is None or _fell(findings.baseline):
         return []
@@ -220,10 +214,7 @@ def _confirmed(
 def why_not_compared(
     findings: Findings, valid: Sequence[Trial], seconds: float
 ) -> tuple[str, NextStep]:
-    """Why there are no pairs of the baseline and another plan, and what to do about it.
-
-    ``seconds`` is how long the study took.
-    """
+    """Why there are no pairs of the baseline and another plan, and what to do about it."""
     baseline, rivals = findings.baseline, findings.rivals
     if findings.taken_away is not None:
         return findings.taken_away, NextStep(when="when the CPUs are available again")
@@ -253,7 +244,6 @@ def why_not_compared(
 
 
 def _why_one_plan(findings: Findings, seconds: float) -> tuple[str, NextStep]:
-    """Why only one plan gave a number, and what to do about it."""
     if findings.cut_off is not None or findings.time_up:
         why = "the time limit was reached before another plan had run"
         return why, _more_time(findings, seconds)
@@ -267,13 +257,12 @@ def _why_one_plan(findings: Findings, seconds: float) -> tuple[str, NextStep]:
 
 
 def _more_time(findings: Findings, seconds: float) -> NextStep:
-    """The step that gives a study the time that it usually needs, at least twice the last one."""
+    """A hint with the time that a study usually needs, at least twice the last one."""
     usual = USUAL_RUNS * findings.baseline_seconds
     return NextStep(seconds=max(2 * seconds, usual))
 
 
 def _fell(contender: Contender) -> bool:
-    """Whether a contender failed in the confirmation."""
     return contender.out is not None and contender.out != SLOWER
 
 
@@ -289,7 +278,6 @@ def _measured(trial: Trial) -> Measured:
 
 
 def _of_ranks(ranks: int, workload: Workload) -> tuple[str, ...]:
-    """What the ranks of the best plan do with the last batch of an epoch."""
     typed = workload.training
     if typed is None or not typed.uneven or ranks == workload.launch_ranks:
         return ()
@@ -350,14 +338,14 @@ QUIET_FIRST = "end the processes that use the CPUs, then the same command with -
 """The hint on a busy machine. More time would not help there."""
 
 LAST_LINES = 12
-"""Lines of a script's output that are shown if all trials failed alike: the end of a traceback."""
+"""Lines of output that are shown if all trials failed alike: the end of a traceback."""
 
 
 def cannot_work(trials: Sequence[Trial], *, hopeless: bool) -> NoValidTrialError | None:
     """Why no further plan need be tried; None if another one may work.
 
     The script is the cause if the last failure was ``hopeless``, or if the baseline and the next
-    plan failed in the same way. Each further trial would fail too.
+    plan failed in the same way.
     """
     if not 0 < len(trials) < 3 or any(trial.state != FAILED for trial in trials):
         return None
@@ -370,9 +358,11 @@ def cannot_work(trials: Sequence[Trial], *, hopeless: bool) -> NoValidTrialError
     if not in_vain:
         return None
     reason, _, details = (first.reason or "no reason given").partition("\n")
-    hint = "no plan avoids that, so no other was tried"
+    hint = "no plan can avoid this, so no other was tried"
     if others:
-        hint = "today's launch and the next plan fail alike, so no other was tried"
+        hint = (
+            "your current launch and the next plan fail in the same way, so no other plan was tried"
+        )
     return NoValidTrialError(
         reason,
         details="\n".join(details.rstrip().splitlines()[-LAST_LINES:]) or None,
@@ -381,7 +371,7 @@ def cannot_work(trials: Sequence[Trial], *, hopeless: bool) -> NoValidTrialError
 
 
 def _way_of(trial: Trial) -> tuple[str | None, str]:
-    """How a trial failed: its message without numbers, so that two failures can be compared."""
+    """The message of a failed trial without numbers, so that two failures can be compared."""
     return trial.kind, re.sub(r"[0-9]+", "N", first_line(trial.reason))
 
 

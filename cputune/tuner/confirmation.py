@@ -1,25 +1,21 @@
 """The confirmation: the baseline and the best plans, measured once more side by side.
 
-A plan that is compared is a contender; each contender but the baseline is a rival. The processes of
-all contenders are alive at the same time. In a round each contender takes some steps while the
-others are stopped, so that what the machine does affects all alike, and differences within a round
-are due to the plans. The order of a round is random and reversed in the next round, so that drift
-cancels. The order in which processes start is reversed from block to block, for the same reason.
+A plan that is compared is a contender; each contender but the baseline is a rival. All processes
+are alive at the same time. In a round each contender takes some steps while the others are stopped,
+so that the machine affects all alike. The order of a round is random and reversed in the next, so
+that drift cancels; the order of starts is reversed from block to block.
 
 A block is a number of rounds with the same processes. The first block finds the best rival, the
-leader. It uses the processes of the trials if they are still alive. Each later block starts new
-processes, as an emitted launch does, and compares only the leader with the baseline. The second
-block also runs the plans between the two, which shows what each change is worth. If two plans do
-not fit into memory, or the runner runs one plan at a time, a block is one round of processes that
-run one after the other.
+leader; it uses the processes of the trials if they are alive. Later blocks start new processes, as
+an emitted launch does, and compare the leader with the baseline. The second one also runs the plans
+between the two, which shows what each change is worth. If two plans do not fit into memory, or the
+runner runs one plan at a time, a block is one round of processes that run one after the other.
 
-After each block from the second on the interval of the gain decides whether to stop. The
-confirmation ends if the leader is faster by more than ``DELTA`` and it is known by how much
-(``NARROW``), if the two are equivalent, or if the leader is slower. It ends undecided if the time
-or the blocks are spent, or if the remaining blocks are not likely to decide. So it may use all the
-time of the study. The interval's error rate (``DOUBT``) allows for a look after every block.
-
-``benchmarks/aa.py`` measures the numbers below.
+From the second block on the interval of the gain decides when to stop: the leader is faster by more
+than ``DELTA`` and it is known by how much (``NARROW``), the two are equivalent, or the leader is
+slower. It ends undecided if time or blocks are spent, or the rest is not likely to decide. The
+interval's error rate (``DOUBT``) allows for a look after every block. ``benchmarks/aa.py`` measures
+the numbers below.
 """
 
 from __future__ import annotations
@@ -56,11 +52,12 @@ delayed."""
 
 LEAST_ROUNDS, LATER_ROUNDS, OLD_STEPS = 6, 3, 30
 """The fewest rounds of the first block, and of each later one. The first continues until its
-processes have taken ``OLD_STEPS``, which shows a long warm-up. By ``benchmarks/aa.py`` new
-processes say more than further rounds."""
+processes have taken ``OLD_STEPS``, which shows a long warm-up. New processes say more than further
+rounds (``benchmarks/aa.py``).
+"""
 
 MOST_ALONE = 5
-"""The most blocks if processes run one after the other, new ones in each."""
+"""The most blocks if processes run one after the other."""
 
 NARROW, SHARE_OF_GAIN = 0.1, 0.36
 """How narrow (log) the interval of a gain has to be, or its half as a share of the gain."""
@@ -75,7 +72,6 @@ CLEARLY = 0.1
 """Error rate of the interval by which a slower rival is dropped."""
 
 ChangesTo = Callable[[Plan], Sequence[Change]]
-"""The changes from the baseline to a plan; none if they cannot be alive at once."""
 
 
 def compare_rivals(
@@ -92,7 +88,7 @@ def compare_rivals(
     """Measure plans side by side; the findings contain the rounds.
 
     ``alive`` is how many plans fit into memory. If that is one, if a runner keeps none alive, or if
-    a script ends too soon to take turns, plans run one after the other: ``alone``, or all.
+    a script ends too soon to take turns, plans run one after the other.
     """
     begun = measuring.timer.used_seconds
     measuring.on_event(ConfirmStarted(plans=(baseline, *rivals)))
@@ -113,8 +109,6 @@ def compare_rivals(
 
 
 class Confirmation:
-    """Compares the baseline with its rivals, and knows the leader."""
-
     def __init__(self, measuring: Measuring, baseline: Plan, rivals: Sequence[Plan]) -> None:
         self._measuring = measuring
         self.baseline = Contender(role="baseline", plan=baseline)
@@ -134,11 +128,9 @@ class Confirmation:
     ) -> None:
         """Measure rounds until the gain of the leader is decided or the time is up.
 
-        The first block has the baseline and all rivals, the later ones the baseline and the leader;
-        the second one also has the plans between them. Afterwards the findings contain what each
-        change is worth, and where the time of the best plan goes. ``fresh`` is the runner that
-        starts the processes of the later blocks, if it is another one. Raises TooShort if a script
-        trains to its end before its first turn is over.
+        Afterwards the findings contain what each change is worth, and where the time of the best
+        plan goes. ``fresh`` is the runner for later blocks, if it is another one. Raises TooShort
+        if a script ends before its first turn is over.
         """
         fresh = fresh or runner
         for each in (runner, fresh):
@@ -164,7 +156,6 @@ class Confirmation:
             self._say_what_it_is_worth(leader, found)
 
     def _join(self, path: Sequence[Change]) -> None:
-        """Add the plans between the baseline and the leader to the second block."""
         self._between = tuple(Contender(role="candidate", plan=on.plan) for on in path[:-1])
         for between in self._between:
             for _ in self.baseline.logs:
@@ -212,7 +203,6 @@ class Confirmation:
                 return
 
     def _verdict(self, logs: Sequence[float]) -> Verdict:
-        """Whether a plan that runs alone has taken enough steps after its warm-up."""
         race = self._measuring.race
         now = race.estimate(logs)
         done = now.level and min(len(now.kept), len(logs) - race.warmup) >= LEAST_KEPT
@@ -221,7 +211,6 @@ class Confirmation:
         return "more"
 
     def _is_answered(self, leader: Contender) -> bool:
-        """Whether to stop: decided, not decidable, or too slow."""
         gain = self._gain(leader)
         if gain is None or leader.out is not None:
             return True
@@ -236,7 +225,6 @@ class Confirmation:
         return not gain.can_be_decided(blocks, self._blocks_left(blocks))
 
     def _blocks_left(self, done: int) -> int:
-        """How many more blocks fit into the time."""
         timer = self._measuring.timer
         each = (timer.used_seconds - self._begun) / done
         left = MOST_BLOCKS - done
@@ -246,7 +234,6 @@ class Confirmation:
 
     @property
     def is_over(self) -> bool:
-        """Whether no rival is left, or the time is up."""
         racing = [rival for rival in self.rivals if rival.out is None]
         return not racing or self.baseline.out is not None or self._measuring.timer.up(1.0)
 
@@ -257,12 +244,10 @@ class Confirmation:
         racing: Sequence[Contender],
         leader: Contender | None = None,
     ) -> None:
-        """Start new processes, or use those that are alive, and let them take turns; then end them.
+        """Start new processes, or use those that are alive, let them take turns, then end them.
 
-        In the first block the leader is not known yet. In every second one the last contender is
-        started first: of two processes of one plan the first was faster by 0.7 % (+-0.6 %, 14
-        confirmations of ``benchmarks/aa.py --real``). If the time is up the block ends early;
-        completed turns count.
+        In every second block the last contender is started first: of two processes of one plan the
+        first was faster by 0.7 % (+-0.6 %, 14 confirmations of ``benchmarks/aa.py --real``).
         """
         measuring, direction = self._measuring, -1 if block % 2 else 1
         started: list[Started] = []
@@ -284,9 +269,9 @@ class Confirmation:
                 self._write_down(block, entry)
 
     def _rounds(self, started: Sequence[Started], block: int, leader: Contender | None) -> None:
-        """Measure rounds until there are enough, in random order, reversed in every second round.
+        """Measure rounds until there are enough. Raises TooShort.
 
-        Contenders without processes here get an empty entry for each round. Raises TooShort.
+        Contenders without processes here get an empty entry for each round.
         """
         measuring, everybody = self._measuring, (self.baseline, *self.rivals, *self._between)
         for entry in started:
@@ -327,10 +312,9 @@ class Confirmation:
     ) -> bool:
         """Whether a block can end, from its quiet rounds and the seconds of their steps.
 
-        The first block, without a leader, tells the rivals apart and shows a long warm-up; it ends
-        when the given time just fits another one. A block with plans between baseline and leader
-        takes as many rounds, to tell what each change is worth. A leader that still settles is
-        measured on.
+        The first block tells the rivals apart and shows a long warm-up; it ends when the given time
+        just fits another one. A block with plans between baseline and leader takes as many rounds.
+        A leader that still settles is measured on.
         """
         if self.is_over:
             return True
@@ -347,7 +331,6 @@ class Confirmation:
         return gain is None or not gain.settles
 
     def _tell_how_it_stands(self) -> None:
-        """Report how many times as fast the leader is so far."""
         leads = self._leader()
         if leads is not None:
             leader, gain = leads
@@ -362,7 +345,6 @@ class Confirmation:
             self._measuring.on_event(standing)
 
     def _look_where_time_goes(self, started: Sequence[Started], leader: Contender) -> None:
-        """Profile the baseline and the leader, in the processes that were measured last."""
         for entry in started:
             if entry.contender in (self.baseline, leader) and entry.is_in:
                 profile_plan(self._measuring, entry.contender.plan, entry.living)
@@ -387,7 +369,6 @@ class Confirmation:
                 rival.out = SLOWER
 
     def _write_down(self, block: int, entry: Started) -> None:
-        """Record what this block showed of a contender's speed."""
         findings, contender, reason = self._measuring.findings, entry.contender, entry.run.why
         findings.turns += entry.turns
         findings.delayed_turns += entry.delayed

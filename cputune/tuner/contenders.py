@@ -1,4 +1,4 @@
-"""A plan in the confirmation: its rounds, its speed, and its gain over another one."""
+"""A plan in the confirmation: its rounds, its speed, its gain over another one."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ class Contender:
     """A plan in the confirmation.
 
     Attributes:
-        logs: log seconds per sample, one per round or None; if batches differ in length, those of
+        logs: log seconds per sample of each round, or None; if batches differ in length, those of
             the mean batch (``level_rounds``).
-        blocks: the block number of each round; the rounds of a block share their processes.
-        ages: how many steps the processes had taken before a round; infinite if each round has its
-            own processes.
+        blocks: the block number of each round.
+        ages: how many steps the processes had taken before a round; infinite if each round has
+            new ones.
         steps: those of each round that count.
-        sizes: sizes of the first steps of a process.
+        sizes: of the first steps of a process.
         doubt_of_data: the variance of ``logs`` if another plan takes other samples.
-        out: why it is measured no more.
+        out: why it is no longer measured.
     """
 
     role: Role
@@ -49,14 +49,12 @@ class Contender:
     out: str | None = None
 
     def add(self, block: int, log: float | None = None, age: float = math.inf) -> None:
-        """Record a round."""
         self.blocks.append(block)
         self.logs.append(log)
         self.ages.append(age)
 
     @property
     def measured(self) -> list[float]:
-        """The rounds that gave a number."""
         return [value for value in self.logs if value is not None]
 
 
@@ -112,7 +110,6 @@ def gain_of(
 
 
 def blocks_of(contender: Contender) -> set[int]:
-    """The blocks in which a contender gave a number."""
     rounds = zip(contender.blocks, contender.logs, strict=True)
     return {block for block, log in rounds if log is not None}
 
@@ -126,10 +123,7 @@ def _age(contender: Contender, at: int) -> float:
 def fastest_of(
     baseline: Contender, rivals: Sequence[Contender], noise: float
 ) -> tuple[Contender, Gain] | None:
-    """The rival with the largest gain, and its gain; None if none was measured.
-
-    Each interval is widened, because the best of several is chosen (``doubt_each``).
-    """
+    """The rival with the largest gain, and its gain, widened for the choice (``doubt_each``)."""
     doubt = doubt_each(rivals)
     gains = [
         (rival, gain)
@@ -142,9 +136,9 @@ def fastest_of(
 def doubt_each(rivals: Sequence[Contender]) -> float:
     """The error rate of each rival's interval, if the one with the largest gain is chosen.
 
-    Of several equally fast plans the luckiest looks best in the first block; later blocks are new
-    rounds without this luck. With half of the error rate, fewer than 3 % of the gains are false
-    (benchmarks/aa.py, "A/A among 4").
+    Of equally fast plans the luckiest looks best in the first block; later blocks are free of this.
+    With half of the error rate, fewer than 3 % of the gains are false (benchmarks/aa.py, "A/A among
+    4").
     """
     if len(rivals) < 2:
         return DOUBT
@@ -152,6 +146,5 @@ def doubt_each(rivals: Sequence[Contender]) -> float:
 
 
 def throughput_of(contender: Contender, noise: float) -> Throughput:
-    """The throughput of a plan over all its rounds."""
     blocks = max(1, len(blocks_of(contender)))
     return throughput(contender.measured, noise, processes=blocks)

@@ -1,9 +1,8 @@
 """The databases that store a study: an SQLite file, or a server (PostgreSQL, MySQL).
 
-``--study`` names one: a path, or an address as Optuna takes it (``postgresql://HOST/DATABASE``).
-Both contain Optuna's tables, which ``optuna-dashboard`` opens, and both are used by one tuner at a
-time. A server's address may contain a password, so it is never shown or stored; ``shown`` replaces
-it in messages.
+``--study`` is a path or an address of Optuna (``postgresql://HOST/DATABASE``). Both have Optuna's
+tables, and each is used by one tuner at a time. An address may contain a password, so messages
+contain ``shown`` instead.
 """
 
 from __future__ import annotations
@@ -46,7 +45,6 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, Engine
 
 STUDY_NAME = "cputune"
-"""The default name of a study."""
 
 FINISHED = "cputune.finished"
 """The attribute of a study whose result was written."""
@@ -58,7 +56,6 @@ TABLES = {"studies", "trials", "study_user_attributes", "trial_user_attributes"}
 """Optuna's tables without which a study cannot be resumed."""
 
 SERVERS = ("postgresql", "mysql", "mariadb")
-"""The servers that Optuna supports."""
 
 DRIVERS = {
     "psycopg": "'psycopg[binary]'",
@@ -68,20 +65,20 @@ DRIVERS = {
 }
 """The package that contains a driver's module, if its name differs.
 
-The module for an address without a driver varies: for postgresql:// it is psycopg2, since
-SQLAlchemy 2.1 psycopg."""
+For postgresql:// without a driver that is psycopg2, since SQLAlchemy 2.1 psycopg.
+"""
 
 ROOM_BYTES = 1 << 16
 """The most that a trial needs: its steps, about 40 bytes each."""
 
 CONNECT_SECONDS = 10
-"""Time limit for a server's answer. Assumed. It is tried again at the end of each trial."""
+"""Time limit for a server's answer; it is tried again after each trial. Assumed."""
 
 """Create the file only if nothing exists at this path."""
 
 
 class StudyDatabase(Protocol):
-    """Where a study is stored. ``shown`` names it without what might be a secret."""
+    """Where a study is stored. ``shown`` is its name without secrets."""
 
     @property
     def shown(self) -> str:
@@ -99,7 +96,7 @@ class StudyDatabase(Protocol):
     def trouble(self) -> str | None:
         """Why the study cannot be written now; None if it can.
 
-        It is checked before each write: Optuna retries a failed one five times, for ten seconds.
+        It is checked first, because Optuna retries a failed write for ten seconds.
         """
 
     def remove(self) -> None:
@@ -109,17 +106,17 @@ class StudyDatabase(Protocol):
         """Whether nothing is lost without the study: it has no trial, or its result was written."""
 
     def move_aside(self) -> MovedStudy:
-        """Give the study another name, so that a new one can begin. Raises CannotError."""
+        """Rename the study, so that a new one can begin. Raises CannotError."""
 
     def finish(self) -> None:
         """Mark the study: its result was written. Without the database this does nothing."""
 
     def why(self, error: BaseException) -> str:
-        """The cause of an error in words: what happened to the file, or the server's message."""
+        """The cause of an error: what happened to the file, or the server's message."""
 
 
 def database_of(named: str | Path | None, name: str | None = None) -> StudyDatabase | None:
-    """The database that the user names: a path or an address; None if none is named.
+    """The database that the user names; None if none is named.
 
     Raises UsageError for an address that cannot store a study.
     """
@@ -146,7 +143,6 @@ def database_of(named: str | Path | None, name: str | None = None) -> StudyDatab
 
 
 def no_study(shown: str | Path, why: str) -> CannotError:
-    """The error for a database that cannot be used, and why."""
     return CannotError(
         f"{shown} cannot be opened as a study: {why}", hint="name another file with --study"
     )
@@ -154,12 +150,11 @@ def no_study(shown: str | Path, why: str) -> CannotError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MovedStudy:
-    """A study that has made room for another one.
+    """A study that was renamed for a new one.
 
     Attributes:
         name: its new name: a file, or the name in the database.
         option: the option of ``cputune tune`` that names it (``--study FILE``).
-        trials: how many trials it has.
     """
 
     name: str
@@ -176,14 +171,12 @@ class StudyFile:
 
     @property
     def shown(self) -> str:
-        """The path, as the user gave it."""
         return str(self.path)
 
     def holds_study(self) -> bool:
         """Whether a study of ours is in the file; False if the file is missing or empty.
 
-        Raises CannotError for a file of other content, or with missing tables; nothing is written
-        to it.
+        Raises CannotError for a file of other content, or with missing tables. Nothing is written.
         """
         if not exists(self.path):
             return False
@@ -206,12 +199,10 @@ class StudyFile:
         return ours
 
     def lock(self) -> AbstractContextManager[None]:
-        """Hold ``FILE.lock``."""
         return study_lock(self.path)
 
     @contextmanager
     def opened(self, *, private: bool) -> Iterator[optuna.Study]:
-        """The study; its file exists with all tables or not at all."""
         new = not self.holds_study()
         if new:
             with whole(self.path, private=private) as half, _storage(half, ours=True) as storage:
@@ -222,7 +213,6 @@ class StudyFile:
             yield _begun(storage, self.name)
 
     def trouble(self) -> str | None:
-        """That the file is gone, damaged or locked, or that the disk is full."""
         try:
             if not is_file(self.path):
                 return _GONE
@@ -237,17 +227,14 @@ class StudyFile:
         return self._no_room()
 
     def remove(self) -> None:
-        """Remove the file."""
         delete(self.path)
 
     def is_over(self) -> bool:
-        """Whether the study in the file has no trial, or its result was written."""
         with closing(connect(self.path)) as file:
             (finished,) = file.execute(_IS_FINISHED, (self.name, FINISHED)).fetchone()
         return bool(finished) or not self._trials()
 
     def move_aside(self) -> MovedStudy:
-        """Rename the file, by the time at which it was written last."""
         trials = self._trials()
         beside = free_name(self.path)
         rename(self.path, beside)
@@ -255,7 +242,6 @@ class StudyFile:
         return MovedStudy(name=str(beside), option=option, trials=trials)
 
     def finish(self) -> None:
-        """Mark the study in the file, if there is one."""
         with suppress(sqlite3.Error), closing(connect(self.path)) as file, file:
             file.execute(_FINISH, (FINISHED, self.name, FINISHED))
 
@@ -283,9 +269,8 @@ class StudyFile:
         return said
 
     def _no_room(self) -> str | None:
-        """The system's error for a file of this size next to it; None if it can be written.
-
-        SQLite writes a journal there, and copies to it what it changes.
+        """The system's error for a file of this size next to it; None if it can be written
+        (SQLite's journal).
         """
         try:
             require_room(self.path.absolute().parent, size(self.path) + ROOM_BYTES)
@@ -321,7 +306,6 @@ def free_name(path: Path) -> Path:
 
 
 def written_at(path: Path) -> str:
-    """When a file was written last, as in the ids of the history."""
     return time.strftime("%Y%m%d-%H%M%S", time.gmtime(changed_at(path)))
 
 
@@ -335,8 +319,8 @@ def connect(path: Path) -> sqlite3.Connection:
 def whole(path: Path, *, private: bool) -> Iterator[Path]:
     """A temporary file for a new study; it becomes ``path`` when the block ends.
 
-    So a study exists with all its tables and indices, or not at all: one whose creation was killed
-    could be neither resumed nor created again. If ``private``, only its owner may read it.
+    So a study exists with all its tables, or not at all: after a killed creation it could be
+    neither resumed nor created again. If ``private``, only its owner may read it.
     """
     half = path.with_name(f".{path.name}.new")
     make_empty(half, mode=0o600 if private else 0o666)
@@ -351,8 +335,7 @@ def whole(path: Path, *, private: bool) -> Iterator[Path]:
 def _storage(path: Path, *, ours: bool = False) -> Iterator[RDBStorage]:
     """Optuna's storage in exactly this file: in an address some characters have a meaning.
 
-    ``ours``: this process creates the file, so it is empty or has all tables of this Optuna, and
-    they are not checked again.
+    ``ours``: this process creates the file, so its tables are not checked.
     """
     from optuna.storages import RDBStorage
     from sqlalchemy.pool import NullPool
@@ -372,7 +355,6 @@ def _storage(path: Path, *, ours: bool = False) -> Iterator[RDBStorage]:
 
 @contextmanager
 def closed(storage: RDBStorage) -> Iterator[RDBStorage]:
-    """A storage whose connections are closed when the block ends."""
     try:
         yield storage
     finally:
@@ -381,7 +363,6 @@ def closed(storage: RDBStorage) -> Iterator[RDBStorage]:
 
 
 def _begun(storage: RDBStorage, name: str) -> optuna.Study:
-    """The study of this name, created if it does not exist."""
     import optuna
 
     return optuna.create_study(
@@ -398,13 +379,11 @@ class StudyServer:
 
     @property
     def shown(self) -> str:
-        """Server and database, without user, password and options."""
         parts = urlsplit(self.address)
         host = parts.netloc.rpartition("@")[2]
         return visible(f"{parts.scheme}://{host}{parts.path}, study {self.name!r}")
 
     def holds_study(self) -> bool:
-        """Whether a study of this name is in the database."""
         from sqlalchemy import inspect, text
 
         with self._connected() as connection:
@@ -417,8 +396,8 @@ class StudyServer:
     def lock(self) -> Iterator[None]:
         """Hold a lock of the server, which is released when this connection ends.
 
-        PostgreSQL has it for each database (pg_try_advisory_lock), MySQL and MariaDB for the whole
-        server (GET_LOCK).
+        PostgreSQL has it for each database (pg_try_advisory_lock), MySQL and MariaDB for the server
+        (GET_LOCK).
         """
         with self._connected() as connection:
             owner = self._locked(connection)
@@ -450,7 +429,6 @@ class StudyServer:
 
     @contextmanager
     def opened(self, *, private: bool) -> Iterator[optuna.Study]:
-        """The study; the server decides who may read it."""
         from optuna.storages import RDBStorage
 
         with self._in_words():
@@ -461,7 +439,6 @@ class StudyServer:
             yield study
 
     def trouble(self) -> str | None:
-        """That the server does not answer, or that the study was removed."""
         try:
             there = self.holds_study()
         except CputuneError as error:
@@ -471,7 +448,6 @@ class StudyServer:
         return "it was removed"
 
     def remove(self) -> None:
-        """Remove only this study, and only if it is ours."""
         import optuna
 
         if not self.holds_study():
@@ -481,12 +457,10 @@ class StudyServer:
             optuna.delete_study(study_name=self.name, storage=study._storage)
 
     def is_over(self) -> bool:
-        """Whether the study has no trial, or its result was written."""
         with self._loaded() as study:
             return FINISHED in study.user_attrs or not study.get_trials(deepcopy=False)
 
     def move_aside(self) -> MovedStudy:
-        """Rename the study, by the present time. Raises CannotError for one that is not ours."""
         from sqlalchemy import text
 
         with self._loaded() as study:
@@ -503,13 +477,12 @@ class StudyServer:
         )
 
     def finish(self) -> None:
-        """Mark the study. Without an answer of the server, or without the study, do nothing."""
+        """Mark the study, if the server answers and has it."""
         with suppress(CputuneError, KeyError), self._loaded() as study:
             study.set_user_attr(FINISHED, True)
 
     @contextmanager
     def _loaded(self) -> Iterator[optuna.Study]:
-        """The study that is there. Raises CannotError if the server does not answer."""
         import optuna
         from optuna.storages import RDBStorage
 
@@ -527,12 +500,10 @@ class StudyServer:
         )
 
     def why(self, error: BaseException) -> str:
-        """The message of the server or its driver, without the address."""
         return said_by_driver(error)
 
     @property
     def _engine_options(self) -> dict[str, Any]:
-        """Lost connections are opened again; unanswered ones time out."""
         driver = urlsplit(self.address).scheme
         named = "pg8000" not in driver and "connector" not in driver
         if named:
@@ -589,7 +560,7 @@ and (cast(classid as bigint) << 32 | cast(objid as bigint)) = cast(:key as bigin
 
 
 def said_by_driver(error: BaseException) -> str:
-    """The first line of the database's own message, without passwords.
+    """The first line of the database's message, without passwords.
 
     Errors of Optuna and SQLAlchemy also contain the statement and its values.
     """

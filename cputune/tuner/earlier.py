@@ -1,7 +1,7 @@
-"""What an earlier ``tune`` left: its study and its result make room for new ones.
+"""The study and the result of an earlier ``tune`` make room for new ones.
 
-A finished study, or one without a trial, is replaced. An interrupted one gets another name;
-``--resume`` continues it there. A result is kept in the history before it is replaced.
+A finished study, or one without a trial, is replaced. An interrupted one is renamed; ``--resume``
+continues it. A result is kept in the history.
 """
 
 from __future__ import annotations
@@ -19,10 +19,9 @@ from cputune.tuner.databases import MovedStudy, StudyDatabase, free_name, writte
 
 
 def make_room(database: StudyDatabase) -> MovedStudy | None:
-    """Clear the place of a study for a new one.
+    """Clear the place of a study; returns where an interrupted one is now, or None.
 
-    Returns where an interrupted study is now; None if there was none. Raises
-    CannotError if another process uses the study, or another program made it.
+    Raises CannotError if another process uses the study, or another program made it.
     """
     with database.lock():
         if database.is_over():
@@ -32,7 +31,6 @@ def make_room(database: StudyDatabase) -> MovedStudy | None:
 
 
 def require_result(path: Path) -> Result:
-    """The result in a file that is to be replaced. Raises UsageError if it is something else."""
     try:
         return Result.load(path)
     except CputuneError as error:
@@ -45,8 +43,6 @@ def require_result(path: Path) -> Result:
 def keep_result(path: Path) -> str:
     """Keep the result of a file that is about to be replaced; returns its name for ``cputune
     show``.
-
-    Raises UsageError if the file is not a result.
     """
     result = require_result(path)
     text = for_people(result.to_json()) + "\n"

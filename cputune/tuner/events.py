@@ -1,7 +1,4 @@
-"""The events of a study, in the order in which they happen.
-
-They are also logged as ``cputune.events``, for programs that keep logs.
-"""
+"""The events of a study, in their order. They are also logged as ``cputune.events``."""
 
 from __future__ import annotations
 
@@ -22,9 +19,9 @@ from cputune.tuner.space import SearchSpace
 class StudyStarted:
     """The space is known, because trial 0 (the baseline) has shown the job.
 
-    ``resumed`` trials were on record, including that one. ``start_seconds`` is how long the
-    baseline took until its first step; None if it was not run. The study ends at most
-    ``most_seconds`` after the start of the command; None: no limit.
+    ``resumed`` trials were on record. ``start_seconds`` is how long the baseline took until its
+    first step; None if it was not run. The study ends at most ``most_seconds`` after the start of
+    the command; None: no limit.
     """
 
     space: SearchSpace
@@ -44,8 +41,6 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialStarted:
-    """A plan is about to run; ``origin`` says what proposed it."""
-
     number: int
     plan: Plan
     origin: Origin
@@ -53,9 +48,8 @@ class TrialStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTaken:
-    """An optimizer step, from 0; ``seconds`` of the whole job.
-
-    ``number`` is the trial's, or None in the confirmation.
+    """An optimizer step, from 0; ``seconds`` of the whole job. ``number``: None in the
+    confirmation.
     """
 
     number: int | None
@@ -66,24 +60,17 @@ class StepTaken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialEnded:
-    """A trial with its number, or the reason why it has none."""
-
     trial: Trial
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfirmStarted:
-    """The baseline and the best plans are about to be measured again, side by side."""
-
     plans: tuple[Plan, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonSoFar:
-    """How many times as fast a plan is as the baseline, after the rounds so far.
-
-    ``low`` and ``high`` are the ends of the 95 % interval, ``pairs`` the rounds that count.
-    """
+    """How many times as fast a plan is as the baseline so far, with the 95 % interval."""
 
     plan: Plan
     ratio: float
@@ -98,7 +85,6 @@ class ComparisonSoFar:
 
     @property
     def in_words(self) -> str:
-        """The ratio and its interval; empty while they mean nothing."""
         after = f"after {self.pairs} rounds: {self.plan.short()}"
         if not self.is_known:
             return f"compared with your current launch, not decided yet {after}"
@@ -108,8 +94,6 @@ class ComparisonSoFar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyEnded:
-    """The study is over."""
-
     result: Result
 
 
@@ -128,7 +112,7 @@ OnEvent = Callable[[Event], None]
 
 
 LONG_START_SECONDS = 10.0
-"""A start that takes longer is reported. It includes all that comes before the first step."""
+"""A start that takes longer is reported."""
 
 _LOG = log.getChild("events")
 
@@ -150,13 +134,12 @@ def logged(on_event: OnEvent | None) -> OnEvent:
 
 
 def is_in_passing(event: Event) -> bool:
-    """Whether an event is logged at DEBUG and not shown as a line in a terminal."""
     aside = isinstance(event, Message) and not event.warns
     return aside or isinstance(event, (StepTaken, TrialStarted, ComparisonSoFar))
 
 
 def waiting_for(owner: str) -> str:
-    """The message while a process waits for another one that measures on this machine."""
+    """The message while another process measures on this machine."""
     return (
         f"waiting for {owner}, which measures on this machine (for another user ten "
         "minutes at most; --share-machine does not wait)"
@@ -164,7 +147,6 @@ def waiting_for(owner: str) -> str:
 
 
 def in_words(event: Event) -> str:
-    """One line for an event, in a terminal and in a log."""
     match event:
         case Message(text=text):
             return text
@@ -201,17 +183,14 @@ def _beginning(event: StudyStarted) -> str:
 
 
 def _widest(space: SearchSpace) -> Plan:
-    """A plan with the most ranks, whose short name is explained."""
     return max(space.plans(), key=lambda plan: plan.processes_per_node)
 
 
 def most_trials(space: SearchSpace, budget: int) -> int:
-    """How many trials a study has at most, including the baseline."""
     return min(budget, len(space) + 1)
 
 
 def outcome(trial: Trial) -> str:
-    """The outcome of a trial, in few words."""
     if trial.state == FAILED:
         reason = visible((trial.reason or "").split("\n")[0])
         kind = trial.kind or FAILED

@@ -1,4 +1,4 @@
-"""Which plans are measured again at the end of a study, and how: side by side, or in sequence."""
+"""Which plans are measured again at the end of a study: side by side, or in sequence."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from cputune.tuner.rehearsals import rehearsed
 from cputune.tuner.space import SearchSpace
 
 DEAR_START_SECONDS = 30.0
-"""If a start takes longer than this, no plan is started just to learn what each change is worth:
-that would cost more than all turns of a block."""
+"""If a start takes longer, no plan is started just to learn what each change is worth."""
 
 Belief = Mapping[Plan, tuple[float, float]]
 """For each plan, mean and standard deviation of the log of its time per sample."""
@@ -34,9 +33,9 @@ def confirm_best(
 ) -> None:
     """Measure the baseline and the best plans side by side; the findings contain the rounds.
 
-    ``runner`` is the runner of the trials, whose best processes are still alive. ``fresh_runner``
-    opens a runner that starts new processes. ``untried`` is the plan that the topology suggests: it
-    is compared if the time was too short for trials. Nothing is measured without two plans.
+    ``runner`` still has the best processes of the trials; ``fresh_runner`` opens one that starts
+    new processes. ``untried`` is the plan that the topology suggests, compared if the time was too
+    short for trials. Nothing is measured without two plans.
     """
     findings = measuring.findings
     ran = [t.plan for t in findings.trials if may_be_the_best(t) and not t.plan.as_found]
@@ -83,14 +82,14 @@ def confirm_best(
 def may_be_the_best(trial: Trial) -> bool:
     """Whether a trial has shown enough of its plan for the plan to be measured again.
 
-    It ran to its end; or the time cut it short, it had not lost, and its last steps were level.
+    It ran to its end; or the time limit cut it short, it had not lost, and its last steps were
+    level.
     """
     level = trial.steps - trial.delayed_steps - trial.warmup_steps
     return trial.state == COMPLETED or (trial.cut_short and level + 1 >= LEAST_KEPT)
 
 
 def on_the_way(space: SearchSpace, today: Plan, alive: int, best: Plan) -> tuple[Change, ...]:
-    """The changes from the baseline to this plan, if all these plans can be alive at once."""
     path = changes(space, today, best)
     if len(path) < alive:
         return path
@@ -98,9 +97,8 @@ def on_the_way(space: SearchSpace, today: Plan, alive: int, best: Plan) -> tuple
 
 
 def _promising(ranked: Sequence[Plan], belief: Belief) -> list[Plan]:
-    """The plans that ran and may be the fastest; the best first.
-
-    The speed of the machine may have changed between their trials and that of the best.
+    """The plans that ran and may be the fastest, the best first, if the machine's speed has
+    changed.
     """
     best, _ = belief[ranked[0]]
     return [
@@ -111,7 +109,6 @@ def _promising(ranked: Sequence[Plan], belief: Belief) -> list[Plan]:
 
 
 def _today(findings: Findings) -> Plan | None:
-    """The baseline, unless its trial failed."""
     tried = [trial for trial in findings.trials if trial.plan.as_found]
     chance = (Contended.kind, HostLost.kind)  # it may run well another time
     if any(trial.state == FAILED and trial.kind not in chance for trial in tried):

@@ -1,24 +1,22 @@
 """How much faster one plan is than another, from rounds in which both had their turn.
 
-A round gives one difference (log of seconds per sample). Rounds of the same processes are a block,
-and its centre is the Hodges-Lehmann estimate, the median of the means of all pairs (Hodges and
-Lehmann 1963): a disturbed round has little weight, however far off it is. Drift cancels by the
-order of rounds, which is reversed in every second one.
+A round gives one difference (log of seconds per sample). Rounds of the same processes are a block;
+its centre is the Hodges-Lehmann estimate, the median of the means of all pairs (Hodges and Lehmann
+1963), on which a disturbed round has little weight.
 
 Blocks differ by more than their rounds suggest, because processes of one plan differ. So a block
 has the weight
 
-    1 / (2 * PROCESS**2 + scatter**2 / rounds)
+1 / (2 * PROCESS**2 + scatter**2 / rounds)
 
 and the gain is the mean of the blocks. Its interval is Student's, with a moderated variance (Smyth
 2004): the scatter of the blocks, and ``PROCESS`` as if measured ``FREEDOM`` times.
 
-One of the plans may still get faster or slower (a long warm-up). If the rounds suggest that, a
-difference that decays with the steps of the processes is fitted in addition to the mean: the gain
-is what remains in the end, and the interval is wider by the uncertainty of that.
+If the rounds suggest that a plan still gets faster or slower (a long warm-up), a difference that
+decays with the steps of the processes is fitted in addition: the gain is what remains in the end,
+with a wider interval.
 
-``benchmarks/aa.py`` measures the numbers below: how often the interval is right, and how wide it
-is.
+``benchmarks/aa.py`` measures the numbers below.
 """
 
 from __future__ import annotations
@@ -37,22 +35,23 @@ Measured by ``benchmarks/aa.py --real``: 1.8 % in seven A/A, up to 8 % between b
 comparison."""
 
 DOUBT = 0.015
-"""Error rate of an interval. It is less than 0.05 because the interval is looked at after every
-block: ``benchmarks/aa.py`` measures how often it is then right."""
+"""Error rate of an interval: less than 0.05, because it is looked at after every block
+(``benchmarks/aa.py``).
+"""
 
 DELTA = 0.02
 """Plans within this (log) of each other are practically the same."""
 
 SETTLING, DIES, LIKELIER = 0.3, 20.0, math.log(2)
 """How far (log) a difference may be off when processes start, after how many steps a third of that
-is left, and how much likelier (log) the rounds have to be with it. An assumption, checked by
-``benchmarks/aa.py`` ("warm-up")."""
+is left, and how much likelier (log) the rounds have to be with it. Assumed, checked by
+``benchmarks/aa.py`` ("warm-up").
+"""
 
 NOISE_WEIGHT = 4.0
 """Rounds that the noise of steps counts for: a few rounds may agree by chance."""
 
-MOST_BLOCKS = 24
-"""The most blocks of a comparison."""
+MOST_BLOCKS = 24  # of a comparison
 
 RESERVE = 1.3
 """Factor on the expected time when a longer comparison is proposed."""
@@ -63,8 +62,8 @@ FAR = 6.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scattered:
-    """How blocks of a comparison scatter: ``squares`` in units of the assumed variance of a block,
-    and their degrees of freedom.
+    """How blocks scatter: ``squares`` in units of the assumed variance of a block, and their
+    degrees of freedom.
     """
 
     squares: float = 0.0
@@ -78,7 +77,7 @@ NOTHING_SEEN = Scattered()
 class Gain:
     """log(speed-up) of one plan over another: centre and 95 % interval, from a number of rounds.
 
-    ``to_come`` is how much it is expected to change (log) as the processes take further steps.
+    ``to_come`` is how much it may still change (log) in further steps.
     """
 
     mean: float
@@ -90,12 +89,11 @@ class Gain:
 
     @property
     def half_width(self) -> float:
-        """The longer of the two distances from the centre to an end of the interval."""
+        """The longer distance from the centre to an end of the interval."""
         return max(self.high - self.mean, self.mean - self.low)
 
     @property
     def speedup(self) -> Speedup:
-        """The gain as factors, as in a result."""
         return Speedup(
             ratio=math.exp(self.mean),
             low=math.exp(self.low),
@@ -105,16 +103,13 @@ class Gain:
 
     @property
     def is_decided(self) -> bool:
-        """Whether further rounds would not change the outcome.
-
-        A gain or a loss has to be above ``DELTA``, so that the interval does not just touch 1.
-        """
+        """Whether further rounds would not change the outcome: it is beyond ``DELTA``."""
         return self.speedup.outcome == EQUIVALENT or self.low > DELTA or self.high < -DELTA
 
     def half_width_after(self, blocks: int, further: int) -> float:
-        """The half width expected after ``further`` blocks, in addition to ``blocks``.
+        """The half width expected after ``further`` blocks.
 
-        It falls with the square root of the blocks, and Student's quantile falls with their number.
+        It falls with the square root of the blocks, and with Student's quantile.
         """
         before, after = (
             students_quantile(1 - DOUBT / 2, FREEDOM + number - 1)
@@ -123,9 +118,10 @@ class Gain:
         return self.half_width * math.sqrt(blocks / (blocks + further)) * after / before
 
     def seconds_to_decide(self, blocks: int, seconds: float) -> float | None:
-        """Seconds of a comparison that is likely to decide this one.
+        """Seconds of a comparison that is likely to decide this one, of which ``blocks`` took
+        ``seconds``.
 
-        ``blocks`` blocks took ``seconds``. None if more than ``MOST_BLOCKS`` are needed.
+        None if more than ``MOST_BLOCKS`` are needed.
         """
         needed = max(abs(self.mean), math.log1p(EQUIVALENCE_MARGIN) - abs(self.mean))
         for further in range(1, MOST_BLOCKS - blocks + 1):
@@ -146,7 +142,6 @@ class Gain:
 
     @property
     def settles(self) -> bool:
-        """Whether the plan still gets faster or slower compared with the other."""
         return abs(self.to_come) > DELTA / 2
 
 
@@ -159,12 +154,11 @@ def gain_side_by_side(
     shared: float = 0.0,
     seen: Scattered = NOTHING_SEEN,
 ) -> Gain | None:
-    """The gain from the differences of rounds, grouped by block.
+    """The gain from the differences of rounds, grouped by block; None before there are two rounds.
 
     ``noise`` is that of a step. ``shared`` is the variance of an error that all blocks share.
-    ``seen`` is how blocks of other plans scattered on this machine. ``ages`` are how many steps the
-    younger processes of a round had taken; None: enough that nothing changes any more. Returns
-    None before there are two rounds.
+    ``seen`` is how blocks of other plans scattered here. ``ages`` are how many steps the younger
+    processes of a round had taken; None: enough that nothing changes any more.
     """
     count = sum(map(len, blocks))
     if count < 2:
@@ -198,7 +192,7 @@ def gain_side_by_side(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """Half of a block: its centre and the variance of that; which share of settling is left."""
+    """Half of a block: its centre, the variance of that, and which share of settling is left."""
 
     block: int
     center: float
@@ -207,9 +201,8 @@ class Piece:
 
 
 def _pieces_of(number: int, rounds: Sequence[tuple[float, float]], scatter: float) -> list[Piece]:
-    """The two halves of a block of (difference, age), without rounds that were delayed.
-
-    A short block is one piece.
+    """The two halves of a block of (difference, age), or one of a short block, without delayed
+    rounds.
     """
     middle = 0.0
     if rounds:
@@ -235,8 +228,7 @@ class Fit:
     """The mean of all blocks, and how likely it makes them.
 
     ``likely`` is the logarithm of the restricted likelihood, up to a constant (Harville 1974).
-    ``off`` is the sum of squared deviations of the blocks from the mean, in units of their
-    variance. ``to_come`` is how much the gain of the last round is expected to change.
+    ``off`` is the sum of squared deviations from the mean, in units of their variance.
     """
 
     mean: float
@@ -249,7 +241,7 @@ class Fit:
 def _fit(pieces: Sequence[Piece], settling: float) -> Fit:
     """Generalized least squares: processes differ, and a difference may decay.
 
-    ``settling`` is its deviation (log) at the first step of a process; 0: it is absent.
+    ``settling`` is its deviation (log) at the first step of a process; 0: none.
     """
     import numpy as np  # here: `compare` reads this module, and needs no numpy
 
@@ -282,9 +274,8 @@ def _fit(pieces: Sequence[Piece], settling: float) -> Fit:
 def throughput(logs: Sequence[float], noise: float, *, processes: int = 1) -> Throughput:
     """Samples per second from log seconds per sample: the geometric mean and a 95 % interval.
 
-    ``logs`` are the steps of a trial or the rounds of a comparison, in ``processes`` processes of
-    the plan in sequence. The variance of the mean is that of the logs, moderated by the noise of a
-    step, and the difference of processes of one plan (``PROCESS``).
+    The variance is that of the logs, moderated by the noise of a step, plus the difference of
+    processes of one plan (``PROCESS``).
     """
     mean = fmean(logs)
     freedom = len(logs) - 1 + NOISE_WEIGHT
@@ -302,10 +293,7 @@ def center_of(values: Sequence[float]) -> float:
 
 
 def _scatter(blocks: Sequence[Sequence[float]], noise: float) -> float:
-    """Standard deviation of one round, from distances of rounds to the middle of their block.
-
-    It uses their median, so that a few disturbed rounds do not widen it.
-    """
+    """Standard deviation of one round, from the median distance to the middle of its block."""
     off = [abs(value - median(block)) for block in blocks for value in block]
     freedom = len(off) - len(blocks)
     if freedom <= 0:
@@ -315,7 +303,6 @@ def _scatter(blocks: Sequence[Sequence[float]], noise: float) -> float:
 
 
 def students_quantile(share: float, freedom: float) -> float:
-    """The quantile of Student's distribution."""
     from scipy.special import stdtrit  # here: `compare` reads this module, and needs no scipy
 
     return float(stdtrit(freedom, share))

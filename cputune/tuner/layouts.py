@@ -21,7 +21,7 @@ from cputune.stack import LEAST_CCL_WORKERS
 from cputune.text import cpulist
 
 CCL_WORKER_COUNTS = (1, 2, 4)
-"""Per rank: oneCCL's default is 1. More than 4 leave too few cores for the training. Assumed."""
+"""Per rank: oneCCL's default is 1; more than 4 leave too few cores. Assumed."""
 
 UNDIVIDED = "a rank per NUMA node"
 """The beginning of the reason for ranks that cannot divide the batch."""
@@ -33,8 +33,7 @@ Values = Mapping[str, KnobValue]
 class Layouts:
     """Every layout of ranks on the cores of a machine, or of several alike, in plain fp32.
 
-    ``facts`` are the first one's. ``backends`` are those possible here. ``left_out`` is filled
-    while ``plans()`` is iterated.
+    ``facts`` are the first one's. ``left_out`` is filled while ``plans()`` is iterated.
     """
 
     facts: HostFacts
@@ -61,7 +60,6 @@ class Layouts:
         self._say_why(cores, taken)
 
     def _node_counts(self) -> Sequence[int]:
-        """The numbers of nodes for which plans are laid out."""
         there = max(1, len(self.ask.hosts))
         wanted = self.ask.fixed.get("nodes")
         if wanted is None:
@@ -129,7 +127,7 @@ class Layouts:
         )
 
     def _why_not_each_node(self, world_size: int) -> str:
-        """Why there is no rank per NUMA node, which is often the best, and what would allow it."""
+        """Why there is no rank per NUMA node, often the best layout, and what would allow it."""
         batch = self.workload.global_batch_size or 0
         more = math.ceil(batch / world_size) * world_size
         return (
@@ -140,7 +138,6 @@ class Layouts:
     def _of_ranks(
         self, cores: tuple[Core, ...], ranks: int, nodes: int
     ) -> Iterator[tuple[Plan, Values]]:
-        """Backend, workers and threads for this number of ranks on the first node."""
         of_rank = rank_slices(cores, ranks)[0]
         for backend, workers, shared in self._communication(of_rank, ranks, nodes):
             if shared:
@@ -244,7 +241,6 @@ class Layouts:
             )
 
     def _say_why_nodes(self) -> None:
-        """One line for each number of nodes without a layout."""
         for nodes, why in self._unfit.items():
             if nodes not in self._fitting:
                 self._leave_out(f"nodes={nodes}", why)
@@ -255,7 +251,6 @@ class Layouts:
             )
 
     def _say_why_ranks(self, taken: set[int]) -> None:
-        """One line for all rank counts that are left out for one reason."""
         counts: dict[str, list[int]] = {}
         for ranks, why in sorted(self._refused.items()):
             if ranks not in taken:

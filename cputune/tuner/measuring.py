@@ -1,15 +1,13 @@
 """Runs the plans of a study, and records the outcome of each.
 
-A run that other processes delayed is repeated. No run lasts beyond the time of the study: the trial
-that runs at its end is cut short, and what is known of it is kept. ``Findings`` contains what a
-study has measured so far, and whether other processes disturbed it.
+A run that other processes delayed is repeated. The trial that runs at the end of the time is cut
+short, and what is known of it is kept.
 
-The processes of the baseline and of the best trials are kept, stopped, for the first block of the
-confirmation: they have done their imports and their warm-up. A stopped process costs only its
-memory, so as many are kept as fit besides the next trial.
+The processes of the baseline and of the best trials are stopped and kept for the first block of the
+confirmation: they have done their imports and warm-up. As many are kept as fit into memory besides
+the next trial.
 
-``benchmarks/search.py`` measures the numbers below, and ``benchmarks/seconds.py`` where the time
-goes.
+``benchmarks/search.py`` measures the numbers below, ``benchmarks/seconds.py`` where the time goes.
 """
 
 from __future__ import annotations
@@ -62,20 +60,15 @@ class Findings:
     Attributes:
         notes: sentences for the result.
         never_quiet: no run was quiet, so delayed steps count.
-        shared: they count in the confirmation too, since the user said that the machine is busy.
-        turns: the turns of the confirmation.
-        delayed_turns: those of them that other processes delayed.
-        cut_off: what the trial was doing that ran when the time was up: "after 2 steps", "while
+        shared: they count in the confirmation too: the user said that the machine is busy.
+        turns: of the confirmation; delayed_turns: those that other processes delayed.
+        cut_off: what the last trial was doing when the time was up: "after 2 steps", "while
             importing torch".
-        baseline: the contender of the baseline in the confirmation.
-        rivals: its other contenders.
+        baseline: its contender in the confirmation.
         time_up: all time was used when the comparison ended.
-        interrupted: the user ended it.
-        host_lost: a host cannot be reached any more, so nothing else is measured.
-        profiles: where the time of a plan goes.
+        host_lost: a host cannot be reached any more.
         baseline_seconds: how long the baseline took to start and to be measured.
         start_seconds: the slowest start so far.
-        confirm_seconds: how long the confirmation took.
         unfit: why the whole script does not run with a number of ranks.
     """
 
@@ -107,12 +100,10 @@ class Findings:
 
     @property
     def believes_delayed(self) -> bool:
-        """Whether delayed steps count in the confirmation too."""
         return self.shared and self.never_quiet
 
     @property
     def disturbed(self) -> bool:
-        """Whether other processes delayed most of what the result would be based on."""
         if self.turns:
             return 2 * self.delayed_turns > self.turns
         if self.confirm_runs:
@@ -123,7 +114,6 @@ class Findings:
 
     @property
     def how_disturbed(self) -> str:
-        """How other processes disturbed the study, for a message."""
         if self.turns:
             return f"other processes delayed {self.delayed_turns} of {self.turns} measurements"
         return "other processes delayed most steps in every attempt"
@@ -133,35 +123,36 @@ ATTEMPTS = 3
 """How often a trial is run if other processes delay it."""
 
 USUAL_RUNS = 12
-"""Time that a study usually needs, in multiples of start and measurement of the baseline."""
+"""Time that a study usually needs, in multiples of the baseline's start and measurement."""
 
 HANGS, LEAST_PATIENCE_SECONDS = 3.0, 60.0
-"""A plan hangs if it has no first step after HANGS times the slowest start so far; and the least
-seconds that each gets. Assumed: a busy machine makes a start two times as long."""
+"""A plan hangs if it has no first step after HANGS times the slowest start so far, and at least
+these seconds. Assumed: a busy machine makes a start two times as long.
+"""
 
 BLOCK_STEPS = 12
-"""About how many steps two plans take in a block of the comparison, warm-up included."""
+"""About how many steps two plans take in a block, warm-up included."""
 
 NEAR_ENOUGH = 2 * WANDER
-"""How far (log) a trial may be behind the fastest and still be compared in the confirmation."""
+"""How far (log) a trial may be behind the fastest and still be compared."""
 
 STUDY_SHARE = 0.7
 """Share of ``--max-time`` for the trials; the rest is for the confirmation."""
 
 
 MOST_RIVALS = 4
-"""How many plans the first block compares with the baseline; the processes of as many trials are
-kept. With three, the worst twentieth of the choices reached 0.90 of the optimum on a machine that
-wanders by 10 %; with four 0.95 (``benchmarks/search.py``)."""
+"""How many plans the first block compares with the baseline. With three, the worst twentieth of the
+choices reached 0.90 of the optimum on a machine that wanders by 10 %; with four 0.95
+(``benchmarks/search.py``).
+"""
 
 
 @dataclass(slots=True, kw_only=True)
 class Timer:
-    """How much of the study's time is used: by the clock, or by the steps' own time.
+    """How much of the study's time is used: by the clock, or by the steps' time with a simulating
+    runner.
 
-    The steps' own time counts for a simulating runner, whose steps take no clock time. ``started``
-    is when the command began, by the clock. ``most_seconds`` is the time limit; None if there is
-    none, as for a simulating runner.
+    ``started`` is when the command began, by the clock. ``most_seconds`` None: no limit.
     """
 
     clock: Callable[[], float]
@@ -171,12 +162,10 @@ class Timer:
 
     @property
     def limited(self) -> bool:
-        """Whether there is a time limit."""
         return self.most_seconds is not None and self.most_seconds < math.inf
 
     @property
     def used_seconds(self) -> float:
-        """Seconds since the start of the command."""
         return max(self.clock() - self.started, self.step_seconds)
 
     def left(self, share: float, running_seconds: float = 0.0) -> float:
@@ -187,15 +176,13 @@ class Timer:
         return share * self.most_seconds - used
 
     def up(self, share: float, running_seconds: float = 0.0) -> bool:
-        """Whether this share of the time is over, including the current run's seconds."""
         return self.left(share, running_seconds) <= 0
 
 
 def most_living(facts: HostFacts, trials: Sequence[Trial]) -> int:
-    """How many plans of a study can be alive at once, by the memory that its trials needed.
+    """How many plans can be alive at once, by the memory of the largest trial.
 
-    Each plan counts with the memory of the largest trial. If no rank has reported its memory, the
-    runner has no processes, and all plans can be alive at once.
+    If no rank has reported its memory, the runner has no processes, and all plans can.
     """
     held = max((held_bytes(trial) for trial in trials if trial.state != FAILED), default=0)
     room = spare_bytes(facts)
@@ -211,8 +198,6 @@ def held_bytes(trial: Trial) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LivingTrial:
-    """The processes of a trial, and what was measured of them."""
-
     living: Living
     run: Run
     center: float
@@ -220,8 +205,6 @@ class LivingTrial:
 
 
 class LivingTrials:
-    """The processes that a study keeps."""
-
     def __init__(self, facts: HostFacts) -> None:
         self._room = spare_bytes(facts)
         self._kept: dict[Plan, LivingTrial] = {}
@@ -230,7 +213,7 @@ class LivingTrials:
         return len(self._kept)
 
     def add(self, trial: Trial, run: Run, center: float) -> None:
-        """Keep the processes that a run has left alive: ``center`` is its log seconds per sample.
+        """Keep the processes that a run has left alive; ``center`` is its log seconds per sample.
 
         If there are too many, the slowest plan except the baseline is ended.
         """
@@ -244,7 +227,7 @@ class LivingTrials:
             self._end(self._slowest())
 
     def make_room(self, needed_bytes: float) -> None:
-        """End the slowest until another trial has this much memory; the baseline goes last."""
+        """End the slowest, the baseline last, until another trial has this much memory."""
         while self._room is not None and self._kept:
             held = sum(kept.held_bytes for kept in self._kept.values())
             if held + needed_bytes <= self._room:
@@ -256,12 +239,10 @@ class LivingTrials:
         return self._kept.pop(plan, None)
 
     def only(self, plans: Iterable[Plan]) -> None:
-        """End all processes but those of these plans."""
         for plan in set(self._kept) - set(plans):
             self._end(plan)
 
     def close(self) -> None:
-        """End all processes."""
         self.only(())
 
     def _slowest(self) -> Plan:
@@ -281,7 +262,6 @@ class Measuring:
     Attributes:
         reference: the losses of the baseline, by step.
         start_seconds: from the start of the last run to its first step.
-        slowest_start_seconds: the longest of any run.
         step_seconds: of a step of the baseline, the mean of its trial.
     """
 
@@ -308,10 +288,9 @@ class Measuring:
     ) -> tuple[Run, float]:
         """Repeat a run until no other process delays it, as often as is worthwhile.
 
-        Returns the last run, and the seconds of all runs. ``number`` is the trial's; None for a run
-        that is no trial. ``others`` looks for processes that used the CPUs since the study began.
-        Raises NotMeasurableError if they delay the first trial, and the user has not said that the
-        machine is shared.
+        Returns the last run, and the seconds of all. ``number`` None: no trial. ``others`` looks
+        for processes that used the CPUs since the study began. Raises NotMeasurableError if they
+        delay the first trial, unless the machine is shared.
         """
         spent = 0.0
         attempts = 1
@@ -351,10 +330,7 @@ class Measuring:
         contender: Contender,
         verdict: Callable[[Sequence[float]], Verdict],
     ) -> float | None:
-        """The log seconds per sample of one run of a plan alone; None if it failed.
-
-        A contender that fails takes no further part.
-        """
+        """The log seconds per sample of one run of a plan alone; None if it failed."""
         run = self._read(
             runner,
             contender.plan,
@@ -421,18 +397,13 @@ class Measuring:
 
     @property
     def block_seconds(self) -> float:
-        """About how long two plans take to start and take their turns."""
         return self.slowest_start_seconds + BLOCK_STEPS * self.step_seconds
 
     def needs_all_time(self, blocks: int = 3) -> bool:
-        """Whether a trial would take time that the comparison of two plans needs.
-
-        ``blocks``: how many blocks of a comparison have to fit into the rest of the time.
-        """
+        """Whether a trial would take time that ``blocks`` of a comparison of two plans need."""
         return self.timer.left(1.0) < blocks * self.block_seconds
 
     def saw_start(self, seconds: float) -> None:
-        """Record how long a run took to its first step."""
         self.slowest_start_seconds = max(self.slowest_start_seconds, seconds)
         self.findings.start_seconds = self.slowest_start_seconds
 
@@ -448,15 +419,12 @@ class Measuring:
             runner.start_within(together * longest)
 
     def _keeps(self, run: Run) -> bool:
-        """Whether a run is kept alive for the confirmation: the baseline's, or perhaps the best."""
         if run.verdict != "enough":
             return False
         fastest = self.race.fastest
         return fastest is None or self.race.estimate(run.logs).center < fastest.center + NEAR_ENOUGH
 
     def rules(self, plan: Plan, number: int | None = None) -> Rules:
-        """The rules by which the steps of trial ``number`` are read; None: of the confirmation."""
-
         def on_step(index: int, step: Step, delayed: bool) -> None:
             self.on_event(
                 StepTaken(number=number, index=index, seconds=step.seconds, delayed=delayed)
@@ -471,7 +439,6 @@ class Measuring:
 
 
 def not_measurable(why: str, busy: Sequence[str]) -> NotMeasurableError:
-    """The error for a busy machine: why there is no result, what is running, what to do."""
     return NotMeasurableError(
         f"the machine is too busy to measure: {why}",
         details="\n".join(f"busy now: {name}" for name in busy) or None,
@@ -483,8 +450,7 @@ def not_measurable(why: str, busy: Sequence[str]) -> NotMeasurableError:
 def share_of(number: int | None) -> float:
     """The share of ``--max-time`` at whose end a trial is cut short.
 
-    The baseline may use all of it, since nothing can be compared without it. So may the
-    confirmation (None), which comes last.
+    The baseline may use all of it: nothing can be compared without it.
     """
     if number:
         return STUDY_SHARE
@@ -492,7 +458,6 @@ def share_of(number: int | None) -> float:
 
 
 def delays_itself(plan: Plan, facts: HostFacts) -> bool:
-    """Whether a plan has more threads than CPUs or CPU time, so that it delays itself."""
     threads = plan.processes_per_node * plan.threads_per_process
     cpus = len({cpu for cpus in plan.cpus for cpu in cpus})
     quota = facts.limits.cpu_quota
@@ -500,12 +465,10 @@ def delays_itself(plan: Plan, facts: HostFacts) -> bool:
 
 
 MOST_CHARACTERS = 16_384
-"""The longest reason in a result. A longer one is cut to the first line of stderr and its last
-lines."""
+"""The longest reason in a result; a longer one is cut."""
 
 
 def shortened(text: str, most: int) -> str:
-    """The beginning and the end of a long text."""
     if len(text) <= most:
         return text
     half = most // 2 - 10
@@ -513,7 +476,6 @@ def shortened(text: str, most: int) -> str:
 
 
 def first_line(text: str | None) -> str:
-    """The first line of the reason why a trial failed."""
     return (text or "no reason given").strip().split("\n")[0][:500]
 
 
@@ -529,8 +491,8 @@ def trial_of(
 ) -> Trial:
     """The trial as it ended: with a number, with a bound, or with the reason why it has none.
 
-    ``step_seconds`` are the seconds of all its runs. ``observed`` is what the ranks of the last run
-    reported. A run that the time cut short has at least one step that counts.
+    ``step_seconds`` are those of all its runs. A run that the time limit cut short has at least one
+    step that counts.
     """
     trial = Trial(
         number=number,
@@ -573,8 +535,8 @@ def trial_of(
 def at_most(guess: Estimate, fastest: Estimate | None) -> float | None:
     """An upper bound of the samples per second of a plan of which only the first steps were seen.
 
-    The bound allows for the scatter of the steps, and for a machine that was slower than usual.
-    None if it is above the fastest plan so far, and so says nothing.
+    It allows for the scatter of the steps and for a slow machine. None if it is above the fastest
+    plan so far.
     """
     bound = math.exp(-guess.center + Z95 * math.hypot(guess.error, WANDER))
     if fastest is None or bound < math.exp(-fastest.center):
@@ -583,7 +545,6 @@ def at_most(guess: Estimate, fastest: Estimate | None) -> float | None:
 
 
 def was_disturbed(trial: Trial) -> bool:
-    """Whether other processes delayed most steps of this trial."""
     return trial.kind == Contended.kind or trial.delayed_steps * 2 > trial.steps
 
 

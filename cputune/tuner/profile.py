@@ -15,7 +15,7 @@ from cputune.tuner.measuring import Measuring
 def profile_plan(measuring: Measuring, plan: Plan, living: Living) -> None:
     """Record where the time of these processes of a plan goes, if there is time for it.
 
-    It is their last task: the memory of the profiler changes how malloc serves later steps.
+    It is their last task: the profiler changes how malloc serves later steps.
     """
     if measuring.timer.up(1.0) or not isinstance(living, ProfilingLiving):
         return
@@ -28,7 +28,6 @@ def profile_plan(measuring: Measuring, plan: Plan, living: Living) -> None:
 
 
 def profile_of_ranks(plan: Plan, states: Sequence[Mapping[str, Any]]) -> Profile | None:
-    """The profile over all ranks: mean shares, and all their matmuls."""
     if not states:
         return None
     kinds = dict.fromkeys(kind for rank in states for kind in rank["shares"])

@@ -1,9 +1,8 @@
-"""Whether each lever of this machine trains the same as the launch as typed, lever by lever.
+"""Whether each knob value of this machine trains the same as your current launch.
 
-The model of the launch as typed is asked about its own batches. Then levers are started, those
-together that promise the same numbers or the same mathematics, and what their ranks train in their
-first steps is compared with the launch as typed. If levers are not the same together, each is
-started by itself. Nothing is measured.
+The model of the current launch is checked on its own batches. Then values are started, those
+together that promise the same numbers or the same mathematics, and what their ranks train in the
+first steps is compared. If values are not the same together, each is started alone.
 """
 
 from __future__ import annotations
@@ -28,16 +27,15 @@ from cputune.tuner.space import SearchSpace, search_space
 
 SAME, SAID, OTHER, LEFT = "the same", "the same but for", "not the same", "as typed"
 UNTRIED = "not checked"
-"""How a lever comes out. ``LEFT``: it is not in the space, for the reason. ``UNTRIED``: there was
-no time left."""
+"""How a value comes out. ``LEFT``: it is not in the space. ``UNTRIED``: no time was left."""
 
 TOGETHER = ("numbers", "mathematics")
-"""What levers that are started together promise; others change draws or numbers, each its own."""
+"""What values that are started together promise. Others change draws or numbers, each its own."""
 
 BOUND = "bound to its cores"
 
 CHECKS_BEFORE = 2
-"""Of the command as typed, before any lever is tried."""
+"""Checks of the current launch, before any value is tried."""
 
 _QUESTION_OF = {
     "ranks": "ranks",
@@ -46,18 +44,17 @@ _QUESTION_OF = {
     "threads": "threads",
     "precision": "precision",
 }
-"""What the model was asked of a lever."""
+"""The question to the model that belongs to a knob."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proven:
-    """What one lever makes of the training.
+    """How one knob value changes the training.
 
     Attributes:
         lever: a knob and its value.
-        verdict: one of those above.
-        keeps: what of the training it claims to leave the same; None where it was not tried.
-        deviation: the largest relative difference of loss or gradient that was seen; None: none.
+        keeps: what of the training it claims to keep; None if it was not tried.
+        deviation: the largest relative difference of loss or gradient; None: none.
         why: what agrees, or what does not.
     """
 
@@ -70,12 +67,11 @@ class Proven:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
-    """All levers of a command, and what its model has answered.
+    """All knob values of a command, in the order in which they were tried.
 
     Attributes:
-        typed: what the launch as typed trains; None where it has not told.
-        licence: the answers.
-        levers: in the order in which they were tried.
+        typed: what the current launch trains; None if it was not reported.
+        licence: the answers of its model.
     """
 
     typed: Training | None
@@ -92,9 +88,9 @@ def prove(
     on_proven: Callable[[Proven], None] = lambda proven: None,
     on_wait: Callable[[], None] = lambda: None,
 ) -> Proof:
-    """Ask the model, and try the levers, as many as possible in one start.
+    """Check the model, and try the values, as many as possible in one start.
 
-    ``max_time_seconds``: levers that are left then are ``UNTRIED``. ``on_wait`` is called between
+    ``max_time_seconds``: values that are left then are ``UNTRIED``. ``on_wait`` is called between
     two waits, and may raise. Raises TrialError if nothing trains, TimeUp if the time is up before
     the command has trained.
     """
@@ -132,7 +128,7 @@ def _try_all(
     tell: Callable[[Proven], None],
     on_note: Callable[[str], None],
 ) -> None:
-    """Start the checks one after the other; what is the same together is the same each alone."""
+    """Start one check after the other; what is the same together is the same each alone."""
     waiting = list(checks_of(space))
     done = CHECKS_BEFORE
     total = done + len(waiting)
@@ -145,7 +141,11 @@ def _try_all(
         except TimeUp:
             for left in (check, *waiting):
                 for lever in left.levers:
-                    tell(Proven(lever=_name(lever), verdict=UNTRIED, why="the time was up"))
+                    tell(
+                        Proven(
+                            lever=_name(lever), verdict=UNTRIED, why="the time limit was reached"
+                        )
+                    )
             return
         if len(check.levers) > 1 and any(lever.verdict != SAME for lever in proven):
             waiting[:0] = [Check(levers=(lever,), plan=plan) for lever, plan in check.alone]
@@ -156,14 +156,14 @@ def _try_all(
 
 
 Lever = tuple[Knob | None, KnobValue]
-"""A knob and its value; no knob: the plan as such, bound to its cores."""
+"""A knob and its value; no knob: the plan itself, bound to its cores."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """A plan that is started once, and the levers that it differs by.
+    """A plan that is started once, and the values by which it differs.
 
-    ``alone``: for each of these levers the plan that has no other.
+    ``alone``: for each of them the plan that has no other.
     """
 
     levers: tuple[Lever, ...]
@@ -172,9 +172,9 @@ class Check:
 
 
 def checks_of(space: SearchSpace) -> Iterator[Check]:
-    """The fewest starts that hold all levers: those together that promise the same.
+    """The fewest starts that contain all values: those together that promise the same.
 
-    Each number of ranks is a start of its own, and so is what changes numbers or draws.
+    Each number of ranks is its own start, and so is what changes numbers or draws.
     """
     counts = dict.fromkeys(plan.world_size for plan in space.plans())
     typed = space.workload.launch_ranks
@@ -205,7 +205,7 @@ def checks_of(space: SearchSpace) -> Iterator[Check]:
 def _together(
     space: SearchSpace, base: Plan, alone: Sequence[tuple[Lever, Plan]]
 ) -> Iterator[Check]:
-    """Starts that hold these levers: each with as many as a plan of the space has."""
+    """Starts that contain these values, each with as many as a plan of the space has."""
     waiting: dict[str, tuple[Lever, Plan]] = {}
     for lever, plan in alone:
         if lever[0] is None or lever[0].keeps in TOGETHER:
@@ -227,7 +227,7 @@ def _together(
 
 
 def _changed(space: SearchSpace, base: Plan, plan: Plan) -> frozenset[str]:
-    """By which levers a plan differs from another one."""
+    """The values by which two plans differ."""
     own, values = space.values[base], space.values[plan]
     return frozenset(
         f"{name}={in_words(values[name])}" for name in values if values[name] != own[name]
@@ -240,7 +240,7 @@ def _name(lever: Lever) -> str:
 
 
 def _plain(space: SearchSpace, ranks: int) -> Plan | None:
-    """The plan of so many ranks that has the most of today's launch, on all cores."""
+    """The plan with this number of ranks, on all cores, that is nearest to the current launch."""
     same = [plan for plan in space.plans() if plan.world_size == ranks]
 
     def unlike(plan: Plan) -> tuple[int, int]:
@@ -254,7 +254,7 @@ def _plain(space: SearchSpace, ranks: int) -> Plan | None:
 
 
 def _alone(space: SearchSpace, base: Plan) -> Iterator[tuple[Lever, Plan]]:
-    """The plans of as many ranks that differ by one lever, the first of each value."""
+    """The plans with this number of ranks that differ by one value, the first of each value."""
     own = space.values[base]
     seen: set[tuple[str, KnobValue]] = set()
     for plan, values in space.values.items():
@@ -268,7 +268,7 @@ def _alone(space: SearchSpace, base: Plan) -> Iterator[tuple[Lever, Plan]]:
 
 
 def _held(runner: ProcessRunner, workload: Workload, check: Check) -> Iterator[Proven]:
-    """What a plan trains in its first steps, compared with the launch as typed. Raises TimeUp."""
+    """What a plan trains in its first steps, compared with the current launch. Raises TimeUp."""
     failed = ""
     try:
         for _ in islice(runner.steps(check.plan), LOOKED_AT):
@@ -313,7 +313,7 @@ def _claims(keeps: Keeps) -> tuple[str, ...]:
 
 
 def _left_out(left_out: tuple[LeftOut, ...]) -> Iterator[Proven]:
-    """The levers whose reason is the training itself."""
+    """The values that are left out because of the training itself."""
     of_training = ("ranks", "accumulation", "padding", "order", "workers")
     for out in left_out:
         if out.what.split("=")[0] in of_training:

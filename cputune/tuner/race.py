@@ -1,15 +1,12 @@
 """How long a trial is measured: until its centre is certain enough, or it has clearly lost.
 
 ``estimate`` finds where the warm-up of a run ends, how long its steps take, and how certain that
-is. ``Race`` knows what the trials so far have shown: the fastest, the noise from step to step, and
-how much slower the first steps are. After every step of a trial it decides whether another step is
-worth its time.
+is. ``Race`` knows the fastest trial, the noise from step to step, and how much slower first steps
+are. After every step it decides whether another one is worth its time.
 
-``benchmarks/search.py`` measures the numbers below: how near to the optimum a study comes, and in
-how many seconds of trials.
-
-All times are natural logarithms of seconds per sample. So the noise of a step is a share of it (3
-to 5 % in quiet times), and the ratio of two plans is a difference.
+All times are natural logarithms of seconds per sample, so noise is a share of a step (3 to 5 % in
+quiet times) and the ratio of two plans a difference. ``benchmarks/search.py`` measures the numbers
+below: how near to the optimum a study comes, in how many seconds of trials.
 """
 
 from __future__ import annotations
@@ -42,8 +39,7 @@ _DIFFERENCE = 0.6745 * math.sqrt(2)
 class Estimate:
     """The centre of the steps that count, its standard error, and what it was computed from.
 
-    ``level`` is False while the steps still get faster (warm-up) or scatter too widely for the
-    centre to mean anything.
+    ``level`` is False while the steps still get faster (warm-up) or scatter too widely.
     """
 
     center: float
@@ -54,24 +50,19 @@ class Estimate:
 
     @property
     def low(self) -> float:
-        """Lower end of the 95 % interval."""
         return self.center - Z95 * self.error
 
     @property
     def high(self) -> float:
-        """Upper end of the 95 % interval."""
         return self.center + Z95 * self.error
 
 
 def estimate(logs: Sequence[float], noise: float, *, skip: int = 0) -> Estimate:
     """Find warm-up and outliers in the steps of one run, and the centre of the rest.
 
-    The warm-up is the first steps that are above the median of the later half. Of the rest, steps
-    far above their median were delayed, even if the kernel reports no delay, and do not count. The
-    mean of the others is then as robust as a median.
-
-    The first ``skip`` steps count as warm-up if enough steps follow. Raises ValueError without
-    steps.
+    The warm-up is the first steps above the median of the later half. Steps far above the median of
+    the rest were delayed, even if the kernel reports no delay, and do not count. The first ``skip``
+    steps count as warm-up if enough steps follow. Raises ValueError without steps.
     """
     if not logs:
         raise ValueError("there are no steps to estimate from")
@@ -105,7 +96,7 @@ def estimate(logs: Sequence[float], noise: float, *, skip: int = 0) -> Estimate:
 
 
 def spread(values: Sequence[float], noise: float) -> float:
-    """Standard deviation of one step, from these steps and from the usual noise."""
+    """Standard deviation of one step, from these steps and the usual noise."""
     mean = sum(values) / len(values)
     squares = sum((value - mean) ** 2 for value in values)
     freedom = len(values) - 1
@@ -116,9 +107,8 @@ def spread(values: Sequence[float], noise: float) -> float:
 class Noise:
     """The noise from step to step, pooled over all trials of a study.
 
-    It is computed from the median of the differences between one step and the next. So a delayed
-    step hardly widens it, nor does a warm-up whose end was missed. ``USUAL_NOISE`` counts as some
-    further differences.
+    It is the median of the differences between one step and the next, so a delayed step or a missed
+    end of warm-up hardly widens it. ``USUAL_NOISE`` counts as some further differences.
     """
 
     differences: list[float] = field(
@@ -126,7 +116,6 @@ class Noise:
     )
 
     def learn(self, kept: Sequence[float]) -> None:
-        """Add the steps of one trial that count, in order."""
         self.differences += [abs(b - a) for a, b in itertools.pairwise(kept)]
 
     @property
@@ -141,7 +130,7 @@ LEAST_KEPT = 3
 """The fewest steps of a completed trial, without warm-up."""
 
 FIRST_KEPT = 4
-"""The fewest steps of the first trial of a study, from which the warm-up is learnt."""
+"""The same for the first trial of a study, from which the warm-up is learnt."""
 
 MOST_KEPT, MOST_STEPS = 8, 24
 """The most steps of a trial that count, and the most of all."""
@@ -155,7 +144,8 @@ SURE = 2.3
 USUAL_EXCESS = (1.1, 0.75, 0.45, 0.3, 0.2, 0.1)
 """How far above its centre (log) the first, second… step may be while nothing is learnt.
 
-Seen: 1.0, 1.0, 0.66, 0.62, 0.57, then 0.49 s (BERT, torch 2.13, two cores)."""
+Seen: 1.0, 1.0, 0.66, 0.62, 0.57, then 0.49 s (BERT, torch 2.13, two cores).
+"""
 
 MOST_DELAY = math.log(8)
 """How much (log) a step may be delayed without the kernel reporting it."""
@@ -163,12 +153,10 @@ MOST_DELAY = math.log(8)
 
 @dataclass(slots=True)
 class Race:
-    """What is known while a study runs, to decide whether a trial needs another step."""
-
     noise: Noise = field(default_factory=Noise)
     fastest: Estimate | None = None
     excesses: list[list[float]] = field(default_factory=list)
-    """For each run, in order, how far its first, second… step was above its centre."""
+    """Of each run: how far its first, second… step was above its centre."""
 
     def verdict(self, logs: Sequence[float]) -> Verdict:
         """Whether these steps of a run suffice: logs of seconds per sample, in order."""
@@ -203,12 +191,11 @@ class Race:
         return estimate(logs, self.noise.deviation, skip=self.warmup)
 
     def throughput(self, now: Estimate) -> Throughput:
-        """Samples per second of a run, from the steps that count."""
         return throughput(now.kept, self.noise.deviation)
 
     @property
     def warmup(self) -> int:
-        """How many first steps of a run are slower than the rest, as far as runs have shown."""
+        """How many first steps of a run are slower than the rest."""
         if not self.excesses:
             return 1
         count = 0
@@ -217,7 +204,6 @@ class Race:
         return count
 
     def _floor(self, logs: Sequence[float], now: Estimate) -> float:
-        """The lowest possible centre of this run if its warm-up is not over."""
         noise = self.noise.deviation
         index = len(logs) - 1
         if now.level and len(now.kept) >= LEAST_KEPT:
@@ -228,8 +214,8 @@ class Race:
     def _excess(self, index: int, *, sure: bool = False) -> float:
         """How far above its centre step ``index`` of a run is: typically, or at most.
 
-        A single run may have been delayed at this step. So half of ``USUAL_EXCESS`` counts as one
-        more run, until several runs agree.
+        A single run may have been delayed here. So half of ``USUAL_EXCESS`` counts as one more run,
+        until several agree.
         """
         usual = 0.0
         if index < len(USUAL_EXCESS):
@@ -248,9 +234,8 @@ class Race:
         return max(high, usual / 2)
 
     def lost(self, logs: Sequence[float]) -> Estimate:
-        """The best guess of the centre of a run that was cut short, with its error.
-
-        The last step may still be in the warm-up: what is left of it is subtracted.
+        """The best guess of the centre of a run that was cut short, with its error; the rest of its
+        warm-up is subtracted.
         """
         noise = self.noise.deviation
         now = self.estimate(logs)
@@ -265,8 +250,7 @@ class Race:
     def learn(self, logs: Sequence[float], result: Estimate, *, completed: bool) -> None:
         """Learn from a finished run: whether it is the fastest, its noise and its warm-up.
 
-        A run with few steps beyond the known warm-up is not used for noise and warm-up: its centre
-        may still be in the warm-up.
+        A run with few steps beyond the known warm-up only counts for the first.
         """
         if not completed:
             return

@@ -1,11 +1,10 @@
 """Reading one run of a plan: which of its steps count, and how it ended.
 
-Steps of batches of different length are converted to the mean batch. If padding is cut, or a script
-pads to the longest sample of a batch, one step has several times the tokens of the next. The plan's
-own steps show their cost: the seconds of a step rise with its size to some power, the weighted
-median of the slopes of all pairs (Theil 1950, Sen 1968; weights of Jaeckel 1972). With it each step
-is converted to the mean of the same batches for all contenders: the first ones of the training,
-which are the same samples in every plan but ``order=length``.
+Steps of batches of different length are converted to the mean batch: if padding is cut, one step
+has several times the tokens of the next. The seconds of a step rise with its size to some power,
+the weighted median of the slopes of all pairs (Theil 1950, Sen 1968; weights of Jaeckel 1972). With
+it each step is converted to the mean of the same batches for all contenders: the first ones of the
+training, which are the same samples in every plan but ``order=length``.
 
 ``benchmarks/search.py`` measures the numbers below.
 """
@@ -41,13 +40,13 @@ SizedStep = tuple[float, int]
 """Log seconds per sample of a step, and its size (``Step.size``)."""
 
 _MOST_STEPS = 60
-"""The slope uses this many of the latest steps, because pairs grow as the square of steps."""
+"""The slope uses this many of the latest steps: pairs grow as the square of steps."""
 
 _USUAL, _USUAL_WEIGHT = 1.0, 1.0
-"""While nothing is known seconds rise as tokens do; this counts as one pair a factor e apart."""
+"""While nothing is known seconds rise as tokens do; that counts as one pair a factor e apart."""
 
 LEAST_SECONDS = 1e-9
-"""The resolution of clocks; a shorter step was not measured."""
+"""The resolution of clocks."""
 
 LEAST_DELAYED = 3
 """A run is contended if this many steps were delayed, and more than half of all."""
@@ -58,10 +57,9 @@ class Run:
     """What was read from one run of a plan.
 
     Attributes:
-        logs: the steps that count, as log seconds per sample of a batch of the mean size.
-        counted: the same as they were measured.
-        sizes: of all steps.
-        step_seconds: the time of all steps, whether they count or not.
+        logs: the steps that count, as log seconds per sample of a batch of the mean size;
+            counted: the same as measured.
+        sizes: of all steps; step_seconds: the time of all.
         trace: the seconds of each step, and whether other processes delayed it.
         ended: the job came to its own end.
         cut: when the time was up: "after 2 steps".
@@ -87,7 +85,7 @@ class Run:
 
     @property
     def why(self) -> str | None:
-        """Why it failed: the kind, the reason, the last line that it wrote; None if it did not."""
+        """Why it failed: kind, reason, last line that it wrote; None if it did not."""
         if self.failure is None:
             return None
         # Open MPI frames what it says by rules of dashes.
@@ -100,7 +98,6 @@ class Run:
 
     @property
     def contended(self) -> bool:
-        """Whether other processes delayed most of the steps."""
         return self.delayed >= LEAST_DELAYED and 2 * self.delayed > self.steps
 
 
@@ -127,8 +124,8 @@ class Rules:
 def read_run(runner: Runner, plan: Plan, rules: Rules) -> Run:
     """Run a plan until its steps suffice, and end it in every case.
 
-    Exceptions of the runner become the run's ``failure``; only an interrupt and our own errors (a
-    missing package, say) are raised.
+    Exceptions of the runner become the run's ``failure``; only an interrupt and our own errors are
+    raised.
     """
     run = Run()
     iterator: Iterator[Step] | None = None
@@ -158,10 +155,7 @@ def read_run(runner: Runner, plan: Plan, rules: Rules) -> Run:
 
 
 def _read_until_enough(steps: Iterator[Step], run: Run, rules: Rules) -> bool:
-    """Read steps until they suffice or the time is up; False if the job ends by itself.
-
-    Raises Contended, and what the runner raises.
-    """
+    """Read steps until they suffice or the time is up; False if the job ends by itself."""
     for step in steps:
         take(run, step, rules)
         if run.verdict != "more":
@@ -175,7 +169,7 @@ def _read_until_enough(steps: Iterator[Step], run: Run, rules: Rules) -> bool:
 
 
 def take(run: Run, step: Step, rules: Rules) -> None:
-    """Add a step to what was read of a run. Raises TrialError if it shows a failure."""
+    """Add a step to a run. Raises TrialError if it shows a failure."""
     seconds, samples = float(step.seconds), step.samples
     index = run.steps
     run.steps += 1
@@ -201,7 +195,6 @@ def take(run: Run, step: Step, rules: Rules) -> None:
 
 
 def turn_of(place: int, steps: Sequence[tuple[float, bool]]) -> Turn:
-    """Steps of a run's ``trace`` as a result keeps them: with four digits."""
     return Turn(
         place=place,
         step_seconds=tuple(float(f"{seconds:.4g}") for seconds, _ in steps),
@@ -210,7 +203,6 @@ def turn_of(place: int, steps: Sequence[tuple[float, bool]]) -> Turn:
 
 
 def count_of_steps(count: int) -> str:
-    """A number of steps in words."""
     if count == 1:
         return "one step"
     return f"{count or 'no'} steps"
@@ -219,7 +211,7 @@ def count_of_steps(count: int) -> str:
 def divergence(losses: Sequence[float | None], reference: Sequence[float | None]) -> str | None:
     """Why a loss differs from that of the baseline; None if it does not.
 
-    The same seed and data give nearly the same losses in any precision: a mean over the common
+    The same seed and data give nearly the same losses in any precision. A mean over the common
     steps that is off by a third, by more than 0.5, and by more than the losses scatter, is not
     rounding. Later steps may not rise above twice the worst of the baseline.
     """
@@ -277,9 +269,8 @@ def levelled(steps: Sequence[SizedStep], sizes: Sequence[int]) -> list[float]:
 
 
 def doubt_of_mean(steps: Sequence[SizedStep], sizes: Sequence[int]) -> float:
-    """Variance of the log of a mean step, if batches of other samples have other sizes.
-
-    It uses the means of ``AT_ONCE`` steps in sequence, if there are enough.
+    """Variance of the log of a mean step, if batches of other samples have other sizes: from the
+    means of ``AT_ONCE`` steps in sequence, if there are enough.
     """
     if not steps or len(set(sizes)) < 2:
         return 0.0

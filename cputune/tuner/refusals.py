@@ -1,9 +1,7 @@
 """What trials have shown not to work here, so that it is not tried in plan after plan.
 
-A value is refused if the reason of a failed trial names it: its ranks showed that property with
-another value than the plan's. It is also refused if it is the only difference of the failed plan
-from a plan that ran. No other failure shows which value is the cause. A value of a plan that ran is
-never refused.
+A value is refused if the reason of a failed trial names it, or if it is the only difference of the
+failed plan from a plan that ran. A value of a plan that ran is never refused.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from cputune.records.steps import Crashed, Diverged, Infeasible, TimedOut
 from cputune.tuner.space import TOGETHER, SearchSpace
 
 _PLANS_FAULT = (Infeasible.kind, Crashed.kind, Diverged.kind, TimedOut.kind)
-"""Failures that the same plan would have again. The sampler handles memory itself."""
+"""Failures that the same plan would have again. The sampler handles memory."""
 
 _LAYOUT = {"ranks", "threads"}
 """Other ranks have other threads: to vary one is to vary both."""
@@ -32,8 +30,8 @@ class Refusal:
     """A value that does not work here.
 
     Attributes:
-        what: a knob and its value, as people write them; only the knob if all its values are meant
-            except the one that ranks show.
+        what: a knob and its value; only the knob if all values are meant except the one that
+            ranks show.
         why: the trial that showed it, and its reason.
         meets: whether a plan has the value.
     """
@@ -44,12 +42,10 @@ class Refusal:
 
     @property
     def left_out(self) -> LeftOut:
-        """The refusal as a result lists it."""
         return LeftOut(what=self.what, why=self.why)
 
 
 def refusals(trials: Sequence[Trial], space: SearchSpace) -> tuple[Refusal, ...]:
-    """What these trials have shown not to work, each value once."""
     ran = [trial.plan for trial in trials if trial.state != FAILED]
     by_value: dict[str, Refusal] = {}
     for trial in trials:
@@ -84,13 +80,11 @@ def _named(trial: Trial, space: SearchSpace) -> Iterator[Refusal]:
 
 
 def _part(reason: str, row: Compared) -> str:
-    """The part of a reason about one property."""
     parts = reason.split("\n")[0].split("; ")
     return next(part for part in parts if part.startswith((f"{row.what}:", f"{row.what} of rank")))
 
 
 def _only_changes(trial: Trial, ran: Sequence[Plan], space: SearchSpace) -> Iterator[Refusal]:
-    """The values that are the only difference of a failed plan from a plan that ran."""
     values = values_of(trial.plan, space)
     why = f"trial {trial.number}: {(trial.reason or 'it failed').splitlines()[0]}"
     for plan in ran:

@@ -1,7 +1,7 @@
 """The whole script is run once with each number of ranks that may be recommended.
 
-A trial sees the first steps of a script. A rehearsal (``cputune.ranks.rehearsal``) shows whether
-its evaluation, its saving and its end work with another number of ranks than yours.
+A rehearsal (``cputune.ranks.rehearsal``) shows whether its evaluation, saving and end work with
+another number of ranks than yours.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from cputune.tuner.measuring import Findings, Measuring
 
 LEAST_SECONDS = 90.0
 STARTS, STEPS = 6, 40
-"""Time limit of a rehearsal: seconds, or multiples of a start and of steps of the baseline."""
+"""Time limit of a rehearsal, in starts and steps of the baseline."""
 
 
 def rehearsed(
@@ -26,9 +26,9 @@ def rehearsed(
     typed_ranks: int,
     chosen: Callable[[Sequence[Plan]], Sequence[Plan]],
 ) -> list[Plan]:
-    """The plans without those whose number of ranks the whole script does not run with.
+    """The plans without the numbers of ranks with which the whole script fails.
 
-    Only those that ``chosen`` selects for the comparison are rehearsed, the best first.
+    Only plans that ``chosen`` selects for the comparison are rehearsed, the best first.
     """
     left, known = list(ranked), {typed_ranks}
     while isinstance(runner, RehearsingRunner) and left:

@@ -35,19 +35,16 @@ LONGEST_LINE = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Varied:
-    """A knob by name, and the values that any plan of the space takes for it."""
-
     name: str
     values: tuple[KnobValue, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchSpace:
-    """Every feasible plan, each with its knob values, and what the study tries first.
+    """Every feasible plan with its knob values, and what the study tries first.
 
-    ``suggestions`` are named plans of the space (the guide's, the topology's) that are tried before
-    the sampler is asked. ``baseline`` is the current launch; it is not in the space, because it is
-    neither bound nor limited.
+    ``suggestions`` are named plans of the space (the guide's, the topology's) that are tried first.
+    ``baseline`` is the current launch; it is neither bound nor limited, so it is not in the space.
     """
 
     facts: HostFacts
@@ -59,7 +56,6 @@ class SearchSpace:
     suggestions: tuple[tuple[Origin, Plan], ...]
 
     def plans(self) -> Iterator[Plan]:
-        """Every feasible plan, once."""
         return iter(self.values)
 
     def __len__(self) -> int:
@@ -78,7 +74,6 @@ class SearchSpace:
 
 
 def _values_line(knob: Varied) -> str:
-    """A knob with its values, cut to one line."""
     values = ", ".join(map(str, knob.values))
     return shorten(f"{knob.name}: {values}", LONGEST_LINE, placeholder=" …")
 
@@ -173,7 +168,6 @@ def space_of(
     *,
     baseline: Plan | None = None,
 ) -> SearchSpace:
-    """The space of a study with these options, over these hosts. Raises UsageError."""
     return search_space(
         facts,
         job,
@@ -190,7 +184,6 @@ def space_of(
 def _plans(
     facts: HostFacts, workload: Workload, ask: Ask
 ) -> tuple[dict[Plan, Mapping[str, KnobValue]], tuple[LeftOut, ...]]:
-    """Every plan with its knob values, and what was left out."""
     _refuse_unlike(ask.hosts)
     choices = {knob.name: _choices(knob, facts, ask) for knob in KNOBS if knob.offers is not None}
     layouts = Layouts(facts=facts, workload=workload, ask=ask, backends=choices["backend"].values)
@@ -221,7 +214,7 @@ def _cpus_of(facts: HostFacts) -> object:
 
 
 def _choices(knob: Knob, facts: HostFacts, ask: Ask) -> Choices:
-    """The values that are possible on every host; for others the host that lacks them is named."""
+    """The values that are possible on every host; others name the host that lacks them."""
     if knob.name in ask.own:
         left_out = LeftOut(what=knob.name, why=OWNED[knob.name])
         return Choices(values=(ask.own[knob.name],), left_out=(left_out,))
@@ -249,7 +242,7 @@ def _lacking(knob: str, value: KnobValue, host: str, reasons: Mapping[str, str])
 def _with_libraries(
     facts: HostFacts, layout: Plan, choices: Mapping[str, Choices], ask: Ask
 ) -> list[tuple[Plan, dict[str, KnobValue]]]:
-    """A layout with every combination of the knobs that CPUs do not depend on."""
+    """A layout with every combination of the knobs that do not decide CPUs."""
     plans: list[tuple[Plan, dict[str, KnobValue]]] = [(layout, {})]
     for knob in KNOBS:
         if knob.put is None:
@@ -271,7 +264,6 @@ def _not_kept(
     keep: Keeps | None,
     unlike: str,
 ) -> Iterator[LeftOut]:
-    """The knobs that could be varied if less of the training had to stay the same."""
     for knob in KNOBS:
         if knob.offers is None or knob.name in {*ask.own, *held} or knob.name not in free:
             continue
@@ -297,7 +289,7 @@ TOGETHER = {"backend", "ccl_workers"}
 def _unvaried(
     free: Set[str], fixed: Mapping[str, KnobValue], today: Plan
 ) -> Mapping[str, KnobValue]:
-    """The knobs that are not varied, at their current values: a script may have its own."""
+    """The knobs that are not varied, at their current values."""
     free = free | set(fixed)
     if free & TOGETHER:
         free |= TOGETHER
@@ -305,7 +297,6 @@ def _unvaried(
 
 
 def _impossible(fixed: Mapping[str, KnobValue], left_out: Sequence[LeftOut]) -> UsageError:
-    """The requested values that no plan has together, and why."""
     named = sorted(fixed, key=NAMES.index)
     settings = [f"{name}={_text(fixed[name])}" for name in named]
     together = ""
@@ -339,8 +330,8 @@ def _suggestions(
     """The guide's plan on the most nodes, and the topology's plans on one.
 
     All in the advised precision; the rest keeps its current values, except oneCCL and IPEX, which
-    the guides use if they are possible. Those of the topology use a faster allocator and cut
-    padding. ``held`` are the values of knobs that are not varied: all plans have them.
+    the guides use if possible. Those of the topology use a faster allocator and cut padding.
+    ``held`` are the values of knobs that are not varied.
     """
     if not values:
         return ()
@@ -370,8 +361,8 @@ def _of_topology(
 ) -> Iterator[Mapping[str, KnobValue]]:
     """The layouts that caches and memory of one machine suggest.
 
-    A rank per NUMA node, or per several whole ones if the batch can be divided; a rank per L3
-    cache; and one rank on one socket, if the training hardly gains from more cores.
+    A rank per NUMA node, or per several whole ones; a rank per L3 cache; and one rank on one
+    socket, if the training hardly gains from more cores.
     """
     cores = usable_cores(facts)
     nodes = len(groups(cores, by_node=True))
@@ -385,5 +376,4 @@ def _of_topology(
 
 
 def _liked(plan: Plan) -> tuple[object, ...]:
-    """What the guides prefer: oneCCL with few workers, IPEX, all cores."""
     return plan.backend == "ccl", -plan.ccl_workers, plan.ipex, plan.threads_per_process

@@ -1,9 +1,8 @@
 """The trials of a study on record, which ``--resume`` continues.
 
-Optuna proposes and counts the trials in memory. Each finished one is copied to the user's database
-(``databases``): its value is seconds per sample; what else cputune knows is in its user attributes.
-If the database cannot be written, the study continues, the missing trials are written with the next
-one, and the result says what is missing.
+Optuna proposes and counts the trials in memory. Each finished one is copied to the user's database:
+its value is seconds per sample; the rest is in its user attributes. If the database cannot be
+written, the study continues and the missing trials are written with the next one.
 """
 
 from __future__ import annotations
@@ -47,10 +46,7 @@ Identity = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _KeptTrial:
-    """A trial as stored in the study, with its steps: log seconds per sample, and losses.
-
-    ``start_seconds`` are those before its first step.
-    """
+    """A trial as stored in the study, with its steps: log seconds per sample, and losses."""
 
     trial: Trial
     logs: tuple[Finite, ...] = ()
@@ -78,9 +74,9 @@ class StudyStorage:
         private: bool = False,
         name: str | None = None,
     ) -> None:
-        """Open the study; a file is readable by this user only if ``private``.
+        """Open the study. Raises CannotError.
 
-        Raises CannotError.
+        ``private``: only this user may read the file.
         """
         self._database = database_of(named, name)
         self._is_new = self._database is None or not self._database.holds_study()
@@ -103,14 +99,12 @@ class StudyStorage:
             self._open = opened.pop_all()
 
     def close(self) -> None:
-        """Close the database; its content stays."""
         self._open.close()
 
     def claim(self, identity: Identity) -> None:
         """Store what a new study measures.
 
-        Raises CannotError if the study on record measures something else, or does not say what, and
-        if a new one cannot be written.
+        Raises CannotError if the study on record measures something else, or cannot be written.
         """
         if self._record is None or self._database is None:
             return
@@ -123,21 +117,20 @@ class StudyStorage:
             return
         if not isinstance(recorded, Mapping):
             raise no_study(
-                self._database.shown, "it has trials, but does not say what they measured"
+                self._database.shown, "it has trials, but no record of what they measured"
             )
         different = [name for name in identity if identity[name] != recorded.get(name)]
         if different:
             raise CannotError(
-                f"the study in {self._database.shown} measured another "
+                f"the study in {self._database.shown} was started with another "
                 + ", ".join(name.replace("_", " ") for name in different),
                 hint="resume it with the options it was started with, or name another file with "
                 "--study",
             )
 
     def past(self) -> list[tuple[Trial, Run]]:
-        """The trials on record, in order; an interrupted one is left out.
-
-        Raises CannotError if one of them is damaged.
+        """The trials on record, in order, without an interrupted one. Raises CannotError if one is
+        damaged.
         """
         past: dict[int, tuple[Trial, Run]] = {}
         with self._reading():
@@ -161,11 +154,9 @@ class StudyStorage:
         return list(past.values())
 
     def guide(self, sampler: PlanSampler) -> None:
-        """Set the sampler that Optuna asks from now on."""
         self._study.sampler = sampler
 
     def begin_baseline(self) -> None:
-        """Start the trial of the baseline, which has no knobs."""
         self._running = self._study.ask()
 
     def begin(self, space: SearchSpace, plan: Plan | None = None) -> Plan:
@@ -181,8 +172,8 @@ class StudyStorage:
     def end(self, trial: Trial, run: Run) -> None:
         """End the running trial: its steps, its value, or why it has none.
 
-        ``write_down`` then copies it to the database: a write per step would take time of the cores
-        that are being measured.
+        ``write_down`` copies it to the database later: writing takes time of the cores that are
+        measured.
         """
         assert self._running is not None, "it was begun"
         losses = [v if v is None or math.isfinite(v) else None for v in run.losses]
@@ -214,22 +205,19 @@ class StudyStorage:
         self._unwritten.append(partial(_added, frozen=frozen))
 
     def discard(self) -> None:
-        """Remove a study that was created here and never had a trial."""
         if self._database is not None and self._is_new:
             with suppress(Exception):  # the disk may be full, and the error is reported already
                 self.close()
                 self._database.remove()
 
     def abandon(self) -> None:
-        """Drop the running trial, if any, which was interrupted."""
         if self._running is not None:
             self._study.tell(self._running, state=TrialState.FAIL)
             self._running = None
 
     def write_down(self) -> str | None:
-        """Copy to the database what is missing there; returns why that is impossible, or None.
-
-        What was written is checked as well: it may have been removed.
+        """Copy to the database what is missing there, also if it was removed; returns why that
+        fails, or None.
         """
         if self._record is None or self._database is None:
             return None
@@ -265,7 +253,6 @@ class StudyStorage:
             return record_of(Workload, stored)
 
     def remember(self, workload: Workload) -> None:
-        """Keep what the first trial has shown of the workload, with the next ``write_down``."""
         shown = plain(workload)
         self._unwritten.append(lambda record: record.set_user_attr(_WORKLOAD, shown))
 
@@ -281,7 +268,6 @@ def _added(record: optuna.Study, *, frozen: FrozenTrial) -> None:
 def identity_of(
     options: TuneOptions, facts: HostFacts, workload: Workload, hosts: Sequence[str] = ()
 ) -> Identity:
-    """What must be the same for a study to be resumed."""
     names = [field.name for field in fields(TuneOptions) if field.name not in MAY_CHANGE]
     return {
         "schema": STUDY_SCHEMA,
@@ -293,7 +279,6 @@ def identity_of(
 
 
 def _plain(value: object) -> object:
-    """An option as JSON, independent of the order in which it was given."""
     if isinstance(value, Mapping):
         return {name: str(value[name]) for name in sorted(value)}
     if isinstance(value, Iterable) and not isinstance(value, str):

@@ -1,14 +1,10 @@
 """A study: it measures the baseline, then other plans, and confirms the best of them.
 
-The first trial is the current launch, the baseline. Suggested plans follow, then those of the
-sampler. The confirmation comes last.
+Trial 0 is the current launch, the baseline. Suggested plans follow, then those of the sampler, then
+the confirmation. The search ends early if no further plan is worth a trial.
 
-A busy machine gives no result; the message names the processes. There even ratios that are measured
-side by side are false, because plans suffer differently: one thread ran at 0.62 of the speed of two
-on a quiet machine, and at 1.73 of it next to one busy process.
-
-A study with a budget of trials ends earlier if no further plan is expected to be worth a trial, if
-its time is up, or if a host is lost.
+A busy machine gives no result: there even ratios measured side by side are false. One thread ran at
+0.62 of the speed of two on a quiet machine, and at 1.73 of it next to one busy process.
 """
 
 from __future__ import annotations
@@ -94,7 +90,6 @@ if TYPE_CHECKING:
 
 
 def _equal_to_today(count: int) -> str:
-    """The note that some plans of the space are the current launch, as its ranks show."""
     if count == 1:
         return "One plan equals your current launch, so it was not measured twice."
     return f"{count} plans equal your current launch, so they were not measured twice."
@@ -103,11 +98,11 @@ def _equal_to_today(count: int) -> str:
 NOBODY = Neighbours()
 
 OpenRunner = Callable[[Workload, bool], AbstractContextManager[Runner]]
-"""Opens a runner for a workload. True requests new processes, as an emitted launch starts."""
+"""Opens a runner for a workload. True requests new processes."""
 
 
 class TuningStudy:
-    """One study, from its first trial to its result. ``run()`` is called once."""
+    """One study. ``run()`` is called once."""
 
     def __init__(
         self,
@@ -127,10 +122,8 @@ class TuningStudy:
     ) -> None:
         """``hosts`` are those that plans run on, None: this machine; ``facts`` the first one's.
 
-        ``taken_away`` says which CPUs may no longer be used, None if all may.
-
-        ``limited``: a study without a given time has the default limit. ``command`` is what the
-        user typed.
+        ``taken_away`` says which CPUs may no longer be used. ``limited``: a study without a given
+        time has the default limit. ``command`` is what the user typed.
         """
         self._workload = workload
         self._facts = facts
@@ -172,7 +165,6 @@ class TuningStudy:
         self._unwritten: str | None = None
 
     def run(self) -> Result:
-        """Tune. Raises NoValidTrialError, or Interrupted with the ``result`` so far."""
         try:
             with closing(self._storage):
                 return self._run()
@@ -201,7 +193,6 @@ class TuningStudy:
             raise
 
     def _concluded(self) -> Result:
-        """The result of what is known so far; a disturbed study's says that it is."""
         self._write_down()
         if self._unwritten is not None:
             note = f"Not all trials are kept for --resume: {self._unwritten}."
@@ -229,7 +220,6 @@ class TuningStudy:
         )
 
     def _left_out(self) -> tuple[LeftOut, ...]:
-        """What was not tried: it is not possible here, or trials showed that it does not work."""
         refused = tuple(refusal.left_out for refusal in self._history.refused)
         refused += rehearsals.left_out(self._findings)
         if self._space is None:
@@ -290,8 +280,8 @@ class TuningStudy:
     def _take_up(self) -> int:
         """Continue from the trials on record; returns how many there are.
 
-        Some are run again: those that other processes disturbed, and those that lost a host. Raises
-        CannotError if the record is of another study.
+        Those that other processes disturbed, or that lost a host, are run again. Raises CannotError
+        if the record is of another study.
         """
         self._storage.claim(identity_of(self._options, self._facts, self._workload, self._named))
         for trial, run in self._storage.past():
@@ -304,7 +294,6 @@ class TuningStudy:
         return len(self._findings.trials)
 
     def _learn(self, trial: Trial, run: Run) -> None:
-        """Learn from a trial: its speed, its failure, its memory."""
         past, race, findings = self._history, self._race, self._findings
         findings.trials.append(trial)
         self._timer.step_seconds += trial.step_seconds
@@ -330,7 +319,6 @@ class TuningStudy:
         past.errors.append(max(guess.error, WANDER if was_disturbed(trial) else 0.0))
 
     def _learn_refusals(self) -> None:
-        """Learn what does not work here, and report each value once."""
         if self._space is None:
             return
         known = {refusal.what for refusal in self._history.refused}
@@ -343,7 +331,7 @@ class TuningStudy:
     # The search
 
     def _ask(self, runner: AskingRunner) -> None:
-        """Ask the model, unless that would take time that the comparison of two plans needs."""
+        """Check the model, unless the comparison of two plans needs the time."""
         if self._timer.limited and self._measuring.needs_all_time(blocks=4):
             runner.ask(())
             return
@@ -400,7 +388,6 @@ class TuningStudy:
         return workload
 
     def _open_space(self, resumed: int) -> SearchSpace:
-        """Build the space of plans, now that the baseline has shown what the script trains."""
         options, timer = self._options, self._timer
         seen = next((t for t in self._findings.trials if t.plan.as_found), None)
         plan = None
@@ -443,7 +430,6 @@ class TuningStudy:
         return space
 
     def _measure_all(self, runner: Runner, space: SearchSpace, sampler: PlanSampler) -> None:
-        """Measure one plan after another until the budget, the time or the plans are spent."""
         findings = self._findings
         while len(findings.trials) < self._options.budget and not findings.host_lost:
             short = self._timer.limited and self._measuring.needs_all_time()
@@ -464,7 +450,6 @@ class TuningStudy:
             self._measure(runner, begun, origin)
 
     def _following(self, space: SearchSpace, sampler: PlanSampler) -> tuple[Origin, Plan] | None:
-        """The next plan and its origin, if any."""
         for origin, plan in space.suggestions:
             if plan not in self._history.tried and sampler.may_run(plan):
                 return origin, plan
@@ -474,10 +459,7 @@ class TuningStudy:
         return ("sampler", proposed)
 
     def _measure(self, runner: Runner, plan: Plan, origin: Origin) -> None:
-        """Run a plan as the next trial, and record the outcome.
-
-        Raises NoValidTrialError if no further plan can work.
-        """
+        """Run a plan as the next trial. Raises NoValidTrialError if no further plan can work."""
         findings, measuring = self._findings, self._measuring
         number, self._next = self._next, self._next + 1
         self._on_event(TrialStarted(number=number, plan=plan, origin=origin))

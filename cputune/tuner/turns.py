@@ -20,33 +20,34 @@ from cputune.tuner.reading import Rules, Run, SizedStep, take, turn_of
 
 TURN_SECONDS = 0.6
 """About how long the steps of a turn last that count: much less than the time in which the machine
-changes its speed, much more than the switch from one plan to the next."""
+changes its speed, much more than the switch to the next plan.
+"""
 
 MOST_COUNTED = 8
 TWICE_SECONDS = 1.0
 """If a step is shorter than this and the first step after a pause does not count, a turn counts at
 least two steps.
 
-If the first step counts, one is enough. The machine is much the same half a second later and
-another one three seconds later, so rounds of one step give 1.7 times as much information in the
-same time as rounds of three."""
+The machine is much the same half a second later and another one three seconds later, so rounds of
+one step give 1.7 times as much information in the same time as rounds of three.
+"""
 
 LONG_STEP_SECONDS = 3.0
 LONE_STEP_SECONDS = 0.4
 """If a step takes longer than this, the first one after a pause counts too; the second number is
 for a plan of one rank. Ranks that wake up wait for each other: their first step takes 5 to 15 %
 longer. A single rank has cold caches: a first step of 0.7 s took 0.8 % longer (+-0.7 %, 258 turns
-of 18 processes), one of 0.47 s 1.2 % (+-0.9 %, 80 turns). That is at most some six milliseconds,
-which its rivals need too."""
+of 18 processes), one of 0.47 s 1.2 % (+-0.9 %, 80 turns).
+"""
 
 MOST_WARMUP = 12
 AWAKE_STEPS = 2
-"""The most warm-up steps of new processes; and those of processes that were warm and have been
-stopped since: one that is slow after the pause, and another one."""
+"""The most warm-up steps of new processes, and of processes that were stopped since they were warm.
+"""
 
 
 class TooShort(Exception):  # noqa: N818
-    """A script trains to its end before its warm-up and one turn are over."""
+    """A script ends before its warm-up and one turn are over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,6 @@ class Unstarted:
     failure: TrialError
 
     def turn(self, steps: int) -> Sequence[Step]:
-        """Raise the error of the start."""
         raise self.failure
 
     def close(self) -> None:
@@ -66,9 +66,8 @@ class Unstarted:
 class Started:
     """The processes of a contender in one block, and what was measured of them.
 
-    ``turns`` counts the turns, ``delayed`` those that other processes delayed. ``counted`` contains
-    each remaining turn as its median log of seconds per sample. ``taken`` are the steps of each
-    turn.
+    ``counted`` is each turn that counts, as its median log of seconds per sample. ``taken`` are the
+    steps of each turn.
     """
 
     def __init__(
@@ -78,7 +77,7 @@ class Started:
         rules: Rules,
         kept: LivingTrial | None = None,
     ) -> None:
-        """``begin`` starts its processes, also again if a script has trained to its end.
+        """``begin`` starts its processes, also again if a script has ended.
 
         ``kept`` are the processes of its trial, which are warm already.
         """
@@ -106,16 +105,13 @@ class Started:
 
     @property
     def age(self) -> int:
-        """How many steps its processes have taken."""
         return self._steps_before + self.run.steps
 
     def close(self) -> None:
-        """End its processes."""
         self.living.close()
 
     @property
     def is_in(self) -> bool:
-        """Whether the contender is still being compared."""
         return self.contender.out is None
 
     def warm_up(self, race: Race) -> None:
@@ -131,7 +127,7 @@ class Started:
     def turn(self, place: int) -> float | None:
         """Take one turn, at this place in the block; returns its log seconds per sample.
 
-        None if other processes delayed the turn, it failed, or the script came to its end. Raises
+        None if other processes delayed it, it failed, or the script came to its end. Raises
         TooShort.
         """
         lone, begun = self.contender.plan.world_size == 1, len(self.run.trace)
@@ -155,9 +151,7 @@ class Started:
         return self.counted[-1]
 
     def _read(self, steps: int) -> list[SizedStep | None]:
-        """Read a number of steps; None for one that does not count. The contender is out on
-        failure.
-        """
+        """Read a number of steps; None for one that does not count."""
         taken: list[SizedStep | None] = []
         try:
             for step in self.living.turn(steps):
@@ -195,10 +189,7 @@ class Started:
 
 
 def steps_of_turn(step_seconds: float, *, lone: bool) -> tuple[int, int]:
-    """How many steps of a turn do not count, and how many do, for this duration of a step.
-
-    ``lone`` is a plan of one rank.
-    """
+    """How many steps of a turn do not count, and how many do. ``lone`` is a plan of one rank."""
     if lone:
         counts_from = LONE_STEP_SECONDS
     else:
@@ -211,5 +202,4 @@ def steps_of_turn(step_seconds: float, *, lone: bool) -> tuple[int, int]:
 
 
 def seconds_of(started: Sequence[Started]) -> float:
-    """The seconds of all steps of these contenders so far."""
     return sum(entry.run.step_seconds for entry in started)

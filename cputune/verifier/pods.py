@@ -493,7 +493,7 @@ def lifetime_faults(job: Mapping[str, Any]) -> Iterator[Evidence]:
     marks = {**_mapping(metadata.get("labels")), **_mapping(metadata.get("annotations"))}
     queued = any(queue in marks for queue in _QUEUES)
     if policy.get("suspend") is True and not queued:
-        seen = "true, and no queue is named that would let the job go"
+        seen = "true, and no queue label is set that would start the job"
         yield Evidence(what="suspend", seen=seen, expected="false, or a label of a queue")
     yield from _deadline("activeDeadlineSeconds", policy.get("activeDeadlineSeconds"))
     if policy.get("ttlSecondsAfterFinished") == 0:
@@ -504,7 +504,7 @@ def lifetime_faults(job: Mapping[str, Any]) -> Iterator[Evidence]:
         yield Evidence(what="cleanPodPolicy", seen=seen, expected="None or Running")
     manager = policy.get("managedBy")
     if isinstance(manager, str) and "kueue" not in manager and "kubeflow.org/" not in manager:
-        seen = f"{manager}: the operator leaves the job alone"
+        seen = f"{manager}: the operator ignores the job"
         yield Evidence(what="managedBy", seen=seen, expected="the operator")
     templates = list(templates_of(job))
     pods = sum(template.count for template in templates)
@@ -518,7 +518,7 @@ def lifetime_faults(job: Mapping[str, Any]) -> Iterator[Evidence]:
 
 def _deadline(what: str, seconds: object) -> Iterator[Evidence]:
     if isinstance(seconds, int) and 0 <= seconds < LEAST_SECONDS:
-        seen = f"{seconds} s, in which an image is hardly pulled"
+        seen = f"{seconds} s, too short to pull an image"
         yield Evidence(what=what, seen=seen, expected=f"{LEAST_SECONDS} or more, or none")
 
 

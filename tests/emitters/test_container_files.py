@@ -38,7 +38,7 @@ def test_the_image_trains_as_a_user_who_has_a_name() -> None:
     text = named(emit(one_socket().result, "pytorchjob", cluster=cluster), "Dockerfile")
     assert "useradd --uid 4711" in text
     assert text.endswith("USER 4711:4711\n")
-    with pytest.raises(UsageError, match="no pod runs as the user 0"):
+    with pytest.raises(UsageError, match="--user-id 0 is not allowed"):
         emit(one_socket().result, "pytorchjob", cluster=Cluster(user_id=0))
 
 

@@ -29,7 +29,7 @@ def two_ranks(facts: cputune.HostFacts) -> Plan:
 @pytest.mark.parametrize(
     ("script", "steps", "says"),
     [
-        ("noise.py", 2, "its ranks are apart: after step 1 the weights of rank 0 and rank 1"),
+        ("noise.py", 2, "its ranks differ: after step 1 the weights of rank 0 and rank 1"),
         pytest.param("unfreezing.py", 34, "after step 32 the weights", marks=pytest.mark.matrix),
     ],
 )

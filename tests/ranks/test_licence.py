@@ -44,7 +44,7 @@ for x, y in DataLoader(TensorDataset(torch.ones(64, 4), torch.ones(64, 1)), batc
         ("as typed", None),
         pytest.param(
             "draws",
-            "its first step draws random numbers, as typed it draws none",
+            "its first step draws random numbers, your current launch draws none",
             marks=pytest.mark.matrix,
         ),
         ("scales", "the gradient of the first step has the norm"),
@@ -83,5 +83,5 @@ def test_a_time_that_is_up_while_a_model_is_asked_ends_no_study(
             pass
         runner.keep_to(lambda: 0.0)
         runner.ask()
-        assert notes[-1] == "the time was up while the model was checked"
+        assert notes[-1] == "the time limit was reached while the model was checked"
         assert runner.workload.licence == UNASKED, "it has answered nothing"

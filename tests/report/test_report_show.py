@@ -46,7 +46,7 @@ def test_the_terminal_says_what_to_change_and_how(result: Result) -> None:
     assert text.startswith("2.56 times as fast as your current launch")
     assert "cputune run 'my results.json'" in text
     assert "OMP_NUM_THREADS=2" in text
-    for heading in ("What to change", "The launch", "The plans", "What it rests on"):
+    for heading in ("What to change", "The launch", "The plans", "Measured on"):
         assert f"\n\n{heading}\n" in text
     assert f"{result.speedup.pairs} pairs" in text
 

@@ -163,7 +163,7 @@ class TestWhatIsToldOfATrial:
         book.remember(SMALL.workload)
         assert book.write_down() is None
         book.claim({"seed": 3, "schema": 1})
-        with pytest.raises(CannotError, match="measured another seed, schema"):
+        with pytest.raises(CannotError, match="was started with another seed, schema"):
             book.claim({"seed": 4, "schema": 2})
         assert book.workload == SMALL.workload
         book.close()

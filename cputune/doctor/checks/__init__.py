@@ -1,8 +1,7 @@
 """What the doctor looks for, a file for each theme.
 
-Versions come first, which make training fail, then the launch and the limits, then the
-machine: people begin at the top, among findings of equal severity. The checks of a theme have the
-order of its file.
+Among findings of equal severity versions come first, then the launch and the limits, then the
+machine. The checks of a theme have the order of its file.
 """
 
 from cputune.doctor.checks import (

@@ -44,9 +44,7 @@ def variable_refused(facts: HostFacts) -> Iterator[Finding]:
 
 
 def _dynamo_backend(facts: HostFacts) -> Iterator[Finding]:
-    """A torch.compile backend that this accelerate does not know; the list changed between
-    releases.
-    """
+    """A torch.compile backend that this accelerate does not know."""
     name, accelerate = "ACCELERATE_DYNAMO_BACKEND", versions_of(facts).accelerate
     backend = env.value(facts, name)
     if backend and accelerate and backend.lower() not in load().accelerate.dynamo_of(accelerate):
@@ -110,7 +108,6 @@ def preload_dead(facts: HostFacts) -> Iterator[Finding]:
 
 
 def _library_for(path: str, facts: HostFacts) -> Library | None:
-    """The library of this machine that a dead path was meant to name."""
     name = next((n for n, pattern in _PRELOADS.items() if re.search(pattern, path)), None)
     if name:
         return facts.library(name)

@@ -1,4 +1,4 @@
-"""The machine: facts that are missing, load, memory, frequency, sockets and NUMA nodes."""
+"""The machine: missing facts, load, memory, frequency, sockets and NUMA nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is installed beside the stack, and whether the tables know these releases."""
+"""What is installed besides the stack, and whether the tables know these releases."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def requirement_unmet(facts: HostFacts) -> Iterator[Finding]:
 def _install(missed: Unmet, versions: Versions) -> str | None:
     """The command that meets a requirement and does not contradict another finding's command.
 
-    Packages in the tables are solved together. For others: the release that all accept, if it
-    exists and is no downgrade; else a newer release of the package that requires it.
+    Packages in the tables are solved together. For others: the release that all accept, if it is no
+    downgrade; else a newer release of the package that requires it.
     """
     names = {short_name(missed.name), short_name(missed.by)}
     if any(names.issuperset(misfit.names) for misfit in broken(versions)):

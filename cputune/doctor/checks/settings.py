@@ -77,7 +77,6 @@ def variable_mistyped(facts: HostFacts) -> Iterator[Finding]:
 
 @cache
 def _known() -> frozenset[str]:
-    """Names that libraries read, and names of the other rows."""
     (row,) = env.variable_rows("read")
     rows = (*env.variable_rows("refused"), *env.variable_rows("slow"), *env.variable_rows("caps"))
     return frozenset((*row["names"], *(each["name"] for each in rows)))
@@ -85,7 +84,7 @@ def _known() -> frozenset[str]:
 
 @cache
 def _meant(name: str) -> str | None:
-    """The known name one slip away from this unknown name; None for zero or several."""
+    """The known name one slip away from this one; None for zero or several."""
     if name in _known() or len(name) < 7:
         return None
     near = [known for known in _known() if _one_slip(name, known)]
@@ -95,7 +94,6 @@ def _meant(name: str) -> str | None:
 
 
 def _one_slip(typed: str, meant: str) -> bool:
-    """Whether one letter was added, left out, changed, or swapped with the next."""
     if abs(len(typed) - len(meant)) > 1:
         return False
     start = 0

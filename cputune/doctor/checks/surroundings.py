@@ -1,4 +1,4 @@
-"""The surroundings of a launch: files that hide a module, its port, the folders it writes to."""
+"""The surroundings of a launch: files that hide a module, its port, its folders."""
 
 from __future__ import annotations
 
@@ -45,12 +45,10 @@ def module_shadowed(facts: HostFacts) -> Iterator[Finding]:
 
 
 def _searched_first(facts: HostFacts) -> list[str]:
-    """The folders of PYTHONPATH."""
     return [path for path in facts.environment.get("PYTHONPATH", "").split(":") if path]
 
 
 def _without(place: str, facts: HostFacts) -> str:
-    """The command that removes a folder from PYTHONPATH."""
     kept = ":".join(path for path in _searched_first(facts) if absolute(path) != place)
     if kept:
         return f"export PYTHONPATH={shlex.quote(kept)}"
@@ -58,7 +56,7 @@ def _without(place: str, facts: HostFacts) -> str:
 
 
 def pythonpath_first(finding: Finding, facts: HostFacts) -> Finding:
-    """The finding with PYTHONPATH as its fix, if Python finds there the package that pip should
+    """The finding with PYTHONPATH as its fix, if Python finds the package there that pip should
     fix.
 
     pip does not change files there, and Python would still import them first.

@@ -78,14 +78,14 @@ def _set_threads(facts: HostFacts) -> str:
 
 
 def _fix(facts: HostFacts, name: str) -> str:
-    """Set OMP_NUM_THREADS to the advised count; unset other counts, which are not needed."""
+    """Set OMP_NUM_THREADS to the advised count; unset other counts."""
     if name == "OMP_NUM_THREADS":
         return _set_threads(facts)
     return f"unset {name}"
 
 
 def _per_rank(facts: HostFacts) -> str:
-    """``28 threads fit each of 2 ranks``: the launch that the advised count is for."""
+    """``28 threads fit each of 2 ranks``."""
     advice = env.advised(facts)
     whom = "one rank"
     if advice.ranks != 1:
@@ -280,7 +280,6 @@ def shell_bound(facts: HostFacts) -> Iterator[Finding]:
 
 
 def _narrowed(facts: HostFacts) -> str | None:
-    """CPUs of this process, if its affinity allows fewer than its cpuset; else None."""
     allowed = set(facts.topology.allowed)
     limit = set(facts.limits.cpuset or facts.topology.online)
     narrower = allowed and allowed < limit

@@ -1,4 +1,4 @@
-"""Versions of packages that do not fit each other, read from metadata and never by import.
+"""Versions of packages that do not fit each other, read from metadata.
 
 Importing a mismatched package can end the interpreter: IPEX 1.12 to 2.5 calls exit, and the oneCCL
 bindings abort. pip does not notice, because IPEX's wheels do not declare torch.
@@ -29,10 +29,7 @@ def misfit(
     wrong: Callable[[Versions], str | None],
     remedy_of: Callable[[Versions], tuple[str | None, str | None]] = advised_changes,
 ) -> Callable[[Callable[[], None]], Check]:
-    """A check of versions alone; the decorated function only carries the docstring.
-
-    ``wrong`` returns what is wrong, or None. ``remedy_of`` returns remedy and command.
-    """
+    """A check of versions alone; the decorated function only carries the docstring."""
 
     def find(described: Check, facts: HostFacts) -> Iterator[Finding]:
         versions = versions_of(facts)
@@ -76,9 +73,7 @@ _INSTEAD = (
 
 
 def _archived(name: str, versions: Versions) -> str | None:
-    """The evidence that a package which fits and is used had its last release; None if it is not
-    so.
-    """
+    """Evidence that a package which fits and is used had its last release, or None."""
     package = versions.get(name)
     trainer, own = uses.ipex_use(versions), uses.ipex_use(versions, framework="accelerate")
     used = trainer.possible or own.possible
@@ -94,7 +89,7 @@ def _archived(name: str, versions: Versions) -> str | None:
 
 
 def _stay_or_leave(name: str, versions: Versions) -> tuple[str, str | None]:
-    """How to keep such a package, and what replaces each use. There is no command."""
+    """How to keep such a package, and what replaces each use."""
     kept = ("torch", "ipex", "oneccl", "transformers", "accelerate")
     pins = (f"{DISTRIBUTIONS[n]}=={v.public}" for n in kept if (v := versions.get(n)) is not None)
     stay = f"Stay: pin what fits together ({', '.join(pins)}), without further fixes"
@@ -107,7 +102,6 @@ def _stay_or_leave(name: str, versions: Versions) -> tuple[str, str | None]:
 
 
 def _both_and_instead(versions: Versions) -> tuple[str, str | None]:
-    """The versions that fit, and what replaces each use of what has ended."""
     remedy, command = advised_changes(versions)
     return f"{remedy or ''} Without it: {_INSTEAD}.".strip(), command
 

@@ -49,7 +49,7 @@ def _written(launch: Launch, text: str, *means: str) -> str | None:
 def _machines(old: Launch, new: Launch, text: str, fixed: str) -> str | None:
     was, now = (_written(old, text, "nodes"), _written(new, fixed, "nodes"))
     if was is not None and "$" in was and was != now:
-        return f"how many machines take part is a variable ({was}), which the fix would drop"
+        return f"how many machines take part is a variable ({was}), which the fix would remove"
     if new.machines < old.machines:
         return f"{new.machines} of {old.machines} machines would take part"
     return None
@@ -60,7 +60,7 @@ def _ranks(old: Launch, new: Launch, text: str, fixed: str) -> str | None:
     was, now = _written(old, text, *means), _written(new, fixed, *means)
     if was is not None and "$" in was:
         if now is None or "$" not in now:
-            return f"the number of ranks is a variable ({was}), which the fix would drop"
+            return f"the number of ranks is a variable ({was}), which the fix would remove"
         return None
     known = [
         None if launch.ranks is None else launch.ranks * launch.machines for launch in (old, new)
@@ -68,7 +68,7 @@ def _ranks(old: Launch, new: Launch, text: str, fixed: str) -> str | None:
     if known[0] is not None and known[1] is not None and known[1] < known[0]:
         return f"{known[1]} of {known[0]} ranks would be started"
     if known[0] not in (None, 1) and known[1] is None:
-        return f"{known[0]} ranks were started, and of the fix that is not known"
+        return f"{known[0]} ranks were started; how many the fix starts is not known"
     return None
 
 
@@ -100,7 +100,7 @@ def without_ccl(text: str, fixed: str) -> str | None:
     if not _ASKS_FOR_CCL.search(_COMMENT.sub("", fixed)):
         return None
     if len(_CCL_SETUP.findall(fixed)) < len(_CCL_SETUP.findall(text)):
-        return "the script is still told to use ccl, and what sets up oneCCL would be gone"
+        return "the script would still use ccl, without the setup of oneCCL"
     return None
 
 

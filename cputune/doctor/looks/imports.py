@@ -23,7 +23,6 @@ def tell(**facts: object) -> None:
 
 
 def openmp_libraries() -> list[str]:
-    """The OpenMP runtimes that are mapped into this process."""
     found = set()
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
         for line in maps:
@@ -58,7 +57,6 @@ def look(name: str) -> None:
 
 
 def main() -> None:
-    """Each module in turn."""
     folder, *names = sys.argv[1:]
     sys.path[:1] = [folder] if folder else []
     sys.stdout = sys.stderr

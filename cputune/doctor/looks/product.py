@@ -10,12 +10,12 @@ import time
 
 SIZE = 768
 ROUNDS = 7
-"""Rows are those of BERT's hidden states: a matmul takes milliseconds. The median of the rounds is
-printed; two earlier ones warm up."""
+"""Rows are those of BERT's hidden states: a matmul takes milliseconds. The median of the rounds
+is printed, after two for warm-up.
+"""
 
 
 def main() -> None:
-    """Multiply by turns, and print the median seconds of each type."""
     import torch
 
     torch.set_num_threads(1)

@@ -54,12 +54,10 @@ class Stopped(BaseException):
 
 
 def tell(**facts: object) -> None:
-    """Print the result so far; it survives a crash."""
     os.write(1, (json.dumps({"rank": int(os.environ.get("RANK", 0)), **facts}) + "\n").encode())
 
 
 def coordinate(asked: dict[str, Any]) -> None:
-    """Start the ranks, pass on their lines, and end them all in time."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -112,7 +110,7 @@ def start(asked: dict[str, Any], rank: int, folder: str, port: int) -> subproces
 
 
 def end(child: subprocess.Popen[bytes], rank: int, seconds: float) -> None:
-    """End all of a rank, also what it has started; report a rank that was late, or was ended."""
+    """End all of a rank and what it has started; report a rank that was late, or was ended."""
     late = child.poll() is None
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, signal.SIGKILL)
@@ -128,7 +126,6 @@ def end(child: subprocess.Popen[bytes], rank: int, seconds: float) -> None:
 
 
 def place_of(error: BaseException) -> str:
-    """File and line that raised, outside this module."""
     frames = traceback.extract_tb(error.__traceback__)
     places = [f"{at.filename}:{at.lineno}" for at in frames if at.filename != __file__]
     ours = [place for place in places if not place.startswith("<")]
@@ -136,7 +133,6 @@ def place_of(error: BaseException) -> str:
 
 
 def failed(error: BaseException, during: str) -> None:
-    """Report a failure with the message of the library that raised it."""
     said = " ".join(str(error).split())[:400]
     tell(error=type(error).__name__, said=said, where=place_of(error), during=during)
 
@@ -156,12 +152,10 @@ class Rehearsal:
         self.half = ""
 
     def stop(self, what: str) -> NoReturn:
-        """End the script here."""
         self.stopped = self.stopped or what
         raise Stopped(what)
 
     def stopping(self, what: str) -> Callable[..., NoReturn]:
-        """A function that stops the script when it is called."""
         return lambda *args, **kwargs: self.stop(what)
 
     def watched(self, original: Any, kind: str) -> Callable[..., None]:
@@ -202,7 +196,6 @@ class Rehearsal:
         self.report_half([(weight.dtype, weight.numel()) for weight in trained])
 
     def report_half(self, sizes: list[tuple[Any, int]]) -> None:
-        """Report the type of most of these numbers, if it has 16 bits."""
         of_type: dict[str, int] = {}
         for dtype, count in sizes:
             name = str(dtype).removeprefix("torch.")
@@ -213,7 +206,7 @@ class Rehearsal:
             tell(half=most)
 
     def forks(self) -> None:
-        """Report that the script forks processes in which torch hangs: one is tried."""
+        """If the script forks processes, try whether torch hangs in one."""
         if self.trying or native_threads() <= self.threads:
             return
         self.trying = True  # the audit hook reports this fork, too
@@ -280,7 +273,6 @@ def hangs_in_a_fork() -> bool:
 
 
 def computes_with_torch(function: Any) -> bool:
-    """Whether a function refers to torch, to a model or to a tensor."""
     import torch
 
     while hasattr(function, "func"):
@@ -299,7 +291,6 @@ def computes_with_torch(function: Any) -> bool:
 
 
 def is_written(event: str, given: tuple[Any, ...]) -> bool:
-    """Whether this audit event changes a file or a folder."""
     if event != "open":
         return event in ("os.mkdir", "os.remove", "os.rename", "os.rmdir", "shutil.rmtree")
     mode, flags = given[1], given[2]
@@ -353,7 +344,6 @@ def guard(rehearsal: Rehearsal, project: str) -> None:
 
 
 def replace_parts(rehearsal: Rehearsal) -> None:
-    """Replace what loads data and weights, builds trainers, and steps."""
     import torch
 
     for module in (popen_spawn_posix, popen_forkserver):  # which Python's audit does not report
@@ -426,7 +416,6 @@ def weightless(rehearsal: Rehearsal, transformers: Any) -> None:
 
 
 def run_script(rehearsal: Rehearsal, asked: dict[str, Any]) -> None:
-    """Run the script until it is stopped; report its own failure."""
     script, arguments = str(asked["script"]), [str(word) for word in asked["arguments"]]
     sys.argv = [script, *arguments]
     folder = os.getcwd() if asked["module"] else os.path.dirname(os.path.realpath(script))
@@ -454,7 +443,6 @@ def run_script(rehearsal: Rehearsal, asked: dict[str, Any]) -> None:
 
 
 def one_step(rehearsal: Rehearsal) -> None:
-    """Train a tiny model for one step with what the script built."""
     import torch
 
     for name, original in ORIGINALS.items():
@@ -540,7 +528,6 @@ def by_accelerator(rehearsal: Rehearsal) -> None:
 
 
 def rehearse(asked: dict[str, Any]) -> None:
-    """One rank: the script, then one step."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.update(WANDB_MODE="disabled", HF_HUB_DISABLE_TELEMETRY="1", PYTHONWARNINGS="ignore")
     faulthandler.dump_traceback_later(asked["seconds"], exit=False)
@@ -566,7 +553,6 @@ def rehearse(asked: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """The ranks, or one of them."""
     if sys.argv[1] == AS_RANK:
         sys.stdout = sys.stderr
         rehearse(json.loads(sys.argv[2]))

@@ -16,7 +16,6 @@ from cputune.host.probing._look import Look
 
 
 def read_packages(look: Look) -> tuple[Package, ...]:
-    """All distributions of the Python of the training, sorted by name."""
     packages = []
     for distribution in look.host.distributions():
         fact = f"packages.{distribution.name}"
@@ -37,7 +36,7 @@ def read_packages(look: Look) -> tuple[Package, ...]:
 def _torch_build(look: Look, distribution: Package) -> str | None:
     """What torch was built for, from torch/version.py: ``cpu``, ``cuda 13.0``, ``hip 6.4``.
 
-    The version is not enough: PyPI's CUDA wheels have no local version tag.
+    PyPI's CUDA wheels have no local version tag.
     """
     if distribution.name != "torch" or distribution.location is None:
         return None
@@ -81,7 +80,6 @@ _BUNDLE = re.compile(r"\w+\.libs|\w*(tc|je|mi)malloc\w*")
 LOOKED_FOR = "|".join(
     f"(?:{pattern.pattern})" for pattern in [_BUNDLE] + [pattern for _, pattern in _PATTERNS]
 )
-"""Names of such libraries and folders, as one pattern."""
 
 
 def is_looked_for(name: str) -> bool:
@@ -91,8 +89,8 @@ def is_looked_for(name: str) -> bool:
 def read_libraries(look: Look, site_packages: tuple[str, ...]) -> tuple[Library, ...]:
     """Find the libraries of ``_PATTERNS``: first those of the environment, then the system's.
 
-    Only directories are listed: no linker cache, no child. Each real file counts once, and
-    ``libtcmalloc`` comes before ``libtcmalloc_minimal``.
+    Only directories are listed. Each real file counts once, and ``libtcmalloc`` comes before
+    ``libtcmalloc_minimal``.
     """
     seen: set[str] = set()
     libraries: list[tuple[int, Library]] = []
@@ -141,7 +139,7 @@ _DIALECTS = (
 def read_launchers(look: Look) -> tuple[Launcher, ...]:
     """Find the launchers on PATH, and the version of the MPI ones, once per directory.
 
-    Every MPI calls its launcher mpirun, so it has to be asked. It is the only child of a probe.
+    Every MPI calls its launcher mpirun, so it has to be asked: the only child of a probe.
     """
     launchers = []
     answers: dict[str, tuple[str | None, str | None, str]] = {}
@@ -181,7 +179,7 @@ def _ask(look: Look, path: str) -> tuple[str | None, str | None, str]:
 def parse_version(text: str) -> tuple[str | None, str | None]:
     """Parse the output of ``mpirun --version``. Two None if it is not from an MPI.
 
-    Open MPI 4 and 5 are two dialects, because their options differ.
+    Open MPI 4 and 5 have different options.
     """
     for dialect, pattern in _DIALECTS:
         match = re.search(pattern, text, re.DOTALL | re.MULTILINE)
@@ -199,8 +197,7 @@ def parse_version(text: str) -> tuple[str | None, str | None]:
 def dead_preloads(text: str, host: Host, facts: HostFacts) -> tuple[str, ...]:
     """Entries of LD_PRELOAD that ld.so cannot load, and so ignores.
 
-    ``facts`` has the libraries that were found. Paths that a recording does not have, and names
-    that are not searched for, are not judged.
+    Paths that a recording does not have, and names that are not searched for, are not judged.
     """
     entries = dict.fromkeys(entry for entry in re.split(r"[:\s]+", text) if entry)
     return tuple(entry for entry in entries if _is_dead(entry, host, facts))
@@ -225,7 +222,6 @@ def _is_dead(entry: str, host: Host, facts: HostFacts) -> bool:
 
 
 def _is_library(path: str) -> bool:
-    """Whether a file has the header of a library. True if it cannot be read."""
     try:
         return head(path, 4) in (b"", b"\x7fELF")
     except OSError:
@@ -233,11 +229,9 @@ def _is_library(path: str) -> bool:
 
 
 NAMING_FILES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
-"""Variables with the path of a file that downloads need."""
 
 
 def absent_files(host: Host) -> tuple[str, ...]:
-    """Those of ``NAMING_FILES`` that are set to a path that does not exist."""
     variables = host.environment()
     absent = []
     for name in NAMING_FILES:

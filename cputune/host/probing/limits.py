@@ -1,8 +1,7 @@
-"""Reads limits of the container and the shell: CPU quota, cpuset, memory, shared memory, files.
+"""Limits of the container and the shell: CPU quota, cpuset, memory, shared memory, files.
 
 A limit of a cgroup applies to everything below it, so the directories of a group are its own and
-those of all parents up to the top of the mount. In a container the top of the mount is the group of
-the container, and its parents cannot be seen.
+those of all parents up to the top of the mount (in a container, its own group).
 """
 
 from __future__ import annotations
@@ -28,17 +27,14 @@ SHELL = {
     "stack_bytes": "Max stack size",
     "cpu_seconds": "Max cpu time",
 }
-"""The limits of ``ulimit``, by their names in /proc/self/limits."""
 LIMITS = ("cpu_quota", "memory_bytes", "pids", "open_files_hard") + tuple(SHELL)
-"""Facts that are None if there is no such limit."""
 SHM = "/dev/shm"
 
 NO_LIMIT_BYTES = 1 << 62
-"""cgroup v1 writes "no limit" as the largest page-aligned number, which depends on the kernel."""
+"""cgroup v1 writes "no limit" as the largest page-aligned number."""
 
 
 def read_limits(look: Look) -> Limits:
-    """Read the limits of this process: the tightest of its cgroup and all parents."""
     groups = find_groups(look)
     cpu, cpuset, memory, processes = (groups[name] for name in _CONTROLLERS)
     readable = next((group for group in (cpu, cpuset, memory) if group.directories), None)
@@ -85,11 +81,7 @@ def read_limits(look: Look) -> Limits:
 def _limits(
     look: Look, group: Group, fact: str, name: str, read: Callable[[str, str], Parsed | None]
 ) -> list[tuple[Parsed, str]]:
-    """The limits that one file sets in the cgroup and its parents, each with its directory.
-
-    ``read`` parses the text of a directory's file. If it returns None, the fact is recorded as
-    unknown.
-    """
+    """The limits that one file sets in the cgroup and its parents, each with its directory."""
     limits = []
     for directory in group.directories:
         text = look.text(f"{directory}/{name}")
@@ -123,7 +115,6 @@ def _cpu_quota(look: Look, group: Group) -> tuple[float | None, str | None]:
 
 
 def _cpu_statistics(look: Look, directory: str | None) -> dict[str, int | None]:
-    """The number of periods in ``cpu.stat``, and of those in which the group was throttled."""
     if directory is None:
         return {}
     path = f"{directory}/cpu.stat"
@@ -136,8 +127,6 @@ def _cpu_statistics(look: Look, directory: str | None) -> dict[str, int | None]:
 
 
 def _pids(look: Look, group: Group) -> tuple[int | None, int | None]:
-    """Limit and number of processes and threads, in the cgroup that has the fewest left."""
-
     def left(text: str, directory: str) -> tuple[int, int] | None:
         number, used = whole_number(text), look.number(f"{directory}/pids.current")
         if number is None or used is None:
@@ -183,7 +172,6 @@ def _shell_limits(look: Look) -> dict[str, Any]:
 
 
 def _shell_limit(look: Look, title: str, fact: str, *, hard: bool = False) -> int | None:
-    """A soft or ``hard`` limit. None if it is unlimited, or unknown with a reason."""
     path = "/proc/self/limits"
     for line in (look.text(path) or "").splitlines():
         if line.startswith(title):
@@ -202,8 +190,6 @@ _CONTROLLERS = ("cpu", "cpuset", "memory", "pids")
 class Group:
     """The cgroup of the process for one controller. ``directories``: its own first, then its
     parents.
-
-    Without directories it cannot be seen.
     """
 
     version: int = 2
@@ -244,7 +230,6 @@ def find_groups(look: Look) -> dict[str, Group]:
 
 
 def _cgroup_mount(line: str) -> tuple[int, Sequence[str], str, str] | None:
-    """Version, controllers, root and mount point of a line of mountinfo. None if not a cgroup's."""
     before, _, after = line.partition(" - ")
     left, right = before.split(), after.split()
     if len(left) < 5 or len(right) < 3 or right[0] not in ("cgroup", "cgroup2"):
@@ -283,11 +268,7 @@ def _upwards(look: Look, root: str, point: str, path: str) -> tuple[str, ...]:
 
 
 def watch_cpus(host: Host) -> Callable[[], str | None]:
-    """Return a function that describes which CPUs or quota this process has lost since now, or
-    None.
-
-    A container may get another cpuset or quota while it runs, and a CPU may go offline.
-    """
+    """A function that describes which CPUs or quota this process has lost since now, or None."""
     before, quota = host.affinity() or (), _own_quota(host)
 
     def look() -> str | None:

@@ -12,16 +12,13 @@ from cputune.host.probing._look import Look, decimal, whole_number
 
 BUSY_SHARE = 0.2
 """CPUs. The kernel counts CPU time in ticks of 0.01 s, and an examination takes some of them."""
-MOST_BUSY = 8
-"""Processes that are named. More names do not help."""
+MOST_BUSY = 8  # processes that are named
 
 
 AVERAGES = "/proc/loadavg"
 
 
 def read_load(look: Look) -> Load:
-    """Load averages, pressure stall information (10 s), and steal since boot."""
-
     def pressure(resource: str) -> float | None:
         fact, path = f"load.{resource}_pressure_percent", f"/proc/pressure/{resource}"
         return look.parsed(fact, path, _pressure)
@@ -46,7 +43,6 @@ def _word(text: str, place: int) -> str:
 
 
 def busiest(processes: tuple[Process, ...]) -> tuple[BusyProcess, ...]:
-    """The processes that computed during the examination, the busiest first."""
     busy = [
         BusyProcess(pid=process.pid, name=process.name, cpu_share=round(process.cpu_share, 2))
         for process in processes
@@ -56,7 +52,6 @@ def busiest(processes: tuple[Process, ...]) -> tuple[BusyProcess, ...]:
 
 
 def _pressure(text: str) -> float | None:
-    """Percent of the last ten seconds in which a thread waited for the resource."""
     match = re.search(r"^some\s.*\bavg10=([0-9.]{1,12})\b", text, re.MULTILINE)
     if not match:
         return None
@@ -64,7 +59,6 @@ def _pressure(text: str) -> float | None:
 
 
 def _steal(text: str) -> float | None:
-    """CPU time that the hypervisor gave to other machines, as a share of all CPU time."""
     ticks = _ticks(text)
     if len(ticks) != _TICKS or sum(ticks) <= 0:
         return None
@@ -79,7 +73,7 @@ times.
 
 LOUD_STEAL = 0.03
 LOUD_PRESSURE_PERCENT = 25.0
-"""Percent of the last ten seconds in which a task waited for a CPU. If no process of ours computes,
+"""Percent of the last ten seconds in which a task waited for a CPU. Without a process of ours,
 the tasks belong to other containers.
 """
 
@@ -87,7 +81,7 @@ the tasks belong to other containers.
 def look_around(host: Host, pause: Callable[[float], None] = time.sleep) -> tuple[str, ...]:
     """Describe who else uses this machine during half a second, the busiest first.
 
-    Empty if the machine is quiet. No process of ours may compute meanwhile.
+    No process of ours may compute meanwhile.
     """
     look = Look(host)
     host.processes()

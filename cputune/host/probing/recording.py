@@ -91,7 +91,6 @@ def record(host: Host, directory: str | os.PathLike[str]) -> RecordedHost:
 def _processes(
     seen: tuple[Process, ...] | None, busy: set[int], scrub: Scrubber
 ) -> list[dict[str, object]] | None:
-    """The busy ones of the processes. None if processes cannot be seen."""
     if seen is None:
         return None
     processes = []
@@ -102,7 +101,6 @@ def _processes(
 
 
 def _place(path: str, scrub: Scrubber, *, file: bool = True) -> str:
-    """The path under which a file is recorded: cgroups and interfaces without their ids."""
     if path.startswith(_CGROUPS):
         parts = path.removeprefix(_CGROUPS).split("/")
         if file:
@@ -150,7 +148,7 @@ def _clean(path: str, text: str, scrub: Scrubber) -> str:
 
 
 def _priority_alone(text: str) -> str:
-    """/proc/self/stat with the nice value and the policy. Everything else is 0."""
+    """/proc/self/stat with only the nice value and the policy."""
     parts = text.rpartition(")")[2].split()
     kept = []
     for number, part in enumerate(parts):
@@ -161,7 +159,6 @@ def _priority_alone(text: str) -> str:
 
 
 def _mount_line(line: str, scrub: Scrubber) -> str:
-    """One line of mountinfo. Empty for mounts that do not concern limits or containers."""
     before, _, after = line.partition(" - ")
     left, right = before.split(), after.split()
     if len(left) < 6 or len(right) < 3:

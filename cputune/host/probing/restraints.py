@@ -22,10 +22,8 @@ UPTIME = "/proc/uptime"
 
 
 def read_restraints(look: Look, online: tuple[int, ...]) -> Restraints:
-    """Read what slows the process down. None and () if nothing does, or if the kernel does not show
-    it.
-
-    Weights and memory.high exist only in cgroups of version 2.
+    """Read what slows the process down. Weights and memory.high exist only in cgroups of version
+    2.
     """
     groups = find_groups(look)
     nice, policy = _priority(look)
@@ -44,7 +42,6 @@ def read_restraints(look: Look, online: tuple[int, ...]) -> Restraints:
 
 
 def _smallest(look: Look, group: Group, name: str, *, largest: bool = False) -> int | None:
-    """The smallest (or ``largest``) number in this file of the cgroup and its parents."""
     if group.version != 2:
         return None
     numbers = []
@@ -79,7 +76,6 @@ def _priority(look: Look) -> tuple[int | None, str | None]:
 
 
 def _caps(look: Look, online: tuple[int, ...]) -> Iterator[FrequencyCap]:
-    """Groups of CPUs with a maximum frequency below what they can do."""
     base = f"{CPU_DIR}/cpufreq"
     for number in look.numbered(base, "policy"):
         directory = f"{base}/policy{number}"
@@ -110,7 +106,6 @@ def _commit_left(look: Look) -> int | None:
 
 
 def _throttled(look: Look) -> float | None:
-    """The share of the time since boot in which the first package was throttled for heat."""
     text = look.text(f"{CPU_DIR}/cpu0/thermal_throttle/package_throttle_total_time_ms")
     uptime = re.match(r"\d+(?:\.\d+)?", look.text(UPTIME) or "")
     milliseconds = whole_number(text)

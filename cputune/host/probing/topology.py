@@ -23,7 +23,6 @@ Parts = tuple[tuple[int, ...], ...]
 
 
 def read_topology(look: Look, info: CpuInfo, cpuset: tuple[int, ...] | None) -> Topology:
-    """Read the topology. ``cpuset`` are the CPUs that the cgroup allows, if known."""
     cpu_dirs = look.numbered(CPU_DIR, "cpu")
     online = _online(look, info, cpu_dirs)
     present = look.cpu_list(f"{CPU_DIR}/present") or frozenset(cpu_dirs) or None
@@ -82,9 +81,6 @@ def read_topology(look: Look, info: CpuInfo, cpuset: tuple[int, ...] | None) -> 
 
 
 def _online(look: Look, info: CpuInfo, cpu_dirs: tuple[int, ...]) -> tuple[int, ...]:
-    """Online CPUs: those of the kernel's list, or else those that no ``cpuN/online`` marks as
-    off.
-    """
     listed = look.cpu_list(f"{CPU_DIR}/online")
     if listed:
         return tuple(sorted(listed))
@@ -95,7 +91,7 @@ def _online(look: Look, info: CpuInfo, cpu_dirs: tuple[int, ...]) -> tuple[int, 
 def _read_each(look: Look, online: tuple[int, ...], *names: str) -> Parts:
     """Sets of online CPUs that share something, from the first of these files that a CPU has.
 
-    Only the files of one CPU of each set are read. A CPU without such files is in no set.
+    Only the files of one CPU of each set are read.
     """
     left, sets = set(online), []
     for cpu in online:
@@ -115,7 +111,7 @@ def _parts(
 ) -> Parts | None:
     """Group the online CPUs by sets of siblings, or else by /proc/cpuinfo.
 
-    None if neither has every online CPU. A single CPU is one group.
+    None if neither has every online CPU.
     """
     texts = _read_each(look, online, *(f"topology/{name}" for name in names))
     if online and sum(map(len, texts)) == len(online):
@@ -149,7 +145,6 @@ def _caches(look: Look, online: tuple[int, ...]) -> tuple[CacheDomain, ...] | No
 def _allowed(
     look: Look, online: tuple[int, ...], cpuset: tuple[int, ...] | None
 ) -> tuple[int, ...]:
-    """Online CPUs on which the process may run, by its affinity mask and its cpuset."""
     affinity = look.host.affinity()
     if affinity is None:
         status = fields(look.text("/proc/self/status"))
@@ -186,7 +181,6 @@ def _capacity(look: Look, cpu: int) -> int | None:
 
 
 def read_numa_nodes(look: Look, online: frozenset[int]) -> tuple[NumaNode, ...]:
-    """All nodes that have a directory, including those without CPUs or without memory."""
     ids = look.numbered(NODE_DIR, "node")
     listed = look.cpu_list(f"{NODE_DIR}/online")
     if listed:
@@ -216,7 +210,6 @@ MEMINFO = "/proc/meminfo"
 
 
 def read_memory(look: Look) -> Memory:
-    """Read /proc/meminfo. ``MemAvailable`` exists since Linux 3.14."""
     sizes = fields(look.text(MEMINFO))
     memory = Memory(
         total_bytes=kibibytes(sizes.get("MemTotal")),

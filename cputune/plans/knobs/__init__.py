@@ -1,8 +1,7 @@
 """The knobs: what can be varied about a launch, one record each.
 
-All code that needs the knobs loops over ``KNOBS``: the variables and arguments of a plan, the
-comparison with the ranks, descriptions, the search space and the tuner's model. A new knob is a
-record in a file of this folder and a row here.
+All code that needs the knobs loops over ``KNOBS``. A new knob is a record in a file of this folder
+and a row here.
 """
 
 from __future__ import annotations
@@ -57,16 +56,15 @@ KNOBS: tuple[Knob, ...] = (
     ORDER,
     DROPOUT,
 )
-"""Every knob, in the order in which they are shown: the layout first, then the libraries."""
+"""In the order in which they are shown: the layout first, then the libraries."""
 
 NAMES = tuple(knob.name for knob in KNOBS)
 
 TODAY: Mapping[str, KnobValue] = {knob.name: knob.today for knob in KNOBS}
-"""The value of each knob that is not varied."""
 
 
 def as_seen(plan: Plan, states: Sequence[State]) -> Plan:
-    """The plan with what its ranks show: all that is known of a launch that runs as typed."""
+    """The plan with what its ranks show, for a launch that runs as typed."""
     for knob in KNOBS:
         plan = knob.as_seen(plan, states[0])
     cpus = tuple(map(_cpus, states))
@@ -88,15 +86,11 @@ def _cpus(state: State) -> tuple[int, ...]:
 
 
 def plan_arguments(plan: Plan) -> dict[str, Argument]:
-    """The fields of TrainingArguments that a plan sets, by their current names."""
     return {name: value for knob in KNOBS for name, value in knob.arguments(plan).items()}
 
 
 def plan_in_torch(plan: Plan, *, by_arguments: bool = False) -> dict[str, str]:
-    """What a plan sets in torch itself.
-
-    ``by_arguments``: without what the script's TrainingArguments set.
-    """
+    """What a plan sets in torch itself, or with ``by_arguments`` without the TrainingArguments."""
     return {
         name: value
         for knob in KNOBS
@@ -106,18 +100,15 @@ def plan_in_torch(plan: Plan, *, by_arguments: bool = False) -> dict[str, str]:
 
 
 def least_kept(each: Iterable[Keeps]) -> Keeps:
-    """What still stays the same in the training if several things change."""
     order = list(KEPT)
     return max(each, key=order.index, default="numbers")
 
 
 def keeps(knob: Knob, keep: Keeps | None) -> bool:
-    """Whether a knob keeps at least this much of the training the same."""
     return keep is None or least_kept((knob.keeps, keep)) == keep
 
 
 def kept_by_change(today: Plan, best: Plan) -> dict[str, Keeps]:
-    """What each change from one plan to another keeps the same in the training, by knob."""
     if today.world_size != best.world_size:
         changed = [RANKS]
     else:
@@ -128,7 +119,6 @@ def kept_by_change(today: Plan, best: Plan) -> dict[str, Keeps]:
 
 
 def kept_between(today: Plan, best: Plan) -> Keeps:
-    """What stays the same in the training from one plan to another."""
     return least_kept(kept_by_change(today, best).values())
 
 
@@ -156,17 +146,14 @@ def keeps_mathematics(today: Plan, best: Plan) -> bool:
 
 
 def varied(names: Iterable[str] | None, keep: Keeps | None = None) -> frozenset[str]:
-    """The knobs that are varied: all (None), or those that are named.
-
-    With ``keep`` only those that keep at least this much of the training. Raises UsageError for an
-    unknown knob.
+    """The knobs that are varied: all (None), or the named ones, that keep at least ``keep``.
+    Raises UsageError.
     """
     knobs = KNOBS if names is None else map(knob_named, names)
     return frozenset(knob.name for knob in knobs if keeps(knob, keep))
 
 
 def knob_named(name: str) -> Knob:
-    """The knob of this name. Raises UsageError."""
     for knob in KNOBS:
         if knob.name == name:
             return knob
@@ -193,7 +180,6 @@ OWNED: Mapping[str, str] = {
 
 
 def owned(workload: Workload, today: Plan) -> dict[str, KnobValue]:
-    """The knobs that the script decides, with their values in the current launch."""
     if workload.framework != "pytorch":
         return {}
     return {**{name: today.value(name) for name in OWNED}, "ranks": today.processes_per_node}

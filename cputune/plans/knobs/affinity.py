@@ -23,7 +23,6 @@ _BY_THEIR_CPUS = "the CPUs that each rank may run on show it"
 
 
 def node_counts(hosts: int) -> Sequence[int]:
-    """Which numbers of hosts are tried: 1, 2, 4, …, and all."""
     powers = [1 << power for power in range(hosts.bit_length()) if 1 << power < hosts]
     return (*powers, max(1, hosts))
 

@@ -29,7 +29,6 @@ BACKENDS: tuple[Backend, ...] = get_args(Backend)
 
 
 def _backends(facts: HostFacts, ask: Ask) -> Choices:
-    """gloo; also ccl if these versions support it and Intel MPI is installed."""
     why = ccl_use(versions_of(facts), framework=ask.framework)
     if why is None and not any(launcher.dialect == "intelmpi" for launcher in facts.launchers):
         why = "oneCCL needs mpirun of Intel MPI, which was not found"
@@ -40,9 +39,8 @@ def _backends(facts: HostFacts, ask: Ask) -> Choices:
 
 
 def _backend_argument(plan: Plan, local_rank: int = 0) -> str | None:
-    """The value of ``--ddp_backend``; None for one process, for which it raises ValueError.
-
-    Source: ``TrainingArguments._setup_devices``.
+    """The value of ``--ddp_backend``; None for one process, for which it raises ValueError
+    (``TrainingArguments._setup_devices``).
     """
     if plan.world_size > 1:
         return plan.backend

@@ -19,16 +19,14 @@ if TYPE_CHECKING:
     from cputune.plans.plan import Plan
 
 WORTH = 0.8
-"""Share of gradients that may be touched; above it sending all of them is as fast."""
+"""Above this share of touched gradients, sending all is as fast."""
 
 
 def _alone(plan: Plan) -> bool:
-    """One rank sends nothing; oneCCL sends in its own way."""
     return plan.world_size == 1 or plan.backend != "gloo"
 
 
 def _why_dense(facts: HostFacts, ask: Ask) -> str | None:
-    """Why all rows are sent."""
     job = ask.workload
     if "gradients" in ask.fixed:
         return None
@@ -66,7 +64,6 @@ def _on_the_wire(plan: Plan, name: str) -> bool:
 
 
 def _types(facts: HostFacts, ask: Ask) -> Choices:
-    """fp32; also bf16 if the user allows it, because it changes the training."""
     why = None
     if not (ask.allow_bf16_gradients or "gradient_precision" in ask.fixed):
         why = "it changes the numbers: they are rounded to bf16 (--allow-bf16-gradients tries it)"

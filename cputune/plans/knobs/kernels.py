@@ -75,8 +75,7 @@ _SHOWN = {LOOP: "AdamW as a loop", FUSED: "AdamW, fused"}
 def _optimizers(facts: HostFacts, ask: Ask) -> Choices:
     """The script's optimizer; also fused AdamW if the script trains with another AdamW.
 
-    All AdamW compute the same numbers. Any other optimizer is the user's choice and stays. A value
-    that the user requests only has to be possible.
+    All AdamW compute the same numbers; any other optimizer is the user's choice.
     """
     versions = versions_of(facts)
     wanted = str(ask.fixed.get("optimizer", FUSED))
@@ -122,7 +121,6 @@ def _why_same_optimizer(ask: Ask, versions: Versions) -> str | None:
 
 
 def optimizer_of(state: State) -> str | None:
-    """How a rank's optimizer steps, in words; None if the rank does not show it."""
     seen = state.get("optimizer")
     if seen is None:
         return None

@@ -40,7 +40,6 @@ setting (``oversize_threshold:1``) large blocks are returned at once: 47,000 pag
 
 
 def preloads(plan: Plan, facts: HostFacts) -> tuple[str, ...]:
-    """The paths that this plan preloads: its OpenMP runtime, then its allocator."""
     libraries = (facts.library(name) for name in (plan.openmp, plan.allocator))
     return tuple(library.path for library in libraries if library is not None)
 
@@ -54,7 +53,6 @@ def _preloading(name: str) -> Put:
 
 
 def _found_here(facts: HostFacts, knob: str, names: tuple[str, ...]) -> Choices:
-    """Those of ``names`` ("default" first) whose library is on this machine."""
     missing = [name for name in names[1:] if facts.library(name) is None]
     return Choices(
         values=tuple(name for name in names if name not in missing),
@@ -78,8 +76,6 @@ def _mapped(plan: Plan, files: Iterable[str]) -> str:
 
 
 def _as_preloaded(knob: str, names: tuple[str, ...]) -> Callable[[Plan, State], Plan]:
-    """The plan with the library that a rank preloads; an OpenMP runtime comes first."""
-
     def seen(plan: Plan, state: State) -> Plan:
         for name in names[1:]:
             library, preloaded = f"lib{name.removeprefix('lib')}", state.get("preload", ())
@@ -171,29 +167,29 @@ _KEPT = {
 }
 """No block is mapped alone, nothing is returned, and the heap grows by 64 MiB (mallopt(3)).
 
-By default malloc maps each large tensor and unmaps it when it is freed; the next tensor of that
-size then costs a page fault for each 4 KiB."""
+By default malloc unmaps each large tensor when it is freed; the next one costs a page fault for
+each 4 KiB.
+"""
 
 _HUGE = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 """The heap asks for huge pages (madvise(2)); glibc 2.35 and later."""
 
 
 _IN_USE_BYTES = 8 << 20
-"""A process that does not ask for huge pages has fewer bytes in them: 2 MiB, of stacks and
-libraries. One that does has some hundred MiB."""
+"""A process has fewer bytes in huge pages if it does not ask for them: 2 MiB, of stacks and
+libraries. One that asks has some hundred MiB.
+"""
 
 
 def _mallocs(facts: HostFacts, ask: Ask) -> Choices:
-    """The default malloc; also one tuned to keep memory if the current launch returned it.
-
-    If the kernel gives huge pages, also one that keeps memory in those. A malloc that the current
-    launch preloads shows no blocks.
+    """The default malloc; also one tuned to keep memory, in huge pages if the kernel gives them,
+    if the current launch returned it.
     """
     blocks = None
     if ask.workload is not None:
         blocks = ask.workload.mapped_blocks
     if not blocks and "malloc" not in ask.fixed:
-        why = "today's launch gives no memory back to the kernel"
+        why = "your current launch returns no memory to the kernel"
         unknown = "how glibc's malloc handles the memory of a step is not known before it has run"
         return unless(unknown if blocks is None else why, "malloc", DEFAULT)
     pages = facts.settings.transparent_huge_pages

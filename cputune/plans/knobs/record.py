@@ -1,7 +1,6 @@
 """The record of a knob: one thing about a launch that can be varied.
 
-It contains functions of plans, and plans are built from these records; so this module knows a plan
-only by its fields (the import is for the type checker).
+Plans are built from these records, so this module knows a plan only by its fields.
 """
 
 from __future__ import annotations
@@ -22,10 +21,8 @@ if TYPE_CHECKING:
 KnobValue = int | str | bool
 
 Argument = bool | int | str | None
-"""Value of a field of TrainingArguments; None leaves it unset."""
 
 State = Mapping[str, Any]
-"""What a rank reports about itself, as ``cputune.inside.state`` reads it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +36,9 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choices:
-    """The values that a knob can take here, the current one first; and those it cannot, and why."""
+    """The values that a knob can take here, the current one first, and why it cannot take
+    others.
+    """
 
     values: tuple[KnobValue, ...]
     left_out: tuple[LeftOut, ...] = ()
@@ -60,8 +59,7 @@ class Ask:
         fixed: knobs that are held at a value.
         allow_slow_precision: offer bf16 although the CPU only emulates it.
         allow_bf16_gradients: offer to send gradients in bf16.
-        workload: what is trained.
-        own: knobs that its script decides, at their current values; also in ``fixed``.
+        own: knobs that the script decides, at their current values; also in ``fixed``.
         hosts: names of the hosts that plans may use, in order; empty: only this machine.
         keep: how much of the training has to stay the same.
         named: knobs that the user named.
@@ -97,8 +95,9 @@ Keeps = Literal["numbers", "mathematics", "distribution", "nothing"]
 """What stays the same in a training while a knob is varied, the most first.
 
 The same numbers (another allocator); the same mathematics, rounded or added differently (another
-number of ranks); the same distribution with other draws (other masks, another order of batches); or
-other numbers (a type of fewer bits)."""
+number of ranks); the same distribution with other draws (other masks or batches); or other numbers
+(fewer bits).
+"""
 
 KEPT: Mapping[Keeps, str] = {
     "numbers": "the same numbers",
@@ -106,15 +105,15 @@ KEPT: Mapping[Keeps, str] = {
     "distribution": "the same distribution",
     "nothing": "other numbers",
 }
-"""The same in words, the most first."""
 
 
 Kind = Literal["touches nothing", "same mathematics", "other numbers"]
 """What a plan changes in the training, the least first.
 
-Where and with what it runs (threads, CPUs, allocator, OpenMP runtime, loader workers); the same
+Only its surroundings (threads, CPUs, allocator, OpenMP runtime, loader workers); the same
 mathematics, added or rounded differently, which is checked (ranks, accumulation, padding, sparse
-gradients, the optimizer's kernel); or other numbers (bf16, other masks, another order)."""
+gradients, the optimizer's kernel); or other numbers (bf16, masks, order).
+"""
 
 KINDS: tuple[Kind, ...] = ("touches nothing", "same mathematics", "other numbers")
 
@@ -124,13 +123,12 @@ class Shown:
     """One thing by which a rank shows that it runs as the plan says.
 
     Attributes:
-        what: its name, for people.
-        key: its key in the state of a rank (``cputune.inside.messages.RankState``).
+        key: in the state of a rank (``cputune.inside.messages.RankState``).
         expected: what the plan says for a local rank; None if it says nothing.
-        read: converts the value under ``key`` to the form of ``expected``: equal if the rank obeys,
-            None if the value says nothing.
-        unknown: why a rank may not show it. Without a reason a rank that does not show it does not
-            obey. A rank that knows the reason reports it under ``key_unknown``.
+        read: converts the value under ``key`` to the form of ``expected``; None if the value
+            says nothing.
+        unknown: why a rank may not show it; otherwise it must. A rank that knows the reason
+            reports it under ``key_unknown``.
         by_cpu_number: it names CPUs, so it has no meaning if a scheduler assigns them.
     """
 
@@ -142,7 +140,6 @@ class Shown:
     by_cpu_number: bool = False
 
     def seen(self, plan: Plan, state: State) -> object | None:
-        """What the state of a rank shows; None if it does not show it."""
         value = state.get(self.key)
         if value is None:
             return None
@@ -154,19 +151,14 @@ class Shown:
 
 
 def changed_shown(what: str, key: str, name: str) -> Shown:
-    """A rank shows a knob's value; it must if the value is not the current one. ``name``: the
-    knob's.
-    """
+    """A rank shows a knob's value; it must if the value is not the current one."""
     return Shown(what=what, key=key, expected=lambda plan, local_rank: plan.settings.get(name))
 
 
 def variable_shown(
     name: str, variables: Callable[[Plan], Mapping[str, str]], *, by_cpu_number: bool = False
 ) -> Shown:
-    """A variable that a native library reads; it is all that a rank shows of the knob.
-
-    ``variables`` are those of the knob, as the plan has them.
-    """
+    """A variable that a native library reads; it is all that a rank shows of the knob."""
     return Shown(
         what=name,
         key="environment",
@@ -196,19 +188,17 @@ class Effect:
     """How much a knob may change the time per sample: the tuner's prior.
 
     Sizes are standard deviations of the natural log of the time: 0.1 means that two values differ
-    by about a tenth. The tuner's model adds the effects of all knobs.
+    by about a tenth. The effects of all knobs are added.
 
     Attributes:
         own: the size that is the same for every plan.
-        within: how much more it differs if another knob differs, by the name of that knob;
+        within: how much more it differs if another knob differs, by that knob's name;
             ``layout`` means ranks and threads together.
-        part_of: the knob for each value of which this effect is independent (the oneCCL workers
+        part_of: the knob for each value of which this effect is independent (oneCCL workers
             say nothing about gloo).
-        feature: the plan's coordinate, for a knob whose values have distances; plans with one
-            ``label`` are otherwise alike.
+        feature: the plan's coordinate, for a knob whose values have distances.
         scale: the distance of two features at which one plan says little about the other.
-        label: what two plans must share to have the same effect; without it, and without a
-            ``feature``, the value of the knob.
+        label: what two plans must share to have the same effect; by default the knob's value.
         expected: the log of the factor that a plan is expected to gain (below 0) or lose.
         source: of the sizes.
     """
@@ -242,12 +232,10 @@ def in_settings(name: str, needless: Callable[[Plan], bool] = lambda plan: False
 
 
 def in_field(name: str) -> Put:
-    """A function that puts the value of a knob into the field of this name."""
     return lambda plan, value, facts: replace(plan, **{name: value})  # type: ignore[arg-type]
 
 
 def in_words(value: KnobValue) -> str:
-    """A value as people type it."""
     if isinstance(value, bool):
         if value:
             return "yes"
@@ -260,28 +248,26 @@ class Knob:
     """One knob.
 
     Attributes:
-        name: as people and files write it.
         summary: what it is, in one line.
-        values: those with a name; the first is the current one, which it keeps if it is not varied.
+        values: those with a name, the current one first.
         least: whole numbers from this one on are values too.
         never: named values that no CPU trains with: no hint suggests them.
         keeps: what stays the same in the training while it is varied.
         effect: the prior of the tuner's model.
-        offers: the values that are possible on a machine; or why only the current one is, None if
-            all of ``values`` are. Without it they follow from the cores (``cputune.plans.layout``).
-        put: a plan with this value; None if the value has no meaning with the knobs before it. None
-            for a knob that decides the CPUs of a plan. A plan keeps the value in its ``settings``
-            if it has no field of this name.
+        offers: the values that are possible on a machine; or why only the current one is, None
+            if all are. Without it they follow from the cores (``cputune.plans.layout``).
+        put: a plan with this value; None if the value has no meaning with the knobs before it.
+            None for a knob that decides CPUs.
         variables: the environment variables that set it in a rank.
         argument: the field of TrainingArguments that sets it, by its current name; a row of
             ``cputune/stack/stack.toml`` says how a version spells it.
-        argument_value: the value of that field: None leaves it unset, whatever the script has.
-            Without it the value in ``settings``, or else the script's own.
+        argument_value: the value of that field: None leaves it unset. Without it the value in
+            ``settings``, or else the script's own.
         set_in_torch: whether it is set in torch itself (``cputune.inside.carry``).
         shown: how a rank shows that it obeys.
-        unseen: why no rank shows it; None for a knob that ranks show.
+        unseen: why no rank shows it.
         as_seen: the plan with the value that a rank shows, for a launch that runs as typed.
-        words: its part of ``Plan.describe()``; None if there is nothing to say.
+        words: its part of ``Plan.describe()``; None for nothing.
     """
 
     name: str
@@ -310,11 +296,9 @@ class Knob:
 
     @property
     def today(self) -> KnobValue:
-        """The value of a knob that is not varied."""
         return self.values[0]
 
     def choices(self, facts: HostFacts, ask: Ask) -> Choices:
-        """The values that are possible on a machine; of a layout knob only the current one."""
         choices = (
             Choices(values=self.values[:1]) if self.offers is None else self.offers(facts, ask)
         )
@@ -349,7 +333,6 @@ class Knob:
         )
 
     def arguments(self, plan: Plan) -> Mapping[str, Argument]:
-        """The field of TrainingArguments that this plan sets, and its value; empty for none."""
         if self.argument is None:
             return {}
         if self.argument_value is not None:
@@ -359,7 +342,6 @@ class Knob:
         return {}
 
     def in_torch(self, plan: Plan) -> Mapping[str, str]:
-        """What is set in torch for this plan; empty if nothing is."""
         if self.set_in_torch:
             value = plan.setting(self.name)
         else:

@@ -12,20 +12,18 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Rounds = tuple[float, ...]
-"""The ratio of the best plan to the baseline in each round of a block."""
 
 
 def comparison(result: Result, *, width: float = WIDTH) -> Figure | None:
     """Draw the ratio of each round. None if nothing was compared.
 
-    A point is a round: both plans ran some steps one after the other. Rounds of a block have the
-    same processes, and a new block starts new ones. The band is the 95 % interval. ``width`` is in
-    inches. Raises MissingPackageError.
+    A point is a round: both plans ran some steps one after the other. A new block starts new
+    processes. The band is the 95 % interval.
     """
     blocks = rounds_by_block(result)
     if not blocks:
         return None
-    figure, axes = new_figure(width, 2.7, "Best against today, round by round")
+    figure, axes = new_figure(width, 2.7, "Best plan and current launch, round by round")
     begin = 0
     for number, rounds in enumerate(blocks):
         end = begin + len(rounds)
@@ -50,13 +48,12 @@ def comparison(result: Result, *, width: float = WIDTH) -> Figure | None:
     axes.set_xlim(-0.5, begin - 0.5)
     axes.set_xticks([])
     axes.set_xlabel("rounds, in their order")
-    axes.set_ylabel("times as fast as today")
+    axes.set_ylabel("times as fast as the current launch")
     axes.margins(y=0.25)
     return figure
 
 
 def rounds_by_block(result: Result) -> tuple[Rounds, ...]:
-    """The ratio of each round in which both plans ran steps, by block."""
     blocks = []
     by_round: dict[int, list[ConfirmRun]] = {}
     for run in result.confirmation:
@@ -88,7 +85,6 @@ def _ratios(today: ConfirmRun, best: ConfirmRun) -> Rounds:
 
 
 def _step_seconds(turn: Turn) -> float | None:
-    """The median of the steps, without the first after the pause and without delayed ones."""
     skipped = 0
     if len(turn.step_seconds) > 1:
         skipped = 1

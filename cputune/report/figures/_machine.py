@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Owners = Mapping[int, int]
-"""The rank of each logical CPU."""
 
 LEAST_CPU, LARGEST_CPU = 0.2, 0.36
 """Size of a CPU's box in inches. In a smaller one its number cannot be read."""
@@ -45,8 +44,6 @@ TITLE_INCHES, LEGEND_INCHES = 0.42, 0.24
 
 @dataclass(frozen=True, slots=True)
 class _Node:
-    """The cores of one NUMA node in one socket."""
-
     name: str
     cores: tuple[Core, ...]
 
@@ -55,8 +52,7 @@ def machine(topology: Topology, plan: Plan | None = None, *, width: float = WIDT
     """Draw the CPUs of a machine, core by core, with one colour for each rank of a ``plan``.
 
     A box is a logical CPU. Boxes that touch are one core (its SMT siblings). A frame is a NUMA node
-    of a socket. CPUs that may not be used are hatched. ``width`` is in inches. Raises
-    MissingPackageError.
+    of a socket. CPUs that may not be used are hatched.
     """
     sockets = _sockets(topology)
     threads = topology.threads_per_core
@@ -106,7 +102,6 @@ def _sockets(topology: Topology) -> list[list[_Node]]:
 
 
 def _in_a_row(cores: int, most: int) -> int:
-    """The number of cores in a row. Rows have equal lengths if possible."""
     if cores <= most:
         return cores
     for number in range(most, most // 2, -1):
@@ -193,7 +188,6 @@ MOST_RANKS_NAMED = 3
 
 
 def _legend(topology: Topology, plan: Plan | None) -> list[tuple[str, str, str | None]]:
-    """(text, colour, hatch) of each kind of box."""
     kinds: list[tuple[str, str, str | None]] = []
     ranks = 0
     if plan is not None:

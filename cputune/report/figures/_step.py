@@ -26,15 +26,13 @@ if TYPE_CHECKING:
 THE_REST = "the rest"
 
 Seconds = Mapping[str, float]
-"""The seconds of a step by kind of work."""
 
 
 def step(result: Result, *, width: float = WIDTH) -> Figure | None:
     """Draw a step of the baseline and of the best plan by kind of work. None if not known.
 
     The bars are milliseconds of a step at the throughput measured without the profiler. The dashed
-    line is the time of the matmuls if they ran as fast as matmuls alone do on the same cores.
-    ``width`` is in inches. Raises MissingPackageError.
+    line is the time of the matmuls at the limit of the same cores.
     """
     shown = _profiled(result)
     if not shown:
@@ -69,7 +67,6 @@ def step(result: Result, *, width: float = WIDTH) -> Figure | None:
 
 
 def _profiled(result: Result) -> list[tuple[str, Measured, Profile]]:
-    """(name, launch, profile) of each launch that has a profile."""
     today, best = result.baseline, result.best
     name = "best"
     if best.plan == today.plan:
@@ -87,7 +84,6 @@ def _profiled(result: Result) -> list[tuple[str, Measured, Profile]]:
 
 
 def _seconds(profile: Profile, step_seconds: float) -> Seconds:
-    """The seconds of each kind of work that has a colour, and of the rest."""
     total = sum(profile.shares.values()) or 1.0
     kinds: dict[str, float] = {}
     rest = 0.0
@@ -126,7 +122,6 @@ def _draw_step(
 
 
 def _draw_limit(axes: Axes, row: int, profile: Profile, step_seconds: float) -> None:
-    """Draw how long the matmuls would take at the limit of the cores."""
     if not profile.gflops or not profile.limit_gflops:
         return
     at = 1000 * step_seconds * profile.gflops / profile.limit_gflops

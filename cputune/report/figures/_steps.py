@@ -16,9 +16,8 @@ if TYPE_CHECKING:
 def steps(result: Result, number: int, *, width: float = WIDTH) -> Figure | None:
     """Draw the seconds of each step of a trial. None if it has no steps.
 
-    Grey steps are the warm-up, and crosses are steps that other processes delayed; neither is
-    counted. ``width`` is in inches. Raises UsageError if there is no such trial, and
-    MissingPackageError.
+    Grey steps are the warm-up, and crosses are steps that other processes delayed. Raises
+    UsageError if there is no such trial.
     """
     trial = _numbered(result, number)
     taken = trial.taken

@@ -22,9 +22,8 @@ if TYPE_CHECKING:
 def trials(result: Result, *, width: float = WIDTH) -> Figure:
     """Draw the throughput of each trial, and the best so far as a line.
 
-    A point with a whisker is a throughput with its 95 % interval. A triangle is an upper bound for
-    a plan that was stopped early. A cross is a failed trial, with the kind of failure. ``width`` is
-    in inches. Raises MissingPackageError.
+    A whisker is the 95 % interval. A triangle is an upper bound for a plan that was stopped early.
+    A cross is a failed trial.
     """
     shown = result.trials[:: ceil(len(result.trials) / MOST_SHOWN) or 1]
     title = "The trials, as they were run"

@@ -30,14 +30,13 @@ def waterfall(result: Result, *, width: float = WIDTH) -> Figure:
     """Draw the throughput of the baseline, the effect of each change, and that of the best plan.
 
     A whisker is a 95 % interval: of the throughput for a launch, of the ratio for a change.
-    ``width`` is in inches. Raises MissingPackageError.
     """
     changed = result.best.plan != result.baseline.plan
     worth: tuple[Worth, ...] = ()
     if changed:
         worth = result.worth
     height = 1.0 + 0.42 * (1 + len(worth) + changed)
-    figure, axes = new_figure(width, height, "From today to the best plan")
+    figure, axes = new_figure(width, height, "From the current launch to the best plan")
     named_rows(axes, _names(worth, changed, int(LETTERS_PER_INCH * width)))
     _draw_launch(axes, 0, result.baseline, TODAY)
     speed = result.baseline.samples_per_second.centre
@@ -82,7 +81,6 @@ def _draw_launch(axes: Axes, row: int, launch: Measured, colour: str) -> None:
 
 
 def _draw_change(axes: Axes, row: int, before: float, change: Worth) -> float:
-    """Draw the effect of a change, and return the throughput after it."""
     gain = change.speedup
     after = before * gain.ratio
     sure = gain.low > 1

@@ -1,8 +1,7 @@
 """Sizes, colours and helpers that all figures share.
 
 Figures are made without pyplot, which keeps all of them in a list. The colours are those of Okabe
-and Ito ("Color Universal Design", 2008), which colour-blind readers can distinguish. What a colour
-means is also written in the figure.
+and Ito ("Color Universal Design", 2008), which colour-blind readers can distinguish.
 """
 
 from __future__ import annotations
@@ -60,7 +59,6 @@ _ROLES = {
 
 
 def new_figure(width: float, height: float, title: str) -> tuple[Figure, Axes]:
-    """An empty figure with one pair of axes, sizes in inches. Raises MissingPackageError."""
     if find_spec("matplotlib") is None:
         raise MissingPackageError(
             "figures need matplotlib, which is not installed",
@@ -105,7 +103,6 @@ def ink_on(colour: str) -> str:
 
 
 def named_rows(axes: Axes, names: Sequence[str]) -> None:
-    """Make a row for each name, the first on top."""
     axes.set_yticks(range(len(names)), names, color=INK, fontsize=9)
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.tick_params(axis="y", length=0)
@@ -115,8 +112,8 @@ def named_rows(axes: Axes, names: Sequence[str]) -> None:
 def svg(figure: Figure, name: str) -> str:
     """The figure as SVG for a page: text stays text, and colours can be set by the page.
 
-    ``name`` prefixes each id, so that a page can have several figures. A colour with a meaning
-    becomes a variable of the page (``--ink``, ``--best``), with the colour itself as the default.
+    ``name`` prefixes each id. A colour with a meaning becomes a variable of the page (``--ink``,
+    ``--best``), with the colour itself as the default.
     """
     import matplotlib
     from matplotlib.text import Text
@@ -138,6 +135,5 @@ def svg(figure: Figure, name: str) -> str:
 
 
 def alone(picture: str) -> str:
-    """An SVG for a file of its own: white background, and colours without variables."""
     drawn = re.sub(r"var\(--\w+, (#\w+)\)", r"\1", picture)
     return re.sub("<svg ", f'<svg style="background:{GROUND}" ', drawn, count=1)
