@@ -171,7 +171,7 @@ def test_a_licence_names_the_figures_of_what_it_refuses() -> None:
 def test_a_batch_that_has_another_loss_the_second_time_lets_nothing_be_asked() -> None:
     again = licence(question="repeats", loss=[0.7, 0.9])
     for question in ("ranks", "padding"):
-        assert str(again.refuses(question)).startswith("the same batch gives another loss the sec")
+        assert str(again.refuses(question)).startswith("the same batch gives another loss when")
 
 
 def test_two_starts_that_differ_are_named_with_both_figures() -> None:
@@ -248,7 +248,7 @@ def test_of_a_model_that_nobody_asked_the_ranks_stay_as_typed() -> None:
     why = UNASKED.refuses("ranks")
     assert why == UNASKED.refuses("accumulation")
     assert why is not None
-    assert why.endswith("on more of them"), "nothing was seen"
+    assert why.endswith("on more ranks"), "nothing was seen"
     assert UNASKED.refuses("padding") is None
 
 

@@ -307,10 +307,10 @@ class Result:
     ``files`` are digests of the files in the training command, by path. ``resumable``: the trials
     are stored for ``--resume``. ``command`` started the study, without secret values; empty if it
     was started from Python. ``untried`` was not searched and may be faster. ``price_per_hour`` has
-    no currency. ``hosts`` are the machines as the user named them, in the order of nodes; empty for this machine alone.
-    ``kernel`` is the Linux release, ``microcode`` the revision of the processor. ``asked`` are the
-    options that changed the search. ``interface`` is that of the ranks if the plan does not name
-    one.
+    no currency. ``hosts`` are the machines as the user named them, in the order of nodes; empty for
+    this machine alone. ``kernel`` is the Linux release, ``microcode`` that of the processor.
+    ``asked`` are the options that changed the search. ``interface`` is that of the ranks if the
+    plan does not name one.
     """
 
     drawing: ClassVar[Drawing | None] = None

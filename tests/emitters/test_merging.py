@@ -68,7 +68,9 @@ def test_a_patch_is_merged_into_the_kind_that_it_names() -> None:
     files = {file.name: file for file in emit(one_socket().result, "all", patch=fields)}
     assert yaml.safe_load(files["trainjob.yaml"].text)["spec"]["suspend"] is True
     assert "suspend" not in yaml.safe_load(files["pytorchjob.yaml"].text)["spec"]
-    with pytest.raises(UsageError, match="the patch is of a TrainJob, but this format writes none"):
+    with pytest.raises(
+        UsageError, match="the patch is for a TrainJob, but this format writes none"
+    ):
         emitted("{kind: TrainJob}")
 
 
@@ -81,6 +83,6 @@ def test_a_patch_is_merged_into_the_kind_that_it_names() -> None:
     ],
 )
 def test_a_patch_for_what_is_not_there_is_refused(patch: str, there: str) -> None:
-    with pytest.raises(UsageError, match=f"the job has no {re.escape(there)}, which") as caught:
+    with pytest.raises(UsageError, match=f"the job has no .*{re.escape(there)}, which") as caught:
         emitted(patch)
     assert caught.value.hint
