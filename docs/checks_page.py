@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from cputune.doctor.finding import Check
+from cputune.doctor.finding import Check, Severity
 from cputune.doctor.registry import all_checks
 from cputune.report.writing import source_urls
 
 _HEAD = """# Every check of the doctor
 
-What each finding means, its cause, its fix and its source. `cputune doctor --explain CODE` prints
-the same. Codes never change their meaning. **error**: it fails or is wrong. **warning**: it costs
-much speed. **advice**: it is worth doing. An unknown fact leads to no finding. Made by `make doc`.
+`cputune doctor --explain CODE` prints the same. Codes never change their meaning. An *error* fails or
+is wrong, a *warning* costs much speed, *advice* is worth doing. Made by `make doc`.
 """
 
 
 def checks_page() -> str:
-    """The page: a table of all checks, then the story of each."""
+    """The page: the codes by severity, then the story of each check."""
     checks = all_checks()
-    table = ["| code | usually | what it finds |", "|---|---|---|"]
-    table += [
-        f"| [`{check.code}`](#{check.code}) | {check.severity.value} | {check.title} |"
-        for check in checks
-    ]
-    return "\n".join([_HEAD, *table, "", *(_section(check) for check in checks)])
+    lines = [_HEAD]
+    for severity in Severity:
+        codes = [check.code for check in checks if check.severity is severity]
+        links = ", ".join(f"[{code}](#{code})" for code in codes)
+        lines += [f"**{severity.value}**: {links}", ""]
+    return "\n".join([*lines, *(_section(check) for check in checks)])
 
 
 def _section(check: Check) -> str:
@@ -45,5 +44,6 @@ def _section(check: Check) -> str:
 def _links(source: str) -> str:
     found = []
     for part, url in zip(source.split(","), source_urls(source), strict=True):
-        found.append(url if part.strip() == url else f"[{part.strip()}]({url})")
+        name = part.strip().rpartition("/")[2]  # repository#number
+        found.append(url if part.strip() == url else f"[{name}]({url})")
     return ", ".join(found)

@@ -1,4 +1,4 @@
-"""Compares what ranks show with their plan, for trials and for launches alike. Pure functions."""
+"""Compares the reports of ranks with their plan, for trials and for launches. Pure."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from cputune.text import cpulist
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """One property of a rank: what it shows, and what the plan says of it.
+    """One property of a rank: what it reports, and what the plan says.
 
-    ``knob`` is the name of the knob whose property it is, empty for one of no knob. ``rank`` is the
-    global number. ``seen`` is None where the rank does not show the property; ``unknown`` then says
-    why it may not. ``by_cpu_number``: see ``Shown``.
+    ``knob`` is empty for a property of no knob. ``rank`` is the global number. ``seen`` is None if
+    the rank does not report it; ``unknown`` then says why it may not. ``by_cpu_number``: see
+    ``Shown``.
     """
 
     what: str
@@ -37,16 +37,16 @@ class Compared:
 
     @property
     def differs(self) -> bool:
-        """Whether the rank shows another value than the plan's, or nothing without a reason."""
+        """Whether the rank reports another value than the plan's, or nothing without a reason."""
         if self.seen is None:
             return self.unknown is None
         return self.seen != self.expected
 
 
 def compare(plan: Plan, states: Sequence[tuple[int, RankState]]) -> tuple[Compared, ...]:
-    """Everything that the plan says, with what each rank (number, state) shows of it.
+    """Everything that the plan says, with the report of each rank (number, state).
 
-    Launchers number the ranks node by node. Nothing is compared for a plan that is run as found.
+    Launchers number the ranks node by node. Nothing is compared for a plan that runs as typed.
     """
     if plan.as_found:
         return ()
@@ -68,7 +68,7 @@ def compare(plan: Plan, states: Sequence[tuple[int, RankState]]) -> tuple[Compar
 
 
 def differences(plan: Plan, states: Sequence[RankState]) -> tuple[str, ...]:
-    """Where ranks run otherwise than the plan says, in words with both values."""
+    """The differences between ranks and plan, with both values."""
     rows = compare(plan, tuple(enumerate(states)))
     wrong = [row for row in rows if row.differs]
     ranks: dict[tuple[str, str, str | None], list[int]] = {}
@@ -81,7 +81,6 @@ def differences(plan: Plan, states: Sequence[RankState]) -> tuple[str, ...]:
 
 
 def runs_alike(plan: Plan, states: Sequence[Mapping[str, object]]) -> bool:
-    """Whether ranks with these states (``for_people``) ran as the plan says."""
     if plan.as_found or len(states) != plan.world_size:
         return False
     rows = compare(plan, list(enumerate(map(_state_of, states))))
@@ -91,9 +90,8 @@ def runs_alike(plan: Plan, states: Sequence[Mapping[str, object]]) -> bool:
 def refused_properties(
     plan: Plan, states: Sequence[Mapping[str, object]], reason: str
 ) -> tuple[Compared, ...]:
-    """What ranks with these states (``for_people``) show otherwise than the plan, and reason names.
-
-    ``reason`` is made of ``differences``.
+    """The properties in which ranks with these states (``for_people``) differ from the plan, if
+    ``reason`` names them.
     """
     names = {part.split(": ")[0].split(" of rank ")[0] for part in reason.split("; ")}
     rows = compare(plan, list(enumerate(map(_state_of, states))))
@@ -101,20 +99,18 @@ def refused_properties(
 
 
 def shows_otherwise(what: str, states: Sequence[Mapping[str, object]], plan: Plan) -> bool:
-    """Whether ranks with these states (``for_people``) show a property otherwise than the plan."""
     rows = compare(plan, list(enumerate(map(_state_of, states))))
     return any(row.what == what and row.seen != row.expected for row in rows)
 
 
 def _state_of(state: Mapping[str, object]) -> RankState:
-    """The state of a rank out of what a result holds of it."""
     cpus = cpulist.parse(str(state.get("affinity") or ""))
     # A rank shows preloaded libraries as mapped files.
     return cast("RankState", {"mapped": state.get("preload"), **state, "affinity": cpus})
 
 
 def unseen(plan: Plan, states: Sequence[RankState]) -> tuple[str, ...]:
-    """What of a plan its ranks cannot show, each property once, with the reason."""
+    """What of a plan its ranks cannot report, each property once, with the reason."""
     rows = compare(plan, tuple(enumerate(states)))
     said = (
         f"{row.what}: {row.expected} by the plan, not seen: {row.unknown}"
@@ -125,12 +121,11 @@ def unseen(plan: Plan, states: Sequence[RankState]) -> tuple[str, ...]:
 
 
 def _of(ranks: Sequence[int], world: int) -> str:
-    """The ranks that are meant, as words; empty where all of them are."""
     return "" if len(ranks) == world else f" of rank {', '.join(map(str, ranks))}"
 
 
 def drift(figures: Sequence[Figures | None], ranks: int) -> str:
-    """How the weights or learning rates of ranks differ, by what each has reported last.
+    """How the weights or learning rates of ranks differ, by their last reports.
 
     Empty if they do not, and until all of them have reported the same step.
     """
@@ -147,7 +142,7 @@ def drift(figures: Sequence[Figures | None], ranks: int) -> str:
 
 
 def global_batch(states: Sequence[RankState]) -> int:
-    """How many samples all ranks together take through one optimizer step."""
+    """How many samples all ranks together take in one optimizer step."""
     return sum(map(_samples_of_rank, states))
 
 
@@ -164,10 +159,10 @@ def as_shown(
     training: Training | None,
     waits: Sequence[float],
 ) -> Workload:
-    """The workload, with what the ranks of this plan have shown of it filled in.
+    """The workload, completed with the reports of the ranks of this plan.
 
-    What today's launch trains, and how long its steps wait for data, are what it showed last. Only
-    of a user's script it is learnt how long it trains: recipes train on a part of their data.
+    What the current launch trains, and how long its steps wait for data, are from its last run. The
+    length of a training is only learnt from a user's script: recipes train on a part of their data.
     """
     first, own = states[0], plan.as_found or plan.world_size == 1
     trains_to_its_end = plan.as_found and workload.recipe is None
@@ -200,7 +195,7 @@ def _as_text(seen: object) -> str | None:
 
 
 def samples_to_end(states: Sequence[RankState]) -> int | None:
-    """How many samples the whole training takes; None where the script does not say it."""
+    """How many samples the whole training takes; None if the script does not say it."""
     first = states[0]
     epochs, there = first.get("epochs"), first.get("dataset_samples")
     if steps := first.get("steps_to_end"):
@@ -213,7 +208,6 @@ def samples_to_end(states: Sequence[RankState]) -> int | None:
 def with_licence(
     workload: Workload, licence: Licence | None, states: Sequence[RankState]
 ) -> Workload:
-    """The workload with what its model has answered, in ranks with these states."""
     if licence is None:
         return workload
     padding = padding_of(states[0]) if states else workload.padding
@@ -224,9 +218,9 @@ def with_licence(
 
 
 def padding_of(state: RankState) -> Padding | None:
-    """How much of a rank's batches is padding, and why it stays; None where neither is known.
+    """How much of a rank's batches is padding, and why it stays; None if neither is known.
 
-    Batches without a mask show no share: there the reason alone is known.
+    For batches without a mask only the reason is known.
     """
     share = state.get("padding_share")
     kept = state.get("padding_unknown") or state.get("padding")
@@ -242,7 +236,6 @@ def padding_of(state: RankState) -> Padding | None:
 
 
 def fed_with(recipe: Recipe | None) -> str:
-    """What the trials were fed with, in words."""
     if recipe is None:
         return "the script's own data"
     made = "images" if recipe.task == "image-classification" else "tokens"
@@ -267,18 +260,19 @@ _KEPT = frozenset(shown.key for knob in KNOBS for shown in knob.shown) - {
     "pid",
     "peak_bytes",
 }
-"""The keys of a rank's state that a result keeps: those that show a knob, without long lists of
-paths and variables, and those that say who the rank is and what it trains."""
+"""The keys of a rank's state that a result keeps: those that show a knob, who the rank is and
+what it trains.
+"""
 
 
 _READ = frozenset(
     shown.what for knob in KNOBS for shown in knob.shown if shown.key == "environment"
 )
-"""Variables that are the only sign by which a rank shows a knob."""
+"""Variables that are the only sign of a knob in a rank."""
 
 
 def for_people(state: RankState) -> dict[str, object]:
-    """A rank's state as a result holds it: plain values, CPUs as the text of a list."""
+    """A rank's state as a result has it: plain values, CPUs as the text of a list."""
     record: dict[str, object] = {name: value for name, value in state.items() if name in _KEPT}
     record["affinity"] = cpulist.render(state["affinity"])
     read = {name: value for name, value in state.get("environment", {}).items() if name in _READ}
@@ -288,10 +282,8 @@ def for_people(state: RankState) -> dict[str, object]:
 
 
 def refuse_impossible(workload: Workload, states: Sequence[RankState]) -> None:
-    """Raise Infeasible where no plan can have the batch that was asked for.
-
-    Either there is too little data, or the script is a loop over torch alone, in which the batch
-    cannot be set from outside.
+    """Raise Infeasible if no plan can have the requested batch: too little data, or a loop over
+    torch alone.
     """
     there, wanted = states[0].get("dataset_samples"), global_batch(states)
     if there is not None and there < wanted:

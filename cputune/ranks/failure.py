@@ -1,4 +1,4 @@
-"""Why a job is over before its time. Pure.
+"""Why a job ended too early. Pure.
 
 ``cputune/text/failure_log.py`` reads what the ranks wrote, ``cputune/doctor/symptoms.py`` explains
 it.
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _AT_ONCE = " before its first step"
 _TAIL_LINES = 40
 _NO_MEMORY = frozenset({"cannot-allocate", "killed"})
-"""Rows of the known errors that mean that memory was short."""
+"""Known errors that mean that memory was short."""
 
 
 def failure(
@@ -34,13 +34,13 @@ def failure(
     steps: int,
     script: str,
 ) -> TrialError:
-    """Why a job is over before its time, and the fix of an error that is known.
+    """Why a job ended too early, and the fix of a known error.
 
     Args:
-        exits: of the ranks that have ended, the first first.
+        exits: of the ranks that have ended, in order.
         errors: what their scripts raised.
-        memory_kills: how often the kernel killed for memory since the trial began;
-            None if that cannot be known.
+        memory_kills: how often the kernel killed for memory since the trial began; None if that
+            is not known.
         steps: how many steps there were before.
         script: its file name.
     """
@@ -97,7 +97,6 @@ def _explained(first: Exit | None, raised: Raised | None, number: int) -> Explan
 
 
 def _only_a_status(error: Raised) -> bool:
-    """Whether a script has only said with which status it ends."""
     text = str(error.get("text", "")).strip()
     return error.get("kind") == "SystemExit" and (not text or text.startswith("exit status "))
 
@@ -110,7 +109,6 @@ def _killed(memory_kills: int | None, after: str, tail: str | None) -> TrialErro
 
 
 def _of_exception(error: Raised, after: str, script: str, tail: str | None) -> TrialError:
-    """An exception of the script, in its own words."""
     kind, text = str(error.get("kind")), str(error.get("text", ""))
     line = text.strip().splitlines()[0][:200] if text.strip() else ""
     said = ": ".join(filter(None, (kind, line)))
@@ -134,7 +132,7 @@ def _of_words(first: Exit, after: str, script: str, tail: str | None) -> TrialEr
 
 
 USAGE_STATUS = 2
-"""Of argparse and click, if the words of a command are not what they take."""
+"""Of argparse and click, for arguments that a command does not take."""
 
 _USAGE = re.compile(r"^usage: (?:.*\n)*?(?:\S+: )?error: (.+)", re.IGNORECASE | re.MULTILINE)
 
@@ -154,22 +152,22 @@ _OF_SCRIPTS = frozenset(
         "ZeroDivisionError",
     }
 )
-"""Exceptions that every plan meets, if the launch as typed has raised them before its first
-step. A ValueError, a KeyError or a RuntimeError may follow from the number of ranks."""
+"""Exceptions that every plan meets, if the current launch has raised them before its first step.
+A ValueError, a KeyError or a RuntimeError may depend on the number of ranks.
+"""
 
 _SIGNALS = {
     int(signal.SIGILL): ": an instruction that this processor does not have (a wheel for another "
     "one, or a virtual machine that hides it); cputune doctor --deep tells which",
     int(signal.SIGBUS): ": /dev/shm is full or too small, or a file that it had mapped was cut",
 }
-"""The meaning of signals; a shell reports them as exit status 128 + number."""
+"""A shell reports signals as exit status 128 + number."""
 
 
 def last_words(tail: str) -> Raised:
     """The exception that ended a script; else its last line, with no kind.
 
-    What the launcher of the script wrote is left out, and so are the rules of dashes by which Open
-    MPI frames its messages.
+    The output of the script's launcher is left out, and so are Open MPI's lines of dashes.
     """
     log = read_failures(tail)
     decisive = log.decisive
@@ -189,7 +187,6 @@ def last_words(tail: str) -> Raised:
 
 
 def early_end(seen: Sequence[str], script: str, steps: int) -> TrialError:
-    """A script that ended well, but too soon to be measured."""
     if steps:
         return NoMeasurement(
             f"{script} ended by itself after {count(steps, 'step')}: too few "
@@ -209,13 +206,12 @@ def early_end(seen: Sequence[str], script: str, steps: int) -> TrialError:
 
 
 def _signal(ended: Exit) -> int:
-    """The signal of which a process died, also where a shell reports it as 128 + number; else 0."""
+    """The signal of which a process died, also as 128 + number from a shell; else 0."""
     status = ended["status"]
     return -status if status < 0 else max(0, status - 128)
 
 
 def signal_name(number: int) -> str:
-    """``SIGKILL`` for 9."""
     try:
         return signal.Signals(number).name
     except ValueError:

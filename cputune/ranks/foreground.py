@@ -1,8 +1,7 @@
 """Runs several ranks in the foreground: they have the terminal, their exit code becomes ours.
 
-Nothing is measured and no output is redirected. The ranks are children in our process group: they
-get the signals of the terminal directly, and signals that are sent to us alone are passed on to
-them.
+The ranks are in our process group, so they get the signals of the terminal; signals that are sent
+to us alone are passed on.
 """
 
 from __future__ import annotations
@@ -25,7 +24,8 @@ from cputune.ranks.typed import alone, bind, line_of
 
 GRACE_SECONDS = 10.0
 """After one rank has failed, the others have this time to end after SIGINT, and again after
-SIGTERM."""
+SIGTERM.
+"""
 
 PASSED_ON = (
     signal.SIGINT,
@@ -46,12 +46,11 @@ def lines(workload: Workload, plan: Plan, facts: HostFacts, *, guard: bool = Tru
 
 
 def run(workload: Workload, plan: Plan, facts: HostFacts, *, guard: bool = True) -> int:
-    """Train with a plan of several ranks, to the end of the script; its exit code, 128 + N for
-    signal N.
+    """Train with a plan of several ranks, to the end of the script.
 
-    ``guard``: the ranks are compared while they train. One of oneCCL is started by the mpirun that
-    is emitted for it. Raises ValueError where the
-    batch cannot be divided over the ranks, Infeasible where a plan cannot be written down.
+    Returns its exit code, 128 + N for signal N. Ranks with oneCCL are started by the emitted
+    mpirun. Raises ValueError if the batch cannot be divided over the ranks, Infeasible if a plan
+    cannot be emitted.
     """
     if engines.needs_mpirun(plan):
         with WorkFolder() as work:
@@ -66,7 +65,6 @@ def run(workload: Workload, plan: Plan, facts: HostFacts, *, guard: bool = True)
 def _ranks(
     workload: Workload, plan: Plan, facts: HostFacts, *, filled: bool, guard: bool
 ) -> Sequence[RankCommand]:
-    """Each rank as ``alone`` has it, on CPUs of its own and with a number."""
     lone = alone(workload, plan, facts, filled=filled, guard=guard)
     with engines.held_port() as holder:
         return engines.local_ranks(plan, lone["argv"], lone["env"], holder)

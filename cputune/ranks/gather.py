@@ -1,4 +1,4 @@
-"""Puts the steps of ranks together to those of the whole job."""
+"""Combines the steps of ranks to those of the whole job."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from cputune.records.steps import Step
 
 
 class Gather:
-    """Puts the steps of all ranks together, in order.
+    """Combines the steps of all ranks, in order.
 
-    A step of the job is complete when its last rank has told it. The last batch of an
-    epoch may be a short one, and is passed over: its time says nothing about the others.
+    A step of the job is complete when its last rank has reported it. The short last batch of an
+    epoch is left out: its time says nothing about the others.
     """
 
     def __init__(self, ranks: int) -> None:
@@ -23,7 +23,7 @@ class Gather:
         self.count = 0
 
     def add(self, rank: int, number: int, step: Step) -> Step | None:
-        """Add one rank's step. Returns the job's step where this was the last rank missing."""
+        """Add one rank's step. Returns the job's step if this was the last missing rank."""
         files = self._open.setdefault(number, {})
         files[rank] = step
         if len(files) < self._ranks:
@@ -38,7 +38,6 @@ class Gather:
 
 
 def of_rank(message: StepMessage) -> Step:
-    """One step as one rank saw it."""
     loss = message.get("loss")
     return Step(
         seconds=float(message["seconds"]),

@@ -13,17 +13,13 @@ from cputune.records.steps import NOTHING_COMPUTED
 IDLE_SHARE = 0.02
 """Of a CPU: processes that used less together compute nothing."""
 IDLE_SECONDS = 10.0
-"""After so long without computing the processes are asked where they are."""
-LOOK_SECONDS = 2.0
-"""Time between two looks at the CPU time of a process."""
+"""After this time without computing the stacks of the processes are read."""
+LOOK_SECONDS = 2.0  # between two looks at the CPU time of a process
 
 
 @dataclass(kw_only=True)
 class IdleWatch:
-    """Measures for how long the processes of a launch have used no CPU.
-
-    ``below`` finds the processes.
-    """
+    """Measures for how long the processes of a launch, which ``below`` finds, have used no CPU."""
 
     below: Callable[[], Sequence[psutil.Process]]
     _since: float | None = None
@@ -46,7 +42,7 @@ class IdleWatch:
     def deadlock(self, now: float) -> str:
         """Why the processes will never go on; empty as long as that is not certain.
 
-        The processes are asked once in each time without computing.
+        The stacks are read once in each time without computing.
         """
         if self.idle_seconds(now) < IDLE_SECONDS or self._asked:
             return ""

@@ -1,9 +1,9 @@
 """Runs a whole script with a plan, shortened to a few steps, in a copy of its folder.
 
 A trial ends while the script trains, so it never sees an evaluation, a second pass over the data,
-what is saved, or the end. A rehearsal does (``cputune.inside.rehearsing``). What the plan wrote is
-compared with what the launch as typed wrote in the same way: names of files, keys of what was saved
-(``cputune.ranks.saved``), and in JSON files the values of what an evaluation has found.
+what is saved, or the end (``cputune.inside.rehearsing``). The files of the plan are compared with
+those of the current launch: names, keys of what was saved (``cputune.ranks.saved``), and in JSON
+files the metrics of an evaluation.
 """
 
 from __future__ import annotations
@@ -30,15 +30,17 @@ from cputune.ranks.supervisor import WorkFolder
 from cputune.ranks.supervisor_main import RankCommand
 
 ENDLESS = 1 << 30
-"""Steps that are waited for: a rehearsal ends by itself, or by its time."""
+"""A rehearsal ends by itself, or at its time limit."""
 
 LARGEST_COPIED, MOST_COPIED, MOST_FILES = 16 << 20, 256 << 20, 4000
-"""Bytes of a file that is copied, and of all of them; and how many there may be. What is larger is
-linked, and a link can be read alone."""
+"""Bytes of a file that is copied, and of all of them; and their number. Larger files are linked,
+and a link is read-only.
+"""
 
 METRIC = {"rel_tol": 2e-3, "abs_tol": 1e-6}
-"""Of what an evaluation has found after a few steps: rounding alone differs. A metric that ranks
-find on samples of their own differs by more than a hundredth."""
+"""Of metrics after a few steps: rounding alone differs. A metric of other samples differs by
+more than a hundredth.
+"""
 
 LINKED = (".git", ".hg", ".venv", "venv", "node_modules", ".tox", ".mypy_cache")
 """Folders that are linked as a whole."""
@@ -52,10 +54,9 @@ class Rehearsed:
     """How a rehearsal went.
 
     Attributes:
-        failed: why it did not come to a good end; empty if it did.
-        seconds: how long it took.
+        failed: why it failed; empty if it did not.
         written: the files that it wrote, each with its keys; None if it has none.
-        metrics: for each of them the values of what an evaluation has found, by their keys.
+        metrics: of each of them the metrics of an evaluation, by their keys.
     """
 
     failed: str = ""
@@ -72,7 +73,7 @@ def rehearse(
     seconds: float,
     more: Mapping[str, str] | None = None,
 ) -> Rehearsed:
-    """Run all of a script with a plan on this machine, for so many seconds at most.
+    """Run all of a script with a plan on this machine, for at most these seconds.
 
     ``more`` are further variables of its processes. Raises TrialError if it cannot be started, and
     ValueError if the batch cannot be divided over the ranks.
@@ -114,7 +115,7 @@ def rehearse(
 
 
 def reason(output: str, status: int | None) -> str:
-    """Why a script did not come to a good end, by what it wrote and its exit status."""
+    """Why a script failed, by its output and its exit status."""
     ours = re.search(r"(?m)^error: (.+)$", output)
     if ours is not None:
         return ours[1]
@@ -128,7 +129,7 @@ def reason(output: str, status: int | None) -> str:
 
 
 def copied(folder: Path, tree: Path) -> Path:
-    """A copy of a folder below ``tree``, in which ``..`` leads to what is beside the folder."""
+    """A copy of a folder below ``tree``, in which ``..`` leads to what is next to the folder."""
     place = tree / "parent" / (folder.name or "root")
     place.parent.mkdir(parents=True)
     for beside in sorted(_entries(folder.parent))[:MOST_FILES]:
@@ -140,14 +141,12 @@ def copied(folder: Path, tree: Path) -> Path:
 
 @dataclass(slots=True)
 class _Room:
-    """How much may still be copied."""
-
     bytes: int = MOST_COPIED
     files: int = MOST_FILES
 
 
 def _copy(folder: Path, place: Path, room: _Room, tree: Path) -> None:
-    """Copy a folder, which may hold the tree that it is copied to; link what cannot be read."""
+    """Copy a folder, which may contain the tree that it is copied to; link what cannot be read."""
     place.mkdir()
     for entry in _entries(folder):
         if entry.name == tree.name and entry.samefile(tree):
@@ -187,7 +186,7 @@ def files_in(folder: Path) -> Iterator[tuple[str, Stamp]]:
 
 
 def written(folder: Path, before: Mapping[str, Stamp], scratch: Path) -> dict[str, Path]:
-    """What was written to the copy, and for absolute paths beside it; of like names the last."""
+    """What was written to the copy, and for absolute paths next to it; of like names the last."""
     places = [(folder, name) for name, stamp in files_in(folder) if before.get(name) != stamp]
     beside = scratch / "elsewhere"
     places += [(beside, name) for name, _ in files_in(beside)]
@@ -205,10 +204,9 @@ def _plain(name: str) -> str:
 def compared(
     own: Rehearsed, plan: Rehearsed, *, ranks: int, draws: bool
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """How what a plan wrote differs from what the launch as typed wrote, and what was compared.
+    """How the files of a plan differ from those of the current launch, and what was compared.
 
-    Metrics are compared if the ranks have evaluated the same samples, and if nothing that ``draws``
-    makes them others.
+    Metrics are compared if the ranks have evaluated the same samples, without other ``draws``.
     """
     found, kinds = differences(own, plan), ["files"]
     if any(own.written.values()):
@@ -220,7 +218,7 @@ def compared(
 
 
 def _unlike_metrics(own: Rehearsed, plan: Rehearsed) -> Iterator[str]:
-    """The values of an evaluation that differ, the first of each file."""
+    """The metrics that differ, the first of each file."""
     for name, values in own.metrics.items():
         others = plan.metrics.get(name, {})
         for key, as_typed in values.items():
@@ -232,7 +230,7 @@ def _unlike_metrics(own: Rehearsed, plan: Rehearsed) -> Iterator[str]:
 
 
 def differences(own: Rehearsed, plan: Rehearsed) -> tuple[str, ...]:
-    """What the launch as typed wrote and the plan did not; each rank may add files of its own."""
+    """What the current launch wrote and the plan did not; each rank may add its own files."""
     found = []
     for name, keys in own.written.items():
         stem, dot, end = name.rpartition(".")

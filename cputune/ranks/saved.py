@@ -1,4 +1,4 @@
-"""The keys of files that a training saves, read without running any code of theirs."""
+"""The keys of files that a training saves, read without running any code in them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,7 @@ from typing import Any
 MOST_BYTES = 64 << 20
 """Of what is read of a file: its header, or its structure without the tensors."""
 
-DEEPEST = 4
-"""Levels of keys that are read."""
-
+DEEPEST = 4  # levels of keys that are read
 EVALUATED = re.compile(
     r"eval(uation)?|val(id|idation)?|dev|test|acc(uracy)?|f1|precision|recall|auc|bleu|rouge[12l]?"
     r"|meteor|perplexity|ppl|mrr|ndcg|[wc]er|em|score|r?mse|mae|r2|iou|dice|matthews|pearson"
@@ -27,13 +25,14 @@ BESIDE = re.compile(
     r"train(ing)?|(run)?time|seconds?|steps?|samples|batch|flos|memory|size|num|count|epochs?"
     r"|world|rank|process|rate|lr|args|config"
 )
-"""Words in the keys of what an evaluation finds, and in those of what is written beside it."""
+"""Words in the keys of an evaluation's metrics, and of other values next to them."""
 
 
 def keys_of(path: Path) -> frozenset[str] | None:
-    """The keys of a file: of safetensors, of what ``torch.save`` wrote, of JSON.
+    """The keys of a file of safetensors, ``torch.save`` or JSON; None if it is another file, or
+    damaged.
 
-    Keys within others are joined with dots. None if it is another file, or damaged.
+    Keys within others are joined with dots.
     """
     try:
         found = _content(path)
@@ -43,9 +42,9 @@ def keys_of(path: Path) -> frozenset[str] | None:
 
 
 def metrics_of(path: Path) -> dict[str, tuple[float, ...]]:
-    """What an evaluation has found, by the keys of a JSON file; in a list one after the other.
+    """The metrics of an evaluation, by the keys of a JSON file; in a list one after the other.
 
-    Times, speeds and sizes are left out, and what is told of training: it is of one rank's samples.
+    Times, speeds and sizes are left out, and values of training, which are of one rank's samples.
     """
     if path.suffix not in (".json", ".jsonl"):
         return {}
@@ -98,7 +97,7 @@ def _start(path: Path) -> bytes:
 
 
 class _Anything:
-    """In the place of every class and function that a pickle names; nothing of them is called."""
+    """Replaces every class and function that a pickle names; nothing of them is called."""
 
     def __new__(cls, *_: object, **__: object) -> _Anything:
         return object.__new__(cls)
@@ -120,8 +119,6 @@ class _Anything:
 
 
 class _Structure(pickle.Unpickler):
-    """Reads dictionaries, lists and texts alone."""
-
     def find_class(self, module: str, name: str) -> type:
         if (module, name) == ("collections", "OrderedDict"):
             return OrderedDict
