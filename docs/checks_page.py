@@ -8,8 +8,8 @@ from cputune.report.writing import source_urls
 
 _HEAD = """# Every check of the doctor
 
-`cputune doctor --explain CODE` prints the same. Codes never change their meaning. An *error* fails or
-is wrong, a *warning* costs much speed, *advice* is worth doing. Made by `make doc`.
+`cputune doctor --explain CODE` prints the same. Codes never change their meaning. An *error* fails
+or is wrong, a *warning* costs much speed, *advice* is worth doing. Made by `make doc`.
 """
 
 
