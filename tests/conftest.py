@@ -13,8 +13,6 @@ import pytest
 from golden_texts import Golden, path_of, reviewed
 from in_process import Ended, Run
 
-from cputune.host.interpreter import train_with
-
 if TYPE_CHECKING:
     from cputune.records.result import Result
 
@@ -44,7 +42,6 @@ def _environment_unchanged() -> Iterator[None]:
     directory = os.getcwd()
     handlers = {number: signal.getsignal(number) for number in _INTERRUPTING}
     yield
-    train_with(None)
     sys.modules.pop("cputune_carried", None)  # parts of a plan that a test has set
     for number, handler in handlers.items():
         signal.signal(number, handler)  # an interrupted tune passes over later ones for good

@@ -113,3 +113,40 @@ def test_only_the_rooms_that_may_touch_the_world() -> None:
     assert {
         room for room in TOUCHES if not any(n == room or n.startswith(f"{room}.") for n in found)
     } == set()
+
+
+REMEMBERS = {
+    "cputune": "the module of each public name, read once",
+    "cputune.cli.output": "--verbose and --json of the command that runs",
+    "cputune.cli.signals": "the signal that came",
+    "cputune.host.files": "temporary files that a signal must remove",
+    "cputune.inside.carry.ending": "what must live as long as the training process",
+    "cputune.doctor.looks.rehearse": "what a child program has replaced in torch",
+}
+"""What a module may change while it runs. Everything else is passed: the Python that trains is a
+field of ``HostFacts``, options are records."""
+
+CONTAINERS = ("list", "dict", "set", "deque", "defaultdict", "Counter", "ContextVar", "local")
+
+
+def remembers(tree: ast.Module) -> bool:
+    """Whether a function changes a name of the module, or an empty container is filled later."""
+    if any(isinstance(node, ast.Global) for node in ast.walk(tree)):
+        return True
+    for node in tree.body:
+        if not isinstance(node, ast.Assign | ast.AnnAssign):
+            continue
+        value = node.value
+        if isinstance(value, ast.List | ast.Dict) and not ast.unparse(value)[1:-1]:
+            return True
+        if isinstance(value, ast.Call) and not value.args and not value.keywords:
+            called = ast.unparse(value.func).rpartition(".")[2]
+        else:
+            called = ""
+        if called in CONTAINERS:
+            return True
+    return False
+
+
+def test_no_module_remembers_what_could_be_passed() -> None:
+    assert {name for name, tree in modules() if remembers(tree)} == set(REMEMBERS)

@@ -26,7 +26,7 @@ from cputune.cli.settings import ConfiguredCommand, json_option
 from cputune.doctor import Check, Diagnosis, Finding, Severity, by_severity
 from cputune.doctor.registry import all_checks
 from cputune.errors import CannotError, UsageError
-from cputune.host import LiveHost, RecordedHost, read_document
+from cputune.host import Interpreter, LiveHost, RecordedHost, read_document, this_interpreter
 from cputune.host.probing import probe
 from cputune.library.examine import look_at
 
@@ -192,7 +192,7 @@ def command(ctx: click.Context, /, **options: Any) -> None:
             seconds=options["host_timeout"],
             python=options["python"],
             on_seen=lambda host: tell(f"{host.name} has answered") if verbosity() > 0 else None,
-            launch=_launch(options),
+            launch=_launch(options, this_interpreter()),
         ).only(chosen)
     else:
         host, launch = _host_and_launch(options)
@@ -243,23 +243,23 @@ def _chosen(options: Mapping[str, Any]) -> Callable[[Finding | Check], bool]:
 
 
 def _host_and_launch(options: Mapping[str, Any]) -> tuple[Host, Launch | None]:
-    launch = _launch(options)
     if options["root"] is not None:
-        return RecordedHost(options["root"]), launch
-    choose_python(options["python"])
+        return RecordedHost(options["root"]), _launch(options, this_interpreter())
+    python = choose_python(options["python"])
+    launch = _launch(options, python)
     if launch is not None and options["python"] is None:
         from cputune.doctor.typed_launch import python_of
 
-        choose_python(python_of(launch, LiveHost()))
-    return LiveHost(), launch  # made after choosing the Python, whose packages it shows
+        python = choose_python(python_of(launch, LiveHost(python)))
+    return LiveHost(python), launch
 
 
-def _launch(options: Mapping[str, Any]) -> Launch | None:
+def _launch(options: Mapping[str, Any], python: Interpreter) -> Launch | None:
     if not options["launch_words"]:
         return None
     from cputune.doctor.typed_launch import read_launch
 
-    return read_launch(options["launch_words"])
+    return read_launch(options["launch_words"], python)
 
 
 def _picture(host: Host) -> str:

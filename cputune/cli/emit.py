@@ -33,7 +33,6 @@ from cputune.emitters.format import Emission
 from cputune.emitters.like import launch_in, like
 from cputune.errors import CannotError, UsageError
 from cputune.host import LiveHost, read_document, write_atomically
-from cputune.host.interpreter import has_module, training_python
 from cputune.launch.edit import unified
 from cputune.records.options import Cluster, EmitOptions
 from cputune.records.result import Result
@@ -114,11 +113,11 @@ def command(ctx: click.Context, /, **options: Any) -> None:
     if output is None and options["format"] in PRINTED_FORMATS:
         output = "-"
     emit_options = given(EmitOptions, options)
-    choose_python(options["python"], script or ())
-    facts = facts_of(options["root"])
+    trains = choose_python(options["python"], script or ())
+    facts = facts_of(options["root"], python=trains)
     if options["root"] is not None and options["python"] is not None:
         # A recorded machine, and the environment that will train on it.
-        facts = replace(facts, packages=facts_of().packages)
+        facts = replace(facts, packages=facts_of(python=trains).packages)
     result = tuned(options["result"], facts, other_machine=options["other_machine"])
     hosts = asked_hosts(options["hosts"], options["hostfile"], parse_hosts)
     batch = options["batch_per_rank"], options["global_batch_size"]
@@ -130,11 +129,13 @@ def command(ctx: click.Context, /, **options: Any) -> None:
     if options["patch"] is not None:
         patch = _patch(options["patch"], options["format"])
     if facts.package("torch") and not facts.recorded:
-        python = training_python()
+        python = trains.executable
     nodes = emit_options.nodes or len(hosts) or 1
     more: dict[str, Any] = {
         "facts": facts,
-        "workload": launched(result, script, *batch, nodes=nodes, secret=options["secret"]),
+        "workload": launched(
+            result, script, *batch, nodes=nodes, secret=options["secret"], python=trains
+        ),
         "nodes": emit_options.nodes,
         "hosts": hosts,
         "mpi": emit_options.mpi,
@@ -142,12 +143,12 @@ def command(ctx: click.Context, /, **options: Any) -> None:
         "no_guard": emit_options.no_guard,
         "ranks_per_node": emit_options.ranks_per_node,
         "self_contained": emit_options.self_contained,
-        "importable": not facts.recorded and has_module("cputune"),
+        "importable": not facts.recorded and trains.has_module("cputune"),
         "python": python,
         "versions": {name: version for name, version in versions.items() if version},
         "cluster": given(Cluster, options),
         "named": options["result"] or str(DEFAULT_RESULT),
-        "host": LiveHost(),
+        "host": LiveHost(trains),
         "patch": patch,
     }
     if own is not None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
@@ -18,15 +17,9 @@ from cputune.cli import completing
 from cputune.cli.output import tell
 from cputune.cli.settings import all_of
 from cputune.errors import CputuneError, ResultError, UsageError
-from cputune.host import LiveHost, read_document
+from cputune.host import Interpreter, LiveHost, read_document, this_interpreter
 from cputune.host.facts import HostFacts
-from cputune.host.interpreter import (
-    has_module,
-    shebang,
-    train_with,
-    training_interpreter,
-    training_python,
-)
+from cputune.host.interpreter import other_interpreter, shebang
 from cputune.host.probing.installed import MPI_PROGRAMS
 from cputune.host.process import keep_secrets
 from cputune.host.remote.named import Node, allocated_nodes, parse_distinct_hosts, parse_hostfile
@@ -108,12 +101,14 @@ def say(text: str) -> None:
     tell(f"note: {text}")
 
 
-def facts_of(root: str | None = None, *, watched: bool = True) -> HostFacts:
+def facts_of(
+    root: str | None = None, *, watched: bool = True, python: Interpreter | None = None
+) -> HostFacts:
     from cputune.host import RecordedHost
     from cputune.host.probing import probe
 
     if root is None:
-        return probe(watched=watched)
+        return probe(watched=watched, python=python)
     return probe(RecordedHost(root), watched=watched)
 
 
@@ -217,13 +212,14 @@ _PYTHON = re.compile(r"(.*/)?python[0-9.]*")
 _ACTIVE = ("VIRTUAL_ENV", "CONDA_PREFIX")
 
 
-def choose_python(typed: str | None, script: Sequence[str] = ()) -> None:
-    """Choose the Python of the training. Raises UsageError if it is not a Python.
+def choose_python(typed: str | None, script: Sequence[str] = ()) -> Interpreter:
+    """Choose the Python of the training, and name it if it is not ours. Raises UsageError if it is
+    not a Python.
 
     The first of these: --python, the word before the script, the first line of its launcher; if our
     own Python has no torch (pipx, uv tool), that of the active environment, or the first on PATH.
     """
-    train_with(None)
+    ours = this_interpreter()
     first = ""
     if script:
         first = script[0]
@@ -233,12 +229,12 @@ def choose_python(typed: str | None, script: Sequence[str] = ()) -> None:
             chosen, why = candidate, reason
             break
     if chosen is None or (typed is None and not os.path.exists(chosen)):
-        return
-    train_with(chosen)
-    if training_interpreter().prefix == sys.prefix or (why == _ON_PATH and not has_module("torch")):
-        train_with(None)
-    else:
-        say(f"{training_python()} trains ({why})")
+        return ours
+    python = other_interpreter(chosen)
+    if python.prefix == ours.prefix or (why == _ON_PATH and not python.has_module("torch")):
+        return ours
+    say(f"{python.executable} trains ({why})")
+    return python
 
 
 def _meant(typed: str | None, first: str, *, alone: bool) -> Iterator[tuple[str | None, str]]:
@@ -331,6 +327,7 @@ def launched(
     nodes: int = 1,
     recipe: str | None = None,
     secret: Sequence[str] = (),
+    python: Interpreter | None = None,
 ) -> Workload:
     """The workload to launch: the words after ``--``, or what was tuned, or a recipe.
 
@@ -347,9 +344,9 @@ def launched(
             "--batch-per-rank and --global-batch-size exclude each other", hint="give one of them"
         )
     if script is not None:
-        for note in read_typed(script).notes:
+        for note in read_typed(script, python).notes:
             say(note)
-        workload = _of_script(script, result, secret, keeps_batch=not batch_given)
+        workload = _of_script(script, result, secret, keeps_batch=not batch_given, python=python)
     elif result is not None:
         workload = result.workload
     else:
@@ -371,7 +368,12 @@ def launched(
 
 
 def _of_script(
-    script: tuple[str, ...], result: Result | None, secret: Sequence[str], *, keeps_batch: bool
+    script: tuple[str, ...],
+    result: Result | None,
+    secret: Sequence[str],
+    *,
+    keeps_batch: bool,
+    python: Interpreter | None,
 ) -> Workload:
     from cputune.plans.training_command import require_trainable
     from cputune.plans.workload import Workload
@@ -379,10 +381,10 @@ def _of_script(
     hidden = list(secret)
     if result is not None:
         hidden += result.workload.hidden_arguments
-    typed = Workload.script(script, secret=tuple(hidden))
+    typed = Workload.script(script, secret=tuple(hidden), python=python)
     keep_secrets(script, secret=tuple(hidden))
     if os.path.exists(typed.argv[0]):  # the script may not be on this machine
-        require_trainable(typed.argv)
+        require_trainable(typed.argv, python=python)
     if result is None or result.workload.program != typed.program:
         return typed
     if keeps_batch:

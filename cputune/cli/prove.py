@@ -71,10 +71,10 @@ def command(
     script = script_of(ctx)
     if script and recipe is not None:
         raise UsageError("give a recipe or a script, not both", hint="cputune prove -- train.py")
-    choose_python(python, script or ())
-    job = launched(None, script or None, None, None, recipe=recipe)
+    trains = choose_python(python, script or ())
+    job = launched(None, script or None, None, None, recipe=recipe, python=trains)
     if script:
-        require_trainable(job.argv)
+        require_trainable(job.argv, python=trains)
     most = None if max_time is None else seconds_of(max_time)
 
     def note(text: str) -> None:
@@ -85,7 +85,7 @@ def command(
         with measuring_lock(lambda owner: tell(waiting_for(owner))):
             proof = prove(
                 job,
-                facts_of(),
+                facts_of(python=trains),
                 max_time_seconds=most,
                 on_note=note,
                 on_proven=lambda proven: tell(f"{proven.lever}: {proven.verdict}"),

@@ -126,8 +126,8 @@ def compare(ctx: click.Context, /, before: str, after: str | None, **typed: Any)
     first = opened(before)[0]
     if after is not None:
         second = opened(after)[0]
-    choose_python(typed["python"], first.workload.argv)
-    facts = facts_of()
+    python = choose_python(typed["python"], first.workload.argv)
+    facts = facts_of(python=python)
     if why_not_here(first, second, facts) is None:
         first = replace(first, workload=launched(first, None))
     with progress(started, most or DEFAULT_LIMIT_SECONDS / 2) as on_event:

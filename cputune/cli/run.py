@@ -24,7 +24,6 @@ from cputune.cli.given import (
 from cputune.cli.settings import ConfiguredCommand, script_of
 from cputune.errors import CannotError, CputuneError, MissingPackageError, UsageError
 from cputune.host.facts import HostFacts
-from cputune.host.interpreter import has_module, training_python
 from cputune.host.process import keep_secrets
 from cputune.plans.layout import baseline_plan, guide_plan, mild_plan
 from cputune.plans.training_command import require_trainable
@@ -94,19 +93,19 @@ def command(
     from cputune.records.ladder import keeping
 
     script = script_of(ctx)
-    choose_python(python, script or ())
-    facts = facts_of(watched=False)
-    if not has_module("torch"):
+    trains = choose_python(python, script or ())
+    facts = facts_of(watched=False, python=trains)
+    if not trains.has_module("torch"):
         raise MissingPackageError(
-            f"{training_python()} has no torch, so it cannot train",
+            f"{trains.executable} has no torch, so it cannot train",
             hint="--python ENV chooses an environment that has it",
         )
     unknown = False
     if result is None and script is not None and not other_machine:
-        typed = Workload.script(script, secret=secret)
+        typed = Workload.script(script, secret=secret, python=trains)
         keep_secrets(script, secret=secret)
         if os.path.exists(typed.argv[0]):
-            require_trainable(typed.argv)
+            require_trainable(typed.argv, python=trains)
         result = _known(typed, facts)
         unknown = result is None
         if unknown and plan == "best":
@@ -117,7 +116,7 @@ def command(
         found = tuned(result, facts, other_machine=other_machine)
     if found is not None:
         found = keeping(found, keep)
-    workload = launched(found, script, secret=secret)
+    workload = launched(found, script, secret=secret, python=trains)
     if not dry_run:
         _take_secrets(workload)
     chosen = _chosen(found, plan, facts, workload)
@@ -232,7 +231,9 @@ def _as_typed(workload: Workload, facts: HostFacts, *, dry_run: bool) -> None:
     from cputune.ranks import typed
 
     plan = mild_plan(facts)
-    command = typed.typed_command(workload, plan, os.environ, fill=not dry_run)
+    command = typed.typed_command(
+        workload, plan, os.environ, facts.training_python, fill=not dry_run
+    )
     line = typed.line_of(command, os.environ)
     if dry_run:
         click.echo(line)

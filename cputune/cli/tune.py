@@ -36,7 +36,7 @@ from cputune.errors import (
     NoValidTrialError,
     UsageError,
 )
-from cputune.host.interpreter import has_module, install_tuning, training_python
+from cputune.host.interpreter import Interpreter, install_tuning
 from cputune.plans.training_command import require_trainable
 from cputune.plans.workload import DEFAULT_RECIPE, Workload, left_out
 from cputune.records.options import DEFAULT_LIMIT_SECONDS, TuneOptions, keywords
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from cputune.host.facts import HostFacts
     from cputune.host.remote.named import Node
     from cputune.host.remote.reach import Reach
+    from cputune.ranks.hosts import RankHosts
     from cputune.records.history import Saved
     from cputune.records.result import Result
     from cputune.tuner.databases import StudyDatabase
@@ -105,8 +106,8 @@ def command(ctx: click.Context, /, script: tuple[str, ...], **typed: Any) -> Non
     """
     started = time.monotonic()
     options = given(TuneOptions, typed)
-    choose_python(typed["python"], script)
-    job = _job_of(script, typed)
+    python = choose_python(typed["python"], script)
+    job = _job_of(script, typed, python)
 
     from cputune.cli.progress import progress
     from cputune.ranks.hosts import open_hosts
@@ -121,12 +122,12 @@ def command(ctx: click.Context, /, script: tuple[str, ...], **typed: Any) -> Non
     database = database_of(options.study, options.study_name)
     assert database is not None, "a study is named"
     if not typed["dry_run"]:
-        _require_packages(job)
+        _require_packages(job, python)
         _require_room(destination, database, force=typed["force"], resume=options.resume)
     opened = None
     if named is not None:
-        opened = open_hosts(*named, job, seconds=typed["host_timeout"])
-    facts = facts_of(typed["root"]) if opened is None else opened.facts[0][1]
+        opened = open_hosts(*named, job, interpreter=python, seconds=typed["host_timeout"])
+    facts = _facts(opened, typed["root"], python)
     space = space_of(options, facts, job, opened)
     if typed["dry_run"]:
         _show_space(space, as_json=typed["json"])
@@ -194,17 +195,24 @@ def _typed_command(ctx: click.Context, job: Workload) -> tuple[str, ...]:
     return tuple(words)
 
 
-def _job_of(script: tuple[str, ...], typed: Mapping[str, Any]) -> Workload:
+def _job_of(script: tuple[str, ...], typed: Mapping[str, Any], python: Interpreter) -> Workload:
     if script and typed["recipe"] is not None:
         raise UsageError("give a recipe or a script, not both", hint="cputune tune -- train.py")
     batch = typed["batch_per_rank"], typed["global_batch_size"]
     recipe, secret = typed["recipe"], typed["secret"]
-    job = launched(None, script or None, *batch, recipe=recipe, secret=secret)
+    job = launched(None, script or None, *batch, recipe=recipe, secret=secret, python=python)
     if script:
-        require_trainable(job.argv)
+        require_trainable(job.argv, python=python)
     if job.secrets:
         tell(f"note: {left_out(job.secrets)}")
     return job
+
+
+def _facts(hosts: RankHosts | None, root: str | None, python: Interpreter) -> HostFacts:
+    """The facts of the first host, or of this machine or a recorded one."""
+    if hosts is None:
+        return facts_of(root, python=python)
+    return hosts.facts[0][1]
 
 
 def _named_hosts(typed: Mapping[str, Any]) -> tuple[tuple[Node, ...], Reach] | None:
@@ -317,22 +325,22 @@ def _show(result: Result, file: str | None, facts: HostFacts, *, as_json: bool) 
     out.print(f"{launch} {file}", soft_wrap=True)
 
 
-def _require_packages(job: Workload) -> None:
+def _require_packages(job: Workload, python: Interpreter) -> None:
     lora = job.recipe is not None and job.recipe.lora is not None
     needed = ["torch"]
     if job.recipe:
         needed += _NEEDED_BY_RECIPES
     if lora:
         needed.append("peft")
-    missing = [name for name in needed if not has_module(name)]
+    missing = [name for name in needed if not python.has_module(name)]
     names = list(missing)
     if find_spec("optuna") is None:
         names.append("optuna")
     if not names:
         return
     hint = install_tuning(stack=bool(missing))
-    if missing and training_python() != sys.executable:
-        hint = shlex.join([training_python(), "-m", "pip", "install", *missing])
+    if missing and not python.is_ours:
+        hint = shlex.join([python.executable, "-m", "pip", "install", *missing])
     elif missing:
         if lora:
             hint = hint.replace("[tune]", "[tune,lora]")

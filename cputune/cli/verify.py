@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ from cputune.cli import completing, help_groups
 from cputune.cli.given import choose_python, python_option
 from cputune.cli.output import console, print_json, tell
 from cputune.cli.settings import ConfiguredCommand, fail_if_slower, json_option
-from cputune.host.interpreter import training_python
+from cputune.host import LiveHost
 from cputune.records.words import TUNE_AGAIN, slower_beyond, slower_by
 from cputune.report.writing import Block, Heading, Lines, Rows, print_blocks
 
@@ -79,9 +78,11 @@ def command(ctx: click.Context, /, paths: tuple[str, ...], **options: Any) -> No
     from cputune.tuner.events import waiting_for
     from cputune.verifier import verify
 
-    choose_python(options["python"])
+    python = choose_python(options["python"])
+    host = LiveHost(python)
     if options["python"] is not None:
-        os.environ["PYTHON"] = training_python()  # emitted scripts use this variable first
+        # Emitted scripts use this variable first.
+        host = LiveHost(python, variables={"PYTHON": python.executable})
     lost_share = options["fail_if_slower"]
     share, on_event = None, None
     if lost_share is not None:
@@ -97,6 +98,7 @@ def command(ctx: click.Context, /, paths: tuple[str, ...], **options: Any) -> No
     verdicts = verify(
         paths or (default,),
         result=options["result"],
+        host=host,
         steps=options["steps"],
         timeout_seconds=options["timeout"],
         run=not options["no_run"],

@@ -20,10 +20,10 @@ from cputune.doctor.files.judge import judge_launches
 from cputune.doctor.finding import Finding, Severity, by_severity, checks_of, fault
 from cputune.doctor.rehearsal import rehearsed
 from cputune.errors import UsageError
-from cputune.host import Around, Host, process
+from cputune.host import Around, Host, Interpreter, process
 from cputune.host.facts import HostFacts
 from cputune.host.files import exists, is_folder, real_path
-from cputune.host.interpreter import has_module, shebang, training_python
+from cputune.host.interpreter import shebang
 from cputune.launch.launch import Launch
 from cputune.launch.shell import read_words
 from cputune.plans.training_command import require_trainable, script_text
@@ -33,14 +33,18 @@ NAME = "the launch"
 _STACK = ("torch", "transformers", "accelerate")
 
 
-def read_launch(words: Sequence[str]) -> Launch:
+def read_launch(words: Sequence[str], python: Interpreter) -> Launch:
     """The launch that these words are; ``train.py`` means ``python train.py``, as for ``tune``.
+
+    ``python`` is the Python that trains.
 
     Raises UsageError if they start no training.
     """
     if words and (words[0].endswith(".py") or words[0] == "-m"):
-        # As for `tune`: the Python of cputune, unless it cannot train (pipx, uvx).
-        program = training_python() if has_module("torch") else "python"
+        # As for `tune`: that Python, unless it cannot train (cputune by pipx or uvx).
+        program = "python"
+        if python.has_module("torch"):
+            program = python.executable
         words = (program, *words)
     launches = read_words(words)
     if not launches:
@@ -105,8 +109,8 @@ def judge_typed(launch: Launch, facts: HostFacts, host: Host) -> tuple[Finding, 
     sharded = {one.code for one in findings} & {"argument-sharded"}
     text = ""
     try:
-        require_trainable(launch.argv, sharded=bool(sharded))
-        text = script_text(launch.argv)
+        require_trainable(launch.argv, python=host.interpreter, sharded=bool(sharded))
+        text = script_text(launch.argv, host.interpreter)
     except UsageError as error:
         findings.append(script_unfit.finding(str(error), remedy=error.hint or None))
     findings += (*_absent(launch, facts, host), *_imports(launch, text, host))

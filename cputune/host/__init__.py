@@ -15,7 +15,7 @@ from cputune.host.base import (
     Process,
 )
 from cputune.host.files import read_document, read_file, write_atomically, write_tree
-from cputune.host.interpreter import console_script, module_file
+from cputune.host.interpreter import Interpreter, this_interpreter
 from cputune.host.live import LiveHost
 from cputune.host.recorded import RecordedHost as RecordedHost  # public
 from cputune.host.surroundings import Around, Place, Stray, Surroundings

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from cputune.host.interpreter import Interpreter
 from cputune.host.surroundings import Around, Surroundings
 
 
@@ -68,6 +69,9 @@ class Host:
     live = False
     executable = sys.executable
     """The Python of the training, for children that import its packages."""
+
+    interpreter: Interpreter | None = None
+    """The Python of the training. None if that was not recorded."""
 
     def read_text(self, path: str) -> str:
         """Text of a file. Bytes that cannot be decoded become U+FFFD."""

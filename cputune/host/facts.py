@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from cputune.host import Package as Package, Surroundings
+from cputune.host import Interpreter, Package as Package, Surroundings, this_interpreter
 from cputune.host.metadata import normal_name
 
 
@@ -353,6 +353,8 @@ class HostFacts:
     variables that name a missing file, ``accelerators`` the GPUs on the PCI bus (``nvidia``,
     ``amd``; None if not known). ``sys_nice``: the process has CAP_SYS_NICE, which containers need
     to bind memory. ``sys_resource``: it has CAP_SYS_RESOURCE, so ulimit -u does not apply.
+    ``interpreter`` is the Python that trains, of which ``python`` is the version and ``packages``
+    are the distributions; None in a recording.
     """
 
     cpu: Cpu
@@ -376,6 +378,7 @@ class HostFacts:
     surroundings: Surroundings = field(default_factory=Surroundings)
     restraints: Restraints = field(default_factory=Restraints)
     files_missing: tuple[str, ...] = ()
+    interpreter: Interpreter | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:
         cpu = self.cpu.codename or self.cpu.model_name or "an unknown processor"
@@ -397,6 +400,13 @@ class HostFacts:
             torch_text,
         ]
         return f"<cputune.HostFacts of {source}: {', '.join(parts)}>"
+
+    @property
+    def training_python(self) -> Interpreter:
+        """The Python that trains: the one that was examined, else the one that runs cputune."""
+        if self.interpreter is None:
+            return this_interpreter()
+        return self.interpreter
 
     def package(self, name: str) -> Package | None:
         """The installed distribution with this name, in any PEP 503 spelling."""

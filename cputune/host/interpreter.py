@@ -36,6 +36,48 @@ class Interpreter:
     prefix: str
     paths: tuple[str, ...]
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether it also runs cputune."""
+        return self.executable == sys.executable
+
+    def has_module(self, name: str) -> bool:
+        """Whether it has a package of this name. The package is not imported."""
+        if self.is_ours:
+            return find_spec(name) is not None
+        return PathFinder.find_spec(name, list(self.paths)) is not None
+
+    def module_file(self, name: str) -> str | None:
+        """The file that ``python -m NAME`` runs. The working directory is searched first.
+
+        Parent packages are not imported, as ``importlib.util.find_spec`` would do. None if there is
+        no such module, or if it is a package without ``__main__``.
+        """
+        path: list[str] | None = [os.getcwd()] + [folder for folder in self.paths if folder]
+        parts = name.split(".")
+        for number in range(1, len(parts) + 1):
+            if path is None:
+                return None
+            spec = PathFinder.find_spec(".".join(parts[:number]), path)
+            if spec is None:
+                return None
+            path = None
+            if spec.submodule_search_locations is not None:
+                path = list(spec.submodule_search_locations)
+        if path is not None:
+            spec = PathFinder.find_spec(f"{name}.__main__", path)
+        if spec is None:
+            return None
+        return spec.origin
+
+    def console_script(self, name: str) -> str | None:
+        """The file of a console script in Python: one beside this Python, else the one on PATH."""
+        beside = os.path.join(self.prefix, "bin")
+        script = shutil.which(name, path=beside) or shutil.which(name)
+        if script and shebang(script):
+            return script
+        return None
+
 
 def this_interpreter() -> Interpreter:
     """The Python that runs cputune, with ``sys.path`` as any other program has it."""
@@ -47,42 +89,6 @@ def this_interpreter() -> Interpreter:
     return Interpreter(
         executable=sys.executable, version=version, prefix=sys.prefix, paths=tuple(paths)
     )
-
-
-_CHOSEN: list[Interpreter] = []
-
-
-def train_with(path: str | None) -> None:
-    """Use another Python for training, in this process and its children. None: the one that runs
-    us.
-
-    For a cputune that is not installed beside the training packages (pipx, uv tool). Raises
-    UsageError if ``path`` is not a Python.
-    """
-    _CHOSEN.clear()
-    if path is not None:
-        _CHOSEN.append(other_interpreter(path))
-
-
-def training_interpreter() -> Interpreter:
-    """The Python of the training: the chosen one, or the one that runs cputune."""
-    if _CHOSEN:
-        return _CHOSEN[0]
-    return this_interpreter()
-
-
-def training_python() -> str:
-    """The program of the Python of the training."""
-    if _CHOSEN:
-        return _CHOSEN[0].executable
-    return sys.executable
-
-
-def has_module(name: str) -> bool:
-    """Whether the Python of the training has a package of this name. It is not imported."""
-    if not _CHOSEN:
-        return find_spec(name) is not None
-    return PathFinder.find_spec(name, list(_CHOSEN[0].paths)) is not None
 
 
 def install_tuning(*, stack: bool) -> str:
@@ -164,37 +170,3 @@ def other_interpreter(path: str) -> Interpreter:
         f"{program} does not run as Python: {problem}",
         hint="give the path of a python program, or of a virtual environment",
     )
-
-
-def module_file(name: str) -> str | None:
-    """The file that ``python -m NAME`` runs. The working directory is searched first.
-
-    Parent packages are not imported, as ``importlib.util.find_spec`` would do. None if there is no
-    such module, or if it is a package without ``__main__``.
-    """
-    folders = [folder for folder in training_interpreter().paths if folder]
-    path: list[str] | None = [os.getcwd()] + folders
-    parts = name.split(".")
-    for number in range(1, len(parts) + 1):
-        if path is None:
-            return None
-        spec = PathFinder.find_spec(".".join(parts[:number]), path)
-        if spec is None:
-            return None
-        path = None
-        if spec.submodule_search_locations is not None:
-            path = list(spec.submodule_search_locations)
-    if path is not None:
-        spec = PathFinder.find_spec(f"{name}.__main__", path)
-    if spec is None:
-        return None
-    return spec.origin
-
-
-def console_script(name: str) -> str | None:
-    """The file of a console script in Python: beside the Python of the training, else on PATH."""
-    beside = os.path.join(training_interpreter().prefix, "bin")
-    script = shutil.which(name, path=beside) or shutil.which(name)
-    if script and shebang(script):
-        return script
-    return None

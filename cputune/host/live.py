@@ -6,14 +6,13 @@ import os
 import shutil
 import struct
 import subprocess
-import sys
 import time
 from collections.abc import Mapping
 
 from cputune.host.base import Command, Completed, Host, Package, Process
 from cputune.host.children import end, in_session
 from cputune.host.files import read_file
-from cputune.host.interpreter import other_interpreter, training_interpreter
+from cputune.host.interpreter import Interpreter, other_interpreter, this_interpreter
 from cputune.host.surroundings import Around, Surroundings, look_around
 
 SHORTEST_LOOK_SECONDS = 0.1
@@ -21,20 +20,28 @@ SHORTEST_LOOK_SECONDS = 0.1
 
 
 class LiveHost(Host):
-    """The machine on which cputune runs, with the Python of the training or another one.
+    """The machine on which cputune runs, with the Python that trains.
 
-    ``python`` is the path of the other one. Raises UsageError if it is not a Python.
+    ``python`` is that Python, its path, or the path of its environment. None: the Python that runs
+    cputune. ``variables`` are set in addition to those of this process. Raises UsageError if it is
+    not a Python.
     """
 
     live = True
 
-    def __init__(self, python: str | None = None) -> None:
+    def __init__(
+        self,
+        python: str | Interpreter | None = None,
+        *,
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
         if python is None:
-            self._python = training_interpreter()
-        else:
-            self._python = other_interpreter(python)
-        self._is_other = self._python.executable != sys.executable
-        self.executable = self._python.executable
+            python = this_interpreter()
+        elif isinstance(python, str):
+            python = other_interpreter(python)
+        self.interpreter = self._python = python
+        self.executable = python.executable
+        self._variables = variables or {}
         self._looked_seconds = 0.0
         self._used_seconds: dict[int, float] | None = None
 
@@ -54,7 +61,7 @@ class LiveHost(Host):
         return os.path.realpath(path)
 
     def environment(self) -> Mapping[str, str]:
-        return dict(os.environ)
+        return {**os.environ, **self._variables}
 
     def affinity(self) -> tuple[int, ...] | None:
         if hasattr(os, "sched_getaffinity"):
@@ -65,7 +72,7 @@ class LiveHost(Host):
         # The programs of an environment can be used without activating it. PATH has priority for
         # our own Python; another environment is treated as if it were activated.
         beside = os.path.join(self._python.prefix, "bin")
-        if self._is_other:
+        if not self._python.is_ours:
             return shutil.which(program, path=beside) or shutil.which(program)
         return shutil.which(program) or shutil.which(program, path=beside)
 

@@ -13,10 +13,6 @@ def variables() -> Mapping[str, str]:
     return os.environ
 
 
-def set_variable(name: str, value: str) -> None:
-    os.environ[name] = value
-
-
 def folder() -> str:
     return os.getcwd()
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from cputune.doctor import Diagnosis, by_severity, diagnose
 from cputune.doctor.configured import configured_findings
-from cputune.host import LiveHost, RecordedHost
+from cputune.host import LiveHost, RecordedHost, this_interpreter
 from cputune.host.probing import probe
 
 if TYPE_CHECKING:
@@ -22,20 +22,24 @@ if TYPE_CHECKING:
 
 
 def doctor(
-    launch: str | Sequence[str] | None = None, *, root: str | PathLike[str] | None = None
+    launch: str | Sequence[str] | None = None,
+    *,
+    root: str | PathLike[str] | None = None,
+    python: str | None = None,
 ) -> Diagnosis:
     """Say what is wrong with this machine for training, and how to fix it.
 
     With ``launch`` (``"torchrun --nproc-per-node 2 train.py"``, or a list of words) it also checks
-    that launch. ``root`` is the folder of a recorded machine. Nothing is timed::
+    that launch. ``root`` is the folder of a recorded machine. ``python`` is the Python that
+    trains, or its environment; None: the Python that runs this. Nothing is timed::
 
         report = cputune.doctor()
         report.findings
 
-    Raises UsageError for a launch that does not train, CannotError if the folder is not a
-    recording.
+    Raises UsageError if the launch does not train or ``python`` is not a Python, CannotError if the
+    folder is not a recording.
     """
-    host: Host = LiveHost()
+    host: Host = LiveHost(python)
     if root is not None:
         host = RecordedHost(root)
     command = None
@@ -45,7 +49,7 @@ def doctor(
         words = launch
         if isinstance(launch, str):
             words = shlex.split(launch)
-        command = typed_launch.read_launch(words)
+        command = typed_launch.read_launch(words, host.interpreter or this_interpreter())
     return look_at(host, probe(host), command)
 
 

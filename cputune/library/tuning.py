@@ -32,11 +32,12 @@ def tune(job: Workload | str | Sequence[str], asked: AskedToTune) -> Result:
     NotMeasurableError if other processes kept the machine busy (the trials are kept in the study),
     and Interrupted on SIGINT, with the ``result`` so far.
     """
-    workload = Workload.of(job)
+    python = None if asked.facts is None else asked.facts.training_python
+    workload = Workload.of(job, python=python)
     if not isinstance(job, Workload) and workload.recipe is None:
         keep_secrets(typed_words(job))
     if workload.argv and not isinstance(job, Workload) and asked.runner is None:
-        require_trainable(workload.argv)
+        require_trainable(workload.argv, python=python)
     if asked.on_event is None and "IPython" in sys.modules:
         from cputune.report.notebook import is_notebook, view
 

@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from cputune.errors import UsageError
-from cputune.host import console_script, module_file, process, read_document
+from cputune.host import Interpreter, process, read_document, this_interpreter
 from cputune.host.files import exists, is_file, is_folder, real_path
-from cputune.host.interpreter import training_python
 from cputune.host.process import folder, machine_name
 from cputune.launch.launch import CONFINERS, Launch, launch_of, launcher_at
 from cputune.launch.launchers import BY_MODULE
@@ -32,14 +31,16 @@ MOST_BYTES = 4 << 20
 _SHARDED = ("--deepspeed", "--fsdp", "--fsdp_config", "--fsdp-config")
 
 
-def require_trainable(argv: Sequence[str], *, sharded: bool = False) -> None:
+def require_trainable(
+    argv: Sequence[str], *, python: Interpreter | None = None, sharded: bool = False
+) -> None:
     """Raise UsageError if python cannot run this, or no plan for CPUs can.
 
-    ``sharded``: skip the search for arguments that divide the model.
+    ``python`` trains; None: ours. ``sharded``: skip the search for arguments that divide the model.
     """
     if not sharded:
         _refuse_sharded(argv)
-    path, text = script_file(argv), script_text(argv)
+    path, text = script_file(argv, python), script_text(argv, python)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about the script's own words: python says it too
@@ -68,8 +69,8 @@ def _refuse_sharded(argv: Sequence[str]) -> None:
             )
 
 
-def script_text(argv: Sequence[str]) -> str:
-    path = script_file(argv)
+def script_text(argv: Sequence[str], python: Interpreter | None = None) -> str:
+    path = script_file(argv, python)
     try:
         return read_document(path, most_bytes=MOST_BYTES)
     except OSError as error:
@@ -78,13 +79,13 @@ def script_text(argv: Sequence[str]) -> str:
         ) from error
 
 
-def script_file(argv: Sequence[str]) -> Path:
+def script_file(argv: Sequence[str], python: Interpreter | None = None) -> Path:
     if argv[0] != "-m":
         return _runnable(Path(argv[0]))
     name = argv[1]
     path = None
     if re.fullmatch(r"\w+(?:\.\w+)*", name):
-        path = module_file(name)
+        path = (python or this_interpreter()).module_file(name)
     if path is None:
         raise UsageError(
             f"there is no module {name!r} here",
@@ -143,14 +144,14 @@ class Typed:
     notes: tuple[str, ...] = ()
 
 
-def read_typed(words: Sequence[str]) -> Typed:
-    words = tuple(words)
+def read_typed(words: Sequence[str], python: Interpreter | None = None) -> Typed:
+    words, python = tuple(words), python or this_interpreter()
     if not words or not words[0] or words == ("-m",):
         raise UsageError("no script was given", hint=EXAMPLE)
     if words[0] == "-m":
         words = ("python", *words)
     if launcher_at(words, 0) is None:
-        return _program(words)
+        return _program(words, python)
     launch = launch_of(words)
     if launch is None:
         raise UsageError(
@@ -160,7 +161,7 @@ def read_typed(words: Sequence[str]) -> Typed:
     if launch.launcher in _FOREIGN:
         _refuse_wrapper(launch.launcher)
     if launch.launcher == "python":
-        return Typed(argv=launch.argv, notes=tuple(_python_notes(launch)))
+        return Typed(argv=launch.argv, notes=tuple(_python_notes(launch, python)))
     _refuse_unfit(launch)
     launcher = " ".join((_SHOWN.get(launch.launcher, launch.program), *launch.options))
     note = f"a plan takes the place of {launcher}"
@@ -170,10 +171,10 @@ def read_typed(words: Sequence[str]) -> Typed:
 _SHOWN = {"accelerate": "accelerate launch", "torchrun": "torchrun"}
 
 
-def _program(words: tuple[str, ...]) -> Typed:
+def _program(words: tuple[str, ...], python: Interpreter) -> Typed:
     first, name = words[0], os.path.basename(words[0])
     if name == "trl" and not is_file("trl"):  # a checkout of it may lie here
-        return _script_of_trl(words)
+        return _script_of_trl(words, python)
     if exists(first):
         return Typed(argv=words)
     if re.match(r"[A-Za-z_][A-Za-z0-9_]*=", first):
@@ -192,7 +193,7 @@ def _program(words: tuple[str, ...]) -> Typed:
             "only `accelerate launch` trains, no other command of accelerate", hint=EXAMPLE
         )
     _refuse_wrapper(name)
-    return Typed(argv=(console_script(first) or first, *words[1:]))
+    return Typed(argv=(python.console_script(first) or first, *words[1:]))
 
 
 _TRAIN_NOTHING = ("chat", "env", "utils", "vllm_serve")
@@ -200,11 +201,12 @@ _TRAIN_NOTHING = ("chat", "env", "utils", "vllm_serve")
 _OF_ACCELERATE = ("--accelerate_config", "--num_processes", "--num_machines", "--config_file")
 
 
-def _script_of_trl(words: tuple[str, ...]) -> Typed:
+def _script_of_trl(words: tuple[str, ...], python: Interpreter) -> Typed:
     """``trl sft ...`` starts accelerate, which starts this script; a plan starts it directly."""
     name = "".join(words[1:2]).replace("-", "_")
     module = f"trl.scripts.{name}"
-    known = re.fullmatch("[a-z][a-z_]*", name) is not None and module_file(module) is not None
+    is_name = re.fullmatch("[a-z][a-z_]*", name) is not None
+    known = is_name and python.module_file(module) is not None
     if not known or name in _TRAIN_NOTHING:
         raise UsageError(
             f"`{' '.join(words[:2])}` is not a training command of the installed trl",
@@ -220,12 +222,12 @@ def _script_of_trl(words: tuple[str, ...]) -> Typed:
     return Typed(argv=("-m", module, *words[2:]), notes=(note,))
 
 
-def _python_notes(launch: Launch) -> Iterator[str]:
+def _python_notes(launch: Launch, python: Interpreter) -> Iterator[str]:
     if os.path.isabs(launch.program):
         if not exists(launch.program):
             raise UsageError(f"{launch.program} does not exist", hint=EXAMPLE)
-        if real_path(launch.program) != real_path(training_python()):
-            yield f"the script is run with {training_python()}, not with {launch.program}"
+        if real_path(launch.program) != real_path(python.executable):
+            yield f"the script is run with {python.executable}, not with {launch.program}"
 
 
 def _refuse_unfit(launch: Launch) -> None:

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from cputune.errors import RecipeError, UsageError
-from cputune.host import read_document
+from cputune.host import Interpreter, read_document
 from cputune.host.files import entries, is_folder
 from cputune.host.process import variables
 from cputune.inside.messages import Framework
@@ -209,10 +209,13 @@ class Workload:
         return f"<cputune.Workload of {shlex.join(self.launch or self.argv)}>"
 
     @classmethod
-    def of(cls, job: Workload | str | Sequence[str]) -> Workload:
+    def of(
+        cls, job: Workload | str | Sequence[str], *, python: Interpreter | None = None
+    ) -> Workload:
         """A workload from ``"train.py --lr 3e-5"``, a list of words, or a recipe's name.
 
-        A text that ends in ``.toml`` is a recipe, too. Raises CputuneError.
+        A text that ends in ``.toml`` is a recipe, too. ``python`` trains; None: the Python that
+        runs cputune. Raises CputuneError.
         """
         if isinstance(job, Workload):
             return job
@@ -221,7 +224,7 @@ class Workload:
         words = typed_words(job)
         if not words:
             raise UsageError("there is nothing to train", hint='"train.py --epochs 3", or a recipe')
-        return cls.script(words)
+        return cls.script(words, python=python)
 
     @classmethod
     def from_recipe(cls, name: str, *, batch_per_rank: int | None = None) -> Workload:
@@ -246,6 +249,7 @@ class Workload:
         global_batch_size: int | None = None,
         batch_per_rank: int | None = None,
         secret: Collection[str] = (),
+        python: Interpreter | None = None,
     ) -> Workload:
         """The user's training script: ``["run_qa.py", "--do_train", ...]``.
 
@@ -254,10 +258,11 @@ class Workload:
         (``cputune.text.hidden``), or the value of an argument in ``secret``, is left out: trials
         take it from a variable (``--hub_token`` from HUB_TOKEN, or from the one that has this
         value). ``cputune.tune`` of a command sets that variable; if you make the workload yourself,
-        set it before you tune. Raises UsageError without a script.
+        set it before you tune. ``python`` trains; None: the Python that runs
+        cputune. Raises UsageError without a script.
         """
         words, found = hide_arguments(argv, secret=secret, variables=variables())
-        typed = read_typed(words)
+        typed = read_typed(words, python)
         first = typed.argv[0]
         return cls(
             name=typed.argv[1] if first == "-m" else Path(first).name,

@@ -27,6 +27,7 @@ import random
 import re
 import shutil
 import socket
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +35,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from cputune.errors import CputuneError, UsageError
 from cputune.host.facts import HostFacts
-from cputune.host.interpreter import training_python
 from cputune.host.remote.ask import ask_each, far_command, script_text, sent_lines
 from cputune.host.remote.named import Node
 from cputune.host.remote.reach import SSH_FAILED, Mpirun, Reach, Srun, Ssh
@@ -301,10 +301,10 @@ def local_ranks(
     ]
 
 
-def python_command(argv: Sequence[str]) -> list[str]:
+def python_command(python: str, argv: Sequence[str]) -> list[str]:
     """``python SCRIPT ARGS``, measured: the hooks are set before the script runs."""
     code = bootstrap("cputune.inside.hooks", "sys.exit(run_script(sys.argv[1:]))")
-    return [training_python(), "-c", code, *argv]
+    return [python, "-c", code, *argv]
 
 
 def on_python_path(environment: Mapping[str, str]) -> dict[str, str]:
@@ -344,7 +344,7 @@ def render_for(
     asked = Emission(
         facts=facts,
         hosts=tuple(nodes) if plan.nodes > 1 else (),
-        python=training_python(),
+        python=facts.training_python.executable,
         cluster=Cluster(interface=interface if plan.nodes > 1 else None),
         mpi=engine.reach.dialect if isinstance(engine.reach, Mpirun) else None,
         no_guard=not guard,
@@ -486,6 +486,6 @@ def ssh_handing_on(
     reaches hosts.
     """
     found = shutil.which(ssh[0], path=environment.get("PATH")) or ssh[0]
-    text = SSH.format(python=training_python(), carried=tuple(carried), ssh=[found, *ssh[1:]])
+    text = SSH.format(python=sys.executable, carried=tuple(carried), ssh=[found, *ssh[1:]])
     write(folder / "bin" / "ssh", text, 0o700)
     return str(folder / "bin")

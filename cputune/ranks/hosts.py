@@ -23,8 +23,8 @@ from cputune.doctor.hosts.differences import (
 )
 from cputune.doctor.hosts.network import ask_ports, judge_ports, listening
 from cputune.errors import CannotError, Unreachable, UsageError
+from cputune.host import Interpreter
 from cputune.host.facts import HostFacts
-from cputune.host.interpreter import training_python
 from cputune.host.remote.ask import ANSWER_SECONDS
 from cputune.host.remote.named import Node, parse_distinct_hosts
 from cputune.host.remote.probed import Probed, probe_each
@@ -76,9 +76,15 @@ class RankHosts:
 
 
 def open_hosts(
-    nodes: Sequence[Node], reach: Reach, workload: Workload, *, seconds: float = 30.0
+    nodes: Sequence[Node],
+    reach: Reach,
+    workload: Workload,
+    *,
+    interpreter: Interpreter,
+    seconds: float = 30.0,
 ) -> RankHosts:
-    """Look the hosts over; nothing of ours stays on them.
+    """Look the hosts over; nothing of ours stays on them. ``interpreter`` trains, here and
+    there.
 
     Raises UsageError where one is named twice, Unreachable where one does not answer within
     ``seconds``, and CannotError where one cannot take part.
@@ -87,23 +93,26 @@ def open_hosts(
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise UsageError(f"{twice} is named twice", hint="name each host once")
-    paths = tuple(dict.fromkeys(needed_paths(workload)))
+    paths = tuple(dict.fromkeys(needed_paths(workload, interpreter)))
+    other = None if interpreter.is_ours else interpreter.executable
     found = []
-    for host in probe_each(nodes, reach, seconds, content=paths):
+    for host in probe_each(nodes, reach, seconds, python=other, content=paths):
         if not isinstance(host, Probed):
             raise host.unreachable or Unreachable(host.node.name, "it gave no answer")
         found.append(host)
-    refuse_differences(found, paths)
+    refuse_differences(found, paths, interpreter.executable)
     return RankHosts(hosts=found, interface=interface_between(found, reach, seconds), reach=reach)
 
 
-def open_named(hosts: str | Sequence[str], workload: Workload) -> RankHosts:
+def open_named(
+    hosts: str | Sequence[str], workload: Workload, interpreter: Interpreter
+) -> RankHosts:
     """Look over hosts that are given by name, reached as ``cputune tune --hosts`` does."""
     named = hosts if isinstance(hosts, str) else ",".join(hosts)
-    return open_hosts(parse_distinct_hosts(named), find_reach(), workload)
+    return open_hosts(parse_distinct_hosts(named), find_reach(), workload, interpreter=interpreter)
 
 
-def needed_paths(workload: Workload) -> Iterator[str]:
+def needed_paths(workload: Workload, interpreter: Interpreter) -> Iterator[str]:
     """Paths that a trial needs unchanged on every host.
 
     The script, the Python files beside it that it names, and the files that its arguments name.
@@ -111,7 +120,7 @@ def needed_paths(workload: Workload) -> Iterator[str]:
     yield os.getcwd()
     if workload.recipe is not None:
         return
-    script = script_file(workload.argv)
+    script = script_file(workload.argv, interpreter)
     if script is not None:
         yield os.path.abspath(script)
         words = set(re.findall(r"\w+", script.read_text(encoding="utf-8", errors="replace")))
@@ -122,9 +131,9 @@ def needed_paths(workload: Workload) -> Iterator[str]:
             yield os.path.abspath(path)
 
 
-def refuse_differences(hosts: Sequence[Probed], paths: Sequence[str]) -> None:
+def refuse_differences(hosts: Sequence[Probed], paths: Sequence[str], python_here: str) -> None:
     """Raise CannotError where ranks of these hosts cannot be one job."""
-    first, python_here = hosts[0], training_python()
+    first = hosts[0]
     names_by_machine = grouped((host.name, host.machine) for host in hosts)
     for names in names_by_machine.values():
         if len(names) > 1:

@@ -22,7 +22,6 @@ from typing import Any
 
 from cputune.host.facts import HostFacts
 from cputune.host.hub import OFFLINE, hub_reachable
-from cputune.host.interpreter import training_python
 from cputune.inside.asking import POINTS, STARTS
 from cputune.inside.carry.force import Force
 from cputune.inside.first_steps import LOOKED_AT
@@ -96,14 +95,15 @@ class ProcessRunner:
     ) -> None:
         self._given = workload
         self.facts = facts
+        self.python = facts.training_python
         self.hosts = hosts
         self.fresh = fresh
         self.on_note = on_note or (lambda text: None)
         self.versions = {p.name: p.version for p in facts.packages if p.version}
         self.source = ""
         if workload.recipe is None:
-            require_trainable(workload.argv)
-            self.source = script_text(workload.argv)
+            require_trainable(workload.argv, python=facts.training_python)
+            self.source = script_text(workload.argv, facts.training_python)
         self.work = WorkFolder()
         self.seconds_left: Callable[[], float] = lambda: math.inf
         self.start_seconds = STARTUP_SECONDS
@@ -111,7 +111,7 @@ class ProcessRunner:
         self._rehearsed: rehearsal.Rehearsed | None = None
         self._licence: Licence | None = None
         self._asked: tuple[RankState, ...] = ()
-        self.supervisors = Supervisors(self.work, self.on_note)
+        self.supervisors = Supervisors(self.work, self.on_note, self.python.executable)
         self._unseen: set[str] = set()
         self._offline = offline
         self.lives: list[LivingPlan] = []
@@ -531,8 +531,8 @@ class LivingPlan:
         environment = {**base, **way.variables, **variables}
         words, typed = self._words(way)
         if typed:
-            return [as_activated(typed, engines.on_python_path(environment))]
-        argv = words if fork else engines.python_command(words)
+            return [as_activated(typed, engines.on_python_path(environment), self._runner.python)]
+        argv = words if fork else engines.python_command(self._runner.python.executable, words)
         return engines.local_ranks(self._plan, argv, environment, self._holder, fork=fork)
 
     def _emitted(
@@ -559,8 +559,8 @@ class LivingPlan:
         launch = replace(launch, nodes=tuple(host.node for host in there))
         if plan.as_found:
             words, typed = self._words(way)
-            argv = tuple(typed or [training_python(), *words])
-            activated = as_activated((), os.environ)["env"]
+            argv = tuple(typed or [runner.python.executable, *words])
+            activated = as_activated((), os.environ, runner.python)["env"]
             return engine, replace(launch, argv=argv, environment=activated)
         files = engines.render_for(
             engine, plan, workload, there[0].facts, launch.nodes, hosts.interface

@@ -16,6 +16,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +29,6 @@ import psutil
 from cputune.errors import CannotError
 from cputune.host.children import below, end, send_signal
 from cputune.host.files import TEMPORARY_FILES
-from cputune.host.interpreter import training_python
 from cputune.inside import root_directory
 from cputune.plans.plan import Plan
 from cputune.plans.workload import Workload
@@ -142,10 +142,12 @@ class Supervisor:
         modules: Sequence[str],
         work: WorkFolder,
         *,
+        python: str = sys.executable,
         origin: Supervisor | None = None,
         most_seconds: float = math.inf,
     ) -> None:
-        """Start a new process; or fork ``origin``, which has the same environment and modules.
+        """Start a new process of ``python``; or fork ``origin``, which has the same environment and
+        modules.
 
         Raises Crashed where it dies, TimedOut where the training stack is not loaded in time,
         TimeUp after ``most_seconds``.
@@ -172,7 +174,7 @@ class Supervisor:
                     given = (str(theirs.fileno()), str(work.path), *modules)
                     with self._log.open("wb") as written:
                         self._process = psutil.Popen(
-                            [training_python(), "-c", code, *given],
+                            [python, "-c", code, *given],
                             env={**environment, **alone},
                             stdin=subprocess.DEVNULL,
                             stdout=written,
@@ -337,7 +339,8 @@ class Supervisors:
     last, beside those that have a launch which still lives.
     """
 
-    def __init__(self, work: WorkFolder, on_note: Callable[[str], None]) -> None:
+    def __init__(self, work: WorkFolder, on_note: Callable[[str], None], python: str) -> None:
+        self._python = python
         self._work = work
         self._on_note = on_note
         self._kept: dict[frozenset[tuple[str, ...]], Supervisor] = {}
@@ -352,7 +355,14 @@ class Supervisors:
 
         Who asks for it ends it. Raises as ``Supervisor`` does.
         """
-        new = partial(Supervisor, environment, modules, self._work, most_seconds=most_seconds)
+        new = partial(
+            Supervisor,
+            environment,
+            modules,
+            self._work,
+            python=self._python,
+            most_seconds=most_seconds,
+        )
         if not modules:
             return new()
         key = frozenset({*environment.items(), ("modules", *modules)})

@@ -11,13 +11,13 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
-from cputune.host.interpreter import training_interpreter, training_python
 from cputune.launch.write import assigned, exact
 from cputune.plans.carrier.command import carried, launch_command
 from cputune.plans.carrier.environment import base_environment
 from cputune.text import cpulist
 
 if TYPE_CHECKING:
+    from cputune.host import Interpreter
     from cputune.host.facts import HostFacts
     from cputune.plans.plan import Plan
     from cputune.plans.workload import Workload
@@ -27,15 +27,22 @@ MILD = ("OMP_NUM_THREADS", "LD_PRELOAD", "MALLOC_CONF")
 """Variables that change none of the numbers of a training."""
 
 
-def as_activated(words: Sequence[str], environment: Mapping[str, str]) -> RankCommand:
+def as_activated(
+    words: Sequence[str], environment: Mapping[str, str], python: Interpreter
+) -> RankCommand:
     """A command as typed, run as if the environment of this Python were activated."""
-    beside = os.path.join(training_interpreter().prefix, "bin")
+    beside = os.path.join(python.prefix, "bin")
     path = f"{beside}:{environment.get('PATH', os.defpath)}"
     return {"argv": list(words), "env": {**environment, "PATH": path}}
 
 
 def typed_command(
-    workload: Workload, plan: Plan, outer: Mapping[str, str], *, fill: bool = True
+    workload: Workload,
+    plan: Plan,
+    outer: Mapping[str, str],
+    python: Interpreter,
+    *,
+    fill: bool = True,
 ) -> RankCommand:
     """The command as typed, with the threads, the CPUs and the allocator of a plan (``mild_plan``).
 
@@ -48,9 +55,9 @@ def typed_command(
     given = plan.environment()
     kept = {name: given[name] for name in names if name in given}
     environment = {**outer, **kept}
-    words = workload.launch or (training_python(), *workload.argv)
+    words = workload.launch or (python.executable, *workload.argv)
     argv = workload.filled(words, outer) if fill else list(words)
-    command = as_activated(argv, environment)
+    command = as_activated(argv, environment, python)
     if threads in kept:
         command["cpus"] = list(plan.cpus[0])
     return command
@@ -67,12 +74,12 @@ def alone(
     versions = {package.name: package.version for package in facts.packages if package.version}
     way = carried(workload, plan, versions)
     environment = base_environment(os.environ, plan, way.variables, offline=False)
-    words = (training_python(), *launch_command(workload, way, guard=guard))
+    words = (facts.training_python.executable, *launch_command(workload, way, guard=guard))
     if plan.as_found and workload.launch:
         words = workload.launch
     argv = workload.filled(words, os.environ) if filled else words
     if plan.as_found and workload.launch:
-        return as_activated(argv, environment)
+        return as_activated(argv, environment, facts.training_python)
     given = {**environment, **way.variables}
     cpus = None if plan.as_found else list(plan.cpus[0])
     return {"argv": list(argv), "env": given, "cpus": cpus}

@@ -13,7 +13,6 @@ from cputune.emitters.hand import typed_lines
 from cputune.emitters.job import make_job, usual_format, versions_of
 from cputune.errors import UsageError
 from cputune.host import LiveHost
-from cputune.host.interpreter import training_python
 from cputune.plans.carrier.command import carried
 from cputune.plans.knobs import knob_named, least_kept
 from cputune.plans.knobs.record import KEPT, Keeps, in_words as knob_words
@@ -307,7 +306,8 @@ class ResultToShow:
     def by_hand(self) -> str:
         asked = Emission(facts=self.facts, named=self.file)
         if self.facts is not None and not self.facts.recorded:
-            asked = replace(asked, python=training_python(), host=LiveHost())
+            python = self.facts.training_python
+            asked = replace(asked, python=python.executable, host=LiveHost(python))
         return typed_lines(make_job(self.result, asked)).rstrip("\n")
 
     def launch(self) -> dict[str, str]:

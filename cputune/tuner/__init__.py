@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 
 from cputune.errors import MissingPackageError, UsageError
-from cputune.host import LiveHost
+from cputune.host import Interpreter, LiveHost, this_interpreter
 from cputune.host.facts import HostFacts
-from cputune.host.interpreter import has_module, install_tuning
+from cputune.host.interpreter import install_tuning
 from cputune.plans.workload import Workload
 from cputune.ranks.hosts import RankHosts
 from cputune.records.options import TuneOptions, keywords_of
@@ -64,7 +64,7 @@ def tune(job: Workload, asked: AskedToTune) -> Result:
     if asked.hosts is not None and not isinstance(asked.hosts, RankHosts):
         from cputune.ranks.hosts import open_named
 
-        opened = open_named(asked.hosts, job)
+        opened = open_named(asked.hosts, job, _python_of(asked))
         return _tune(job, replace(asked, hosts=opened), opened)
     return _tune(job, asked, asked.hosts)
 
@@ -77,7 +77,7 @@ def _tune(job: Workload, asked: AskedToTune, hosts: RankHosts | None) -> Result:
         started = asked.started
     if asked.resume and asked.study is None:
         raise UsageError("there is no study to resume", hint="name the study: --study FILE.db")
-    _require_optuna()
+    _require_optuna(_python_of(asked))
     if hosts is not None:
         facts = hosts.facts[0][1]
     elif facts is None:
@@ -125,9 +125,15 @@ def _tune(job: Workload, asked: AskedToTune, hosts: RankHosts | None) -> Result:
         return study.run()
 
 
-def _require_optuna() -> None:
+def _python_of(asked: AskedToTune) -> Interpreter:
+    if asked.facts is None:
+        return this_interpreter()
+    return asked.facts.training_python
+
+
+def _require_optuna(python: Interpreter) -> None:
     if find_spec("optuna") is None:
         raise MissingPackageError(
             "tuning needs optuna, which is not installed",
-            hint=install_tuning(stack=not has_module("torch")),
+            hint=install_tuning(stack=not python.has_module("torch")),
         )

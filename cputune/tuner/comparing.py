@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import partial
 
 from cputune.host.facts import HostFacts
-from cputune.host.interpreter import has_module, training_python
 from cputune.plans.plan import Plan
 from cputune.plans.workload import Workload
 from cputune.records.claims import Speedup, host_difference, host_fingerprint
@@ -129,8 +128,9 @@ def why_not_here(
         if first == second:
             return f"both trained {first}, but it was changed in between"
         return f"they trained different things: {first}, and {second}"
-    if real and not has_module("torch"):
-        return f"{training_python()} has no torch, so nothing can run here"
+    python = facts.training_python
+    if real and not python.has_module("torch"):
+        return f"{python.executable} has no torch, so nothing can run here"
     here = host_fingerprint(facts)
     for word, result in (("the first", before), ("the second", after)):
         if result is None:

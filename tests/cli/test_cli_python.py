@@ -6,7 +6,6 @@ import os
 import shutil
 import sys
 import venv
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,14 +15,18 @@ from cputune.cli import given
 from cputune.cli.given import choose_python
 from cputune.errors import UsageError
 from cputune.host import LiveHost
-from cputune.host.interpreter import has_module, install_tuning, train_with, training_python
+from cputune.host.interpreter import install_tuning
 from cputune.host.probing import probe
+from cputune.plans.layout import mild_plan
+from cputune.plans.training_command import require_trainable
+from cputune.plans.workload import Workload
+from cputune.ranks.typed import alone
 
 SCRIPT = "import sys, torch; print(sys.prefix, torch.WHO)"
 
 
 @pytest.fixture
-def env(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def env(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An environment with a torch of its own, and without cputune."""
     place = tmp_path / "env"
     venv.create(place, with_pip=False)
@@ -35,37 +38,37 @@ def env(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 2.9.0\n")
     for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         monkeypatch.delenv(name, raising=False)
-    yield place
-    train_with(None)
+    return place
 
 
 def test_nothing_is_chosen_where_nothing_is_said(env: Path) -> None:
-    choose_python(None)
-    assert training_python() == sys.executable
+    assert choose_python(None).executable == sys.executable
 
 
 def test_the_environment_that_is_named_trains_and_is_looked_at(env: Path) -> None:
-    choose_python(str(env))
-    assert training_python() == str(env / "bin" / "python")
-    torch = probe().package("torch")
+    python = choose_python(str(env))
+    assert python.executable == str(env / "bin" / "python")
+    facts = probe(python=python)
+    assert facts.training_python == python
+    torch = facts.package("torch")
     assert torch is not None
     assert torch.version == "2.9.0"
-    assert LiveHost().executable == training_python()
-    assert has_module("torch")
-    assert not has_module("transformers")
+    assert LiveHost(python).executable == python.executable
+    assert python.has_module("torch")
+    assert not python.has_module("transformers")
 
 
 def test_the_python_before_the_script_is_taken(env: Path) -> None:
-    choose_python(None, (str(env / "bin" / "python"), "train.py"))
-    assert training_python() == str(env / "bin" / "python")
+    python = choose_python(None, (str(env / "bin" / "python"), "train.py"))
+    assert python.executable == str(env / "bin" / "python")
 
 
 def test_the_first_line_of_a_launcher_says_who_trains(env: Path) -> None:
     launcher = env / "bin" / "torchrun"
     launcher.write_text(f"#!{env}/bin/python\n")
     launcher.chmod(0o755)
-    choose_python(None, (str(launcher), "train.py"))
-    assert training_python() == f"{env}/bin/python"
+    python = choose_python(None, (str(launcher), "train.py"))
+    assert python.executable == f"{env}/bin/python"
 
 
 @pytest.mark.parametrize("variable", ["VIRTUAL_ENV", "CONDA_PREFIX"])
@@ -75,8 +78,8 @@ def test_the_active_environment_trains_where_ours_has_no_torch(
 ) -> None:
     monkeypatch.setattr(given, "find_spec", lambda name: None if alone else object())
     monkeypatch.setenv(variable, str(env))
-    choose_python(None)
-    assert (training_python() == str(env / "bin" / "python")) is alone
+    chosen = choose_python(None).executable
+    assert (chosen == str(env / "bin" / "python")) is alone
 
 
 def test_the_first_python_on_path_trains_where_ours_has_no_torch_and_it_has(
@@ -84,12 +87,10 @@ def test_the_first_python_on_path_trains_where_ours_has_no_torch_and_it_has(
 ) -> None:
     monkeypatch.setattr(given, "find_spec", lambda name: None)
     monkeypatch.setenv("PATH", str(env / "bin"), prepend=os.pathsep)
-    choose_python(None)
-    assert training_python() == str(env / "bin" / "python3")
+    assert choose_python(None).executable == str(env / "bin" / "python3")
     (torch,) = env.glob("lib/python*/site-packages/torch")
     shutil.rmtree(torch)
-    choose_python(None)
-    assert training_python() == sys.executable
+    assert choose_python(None).executable == sys.executable
 
 
 @pytest.mark.parametrize(
@@ -129,3 +130,23 @@ def test_emitted_files_name_it(env: Path, tmp_path: Path) -> None:
     done = ran(argv, cwd=tmp_path)
     assert f"{env}/bin/python" in done.stdout, done.stderr
     assert os.path.realpath(sys.executable) not in done.stdout
+
+
+def test_two_pythons_train_side_by_side_in_one_process(
+    env: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is a fact of the machine that is passed, so one job cannot change that of another."""
+    (tmp_path / "train.py").write_text(SCRIPT)
+    package = next(env.glob("lib/python*/site-packages")) / "theirs"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "train.py").write_text(SCRIPT)
+    monkeypatch.chdir(tmp_path)
+    ours, theirs = probe(watched=False), probe(watched=False, python=str(env))
+    for facts, program in ((ours, sys.executable), (theirs, f"{env}/bin/python"), (ours, None)):
+        command = alone(Workload.script(["train.py"]), mild_plan(facts), facts)
+        assert command["argv"][0] == (program or sys.executable)
+    job = Workload.of("-m theirs.train", python=theirs.training_python)
+    require_trainable(job.argv, python=theirs.training_python)
+    with pytest.raises(UsageError, match="there is no module"):
+        require_trainable(job.argv, python=ours.training_python)

@@ -22,7 +22,7 @@ from machines import TODAY, Model, machine, simulated
 from tuner.fakes import PLANS
 
 from cputune.cli import main
-from cputune.host import locks
+from cputune.host import Interpreter, locks
 from cputune.plans.plan import Plan
 from cputune.plans.workload import Workload
 from cputune.records.history import kept_results, result_path
@@ -326,7 +326,7 @@ def test_without_a_package_it_says_which(
 ) -> None:
     from cputune.cli import tune
 
-    monkeypatch.setattr(tune, "has_module", lambda name: name != package)
+    monkeypatch.setattr(Interpreter, "has_module", lambda python, name: name != package)
     monkeypatch.setattr(tune, "find_spec", lambda name: None if name == package else object())
     ended = cputune("tune")
     assert ended.code == 3
@@ -338,8 +338,8 @@ def test_a_script_needs_no_transformers(cputune: Run, monkeypatch: pytest.Monkey
     from cputune.cli import tune
 
     needed = []
-    for who in ("has_module", "find_spec"):
-        monkeypatch.setattr(tune, who, lambda name: needed.append(name) or True)
+    monkeypatch.setattr(Interpreter, "has_module", lambda python, name: needed.append(name) or True)
+    monkeypatch.setattr(tune, "find_spec", lambda name: needed.append(name) or True)
     Path("train.py").write_text("")
     cputune("tune", "--budget", "2", "--", "train.py")
     assert needed == ["torch", "optuna"]

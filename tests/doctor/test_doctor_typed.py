@@ -13,7 +13,7 @@ from machines import machine
 from cputune.doctor.finding import Finding
 from cputune.doctor.typed_launch import judge_typed, python_of, read_launch
 from cputune.errors import UsageError
-from cputune.host import LiveHost
+from cputune.host import LiveHost, this_interpreter
 from cputune.host.facts import HostFacts
 
 Judge = Callable[..., dict[str, Finding]]
@@ -48,7 +48,7 @@ def judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Judge:
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
 
     def judged(*words: str, facts: HostFacts = CLEAN) -> dict[str, Finding]:
-        launch, host = read_launch(words), LiveHost()
+        launch, host = read_launch(words, this_interpreter()), LiveHost()
         return {f.code: f for f in judge_typed(launch, facts, host)}
 
     return judged
@@ -153,15 +153,16 @@ def test_the_python_is_the_typed_one_else_that_of_the_launcher(
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    host = LiveHost()
-    assert python_of(read_launch(("python3.9", "t.py")), host) == str(tmp_path / "python3.9")
-    launch = read_launch(("mpirun", "-n", "2", str(tmp_path / "python3.9"), "t.py"))
+    host, ours = LiveHost(), this_interpreter()
+    launch = read_launch(("python3.9", "t.py"), ours)
+    assert python_of(launch, host) == str(tmp_path / "python3.9")
+    launch = read_launch(("mpirun", "-n", "2", str(tmp_path / "python3.9"), "t.py"), ours)
     assert python_of(launch, host) == str(tmp_path / "python3.9")
 
 
 def test_words_that_train_nothing_are_refused() -> None:
     with pytest.raises(UsageError, match="no training command"):
-        read_launch(("ls", "-l"))
+        read_launch(("ls", "-l"), this_interpreter())
 
 
 @pytest.mark.parametrize(

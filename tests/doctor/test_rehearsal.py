@@ -18,7 +18,7 @@ from cputune.doctor import rehearsal
 from cputune.doctor.finding import Finding, Severity
 from cputune.doctor.rehearsal import rehearsed
 from cputune.doctor.typed_launch import read_launch
-from cputune.host import LiveHost
+from cputune.host import LiveHost, this_interpreter
 from cputune.host.children import in_session
 
 pytestmark = [
@@ -53,7 +53,7 @@ def rehearse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
     def found(text: str, *words: str, launcher: tuple[str, ...] = (sys.executable,)):
         Path("train.py").write_text(text)
-        launch = read_launch((*launcher, "train.py", *words))
+        launch = read_launch((*launcher, "train.py", *words), this_interpreter())
         findings = list(rehearsed(launch, text, CLEAN, LiveHost()))
         assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
         return findings

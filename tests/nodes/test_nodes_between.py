@@ -11,6 +11,7 @@ from nodes.launches import tiny
 from nodes.namespaces import Odd
 
 from cputune.doctor.hosts import HostsDiagnosis, look_at_hosts
+from cputune.host import this_interpreter
 from cputune.host.remote.named import parse_hosts
 from cputune.host.remote.reach import find_reach
 from cputune.ranks.hosts import open_hosts
@@ -68,7 +69,12 @@ def test_frames_that_a_switch_drops_are_found_and_what_works_is_named(
         for asked, taken in ((None, "eth0"), ("eth1", "eth1")):
             with monkeypatch.context() as here:
                 here.setenv("GLOO_SOCKET_IFNAME", asked or "")
-                there = open_hosts(parse_hosts("alpha,beta"), way, tiny(tmp_path))
+                there = open_hosts(
+                    parse_hosts("alpha,beta"),
+                    way,
+                    tiny(tmp_path),
+                    interpreter=this_interpreter(),
+                )
                 assert there.interface == taken
         for name in hosts.names:
             hosts.jumbo_frames(name)
@@ -80,7 +86,12 @@ def test_frames_that_a_switch_drops_are_found_and_what_works_is_named(
         assert said == (
             "eth0: 64 KiB do not arrive from beta to alpha, alpha to beta; they do over eth1"
         )
-        there = open_hosts(parse_hosts("alpha,beta"), way, tiny(tmp_path))
+        there = open_hosts(
+            parse_hosts("alpha,beta"),
+            way,
+            tiny(tmp_path),
+            interpreter=this_interpreter(),
+        )
         assert there.interface == "eth1"
 
 

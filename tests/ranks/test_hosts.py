@@ -24,7 +24,7 @@ from nodes.fakes import FakeReach
 import cputune
 from cputune.emitters.format import Emission, EmittedFile
 from cputune.errors import CannotError, CputuneError, Unreachable, UsageError
-from cputune.host import Host
+from cputune.host import Host, this_interpreter
 from cputune.host.facts import HostFacts, Link, Network
 from cputune.host.remote.ask import script_text, sent_lines
 from cputune.host.remote.named import Node
@@ -301,7 +301,7 @@ def nodes(*names: str) -> list[Node]:
 
 def refused(reach: FakeReach, *names: str, job: Workload = RECIPE) -> CputuneError:
     with pytest.raises(CputuneError) as caught:
-        open_hosts(nodes(*names), reach, job)
+        open_hosts(nodes(*names), reach, job, interpreter=this_interpreter())
     assert caught.value.hint
     return caught.value
 
@@ -344,7 +344,7 @@ class TestOpening:
     def test_a_host_that_is_not_reached(self) -> None:
         reach = FakeReach(instead={"beta": ("sh", "-c", "echo no such host >&2; exit 255")})
         with pytest.raises(Unreachable, match="no such host"):
-            open_hosts(nodes("alpha", "beta"), reach, RECIPE)
+            open_hosts(nodes("alpha", "beta"), reach, RECIPE, interpreter=this_interpreter())
 
     def test_the_python_that_trains_is_not_there(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(sys, "executable", "/opt/training/bin/python")
@@ -360,15 +360,23 @@ class TestOpening:
         module.write_text("class Net: pass\n")
         data.write_text("1\n")
         job = Workload.script([str(script), "--train_file", str(data)])
-        assert set(hosts.needed_paths(job)) >= set(map(str, (script, module, data)))
+        assert set(hosts.needed_paths(job, this_interpreter())) >= set(
+            map(str, (script, module, data))
+        )
         monkeypatch.chdir(tmp_path)
         for path, lies in ((script, None), (module, "17 abc"), (data, "2 other")):
             reach = FakeReach()
-            real = probe_each(nodes("alpha"), reach, content=tuple(hosts.needed_paths(job)))[0]
+            real = probe_each(
+                nodes("alpha"), reach, content=tuple(hosts.needed_paths(job, this_interpreter()))
+            )[0]
             assert isinstance(real, Probed)
             other = elsewhere(real, content={**real.content, str(path): lies})
             with pytest.raises(CannotError) as caught:
-                hosts.refuse_differences([real, other], tuple(hosts.needed_paths(job)))
+                hosts.refuse_differences(
+                    [real, other],
+                    tuple(hosts.needed_paths(job, this_interpreter())),
+                    sys.executable,
+                )
             assert str(path) in str(caught.value)
             assert "beta" in str(caught.value)
 
@@ -379,7 +387,7 @@ class TestOpening:
         )
         other = elsewhere(probed, facts=replace(probed.facts, packages=older))
         with pytest.raises(CannotError, match=r"torch: 2\..* on alpha; 2.8.0.* on beta"):
-            hosts.refuse_differences([probed, other], ())
+            hosts.refuse_differences([probed, other], (), sys.executable)
 
     def test_one_host_needs_no_interface(self, facts: HostFacts) -> None:
         assert (

@@ -103,7 +103,7 @@ def test_ranks_and_their_workers_stand_still_until_their_next_turn(begin: Begin)
 
 def test_few_that_have_imported_are_kept_and_those_used_last(work: WorkFolder) -> None:
     notes: list[str] = []
-    kept = Supervisors(work, notes.append)
+    kept = Supervisors(work, notes.append, sys.executable)
 
     def asked(number: int) -> Supervisor:
         return kept.ready({**os.environ, "NUMBER": str(number)}, ["json"])

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import cputune
+from cputune.host import this_interpreter
 from cputune.plans.layout import baseline_plan
 from cputune.plans.workload import Workload
 from cputune.ranks.runner import ProcessRunner
@@ -20,7 +21,9 @@ FAULTS = Path(__file__).parent.parent / "faults"
 
 
 def test_this_pythons_launchers_are_found_first() -> None:
-    command = as_activated(("torchrun", "train.py"), {"PATH": "/usr/bin", "A": "1"})
+    command = as_activated(
+        ("torchrun", "train.py"), {"PATH": "/usr/bin", "A": "1"}, this_interpreter()
+    )
     assert command["argv"] == ["torchrun", "train.py"]
     assert command["env"] == {"PATH": f"{os.path.dirname(sys.executable)}:/usr/bin", "A": "1"}
 

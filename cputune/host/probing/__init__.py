@@ -6,7 +6,7 @@ import sys
 from dataclasses import replace
 
 from cputune.errors import HostError
-from cputune.host import Host, LiveHost, Process
+from cputune.host import Host, Interpreter, LiveHost, Process
 from cputune.host.facts import HostFacts
 from cputune.host.probing._look import Look
 from cputune.host.probing.cpu import read_cpu, read_cpuinfo
@@ -38,14 +38,18 @@ _LOG = log.getChild("probing")
 _SYSTEMS = {"darwin": "macOS", "win32": "Windows"}
 
 
-def probe(host: Host | None = None, *, watched: bool = True) -> HostFacts:
+def probe(
+    host: Host | None = None, *, watched: bool = True, python: str | Interpreter | None = None
+) -> HostFacts:
     """Examine a machine: this one, or the given ``host``.
 
-    ``watched``: observe other processes for a moment to see which are busy.
+    ``watched``: observe other processes for a moment to see which are busy. ``python``: the Python
+    that trains on this machine, or its environment; None: the Python that runs cputune.
 
     A fact that the machine does not report is None, and ``HostFacts.unknown`` has the reason.
     Starts at most one child, for the version of mpirun, and imports none of the packages. Raises
-    HostError if this machine is to be examined and does not run Linux.
+    HostError if this machine is to be examined and does not run Linux, UsageError if ``python`` is
+    not a Python.
     """
     if (host is None or host.live) and sys.platform != "linux":
         system = _SYSTEMS.get(sys.platform, sys.platform)
@@ -53,7 +57,7 @@ def probe(host: Host | None = None, *, watched: bool = True) -> HostFacts:
             f"this machine runs {system}, and cputune examines only Linux",
             hint="--root DIR examines a machine recorded with `cputune doctor --record DIR`",
         )
-    look = Look(host or LiveHost())
+    look = Look(host or LiveHost(python))
     # The load is read first, before our own work adds to it. Processes are watched until the end.
     load = read_load(look)
     if watched:
@@ -93,6 +97,7 @@ def probe(host: Host | None = None, *, watched: bool = True) -> HostFacts:
         files_missing=absent_files(look.host),
         unknown=look.unknown,
         recorded=not look.host.live,
+        interpreter=look.host.interpreter,
     )
     _LOG.info("examined a machine; %d facts are not known", len(facts.unknown))
     for item in facts.unknown:

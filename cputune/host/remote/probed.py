@@ -10,13 +10,14 @@ import json
 import posixpath
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from cputune.host import Host, RecordedHost
 from cputune.host.facts import HostFacts
+from cputune.host.interpreter import Interpreter
 from cputune.host.metadata import JUDGED, Shelf, read_distributions
 from cputune.host.probing import probe
 from cputune.host.probing.installed import (
@@ -257,12 +258,18 @@ def _judged(answer: Answer, content: Mapping[str, Any]) -> Probed:
         Path(folder, RECORD_FILE).write_text(json.dumps(record), encoding="utf-8")
         host = FarHost(folder)
         facts = probe(host)
+    python = Interpreter(
+        executable=str(content["executable"]),
+        version=facts.python or "",
+        prefix=str(metadata["prefix"]),
+        paths=tuple(map(str, metadata["paths"])),
+    )
     return Probed(
         node=answer.node,
         seconds=answer.seconds,
         host=host,
-        facts=facts,
-        python=str(content["executable"]),
+        facts=replace(facts, interpreter=python),
+        python=python.executable,
         content={path: text and str(text) for path, text in content["content"].items()},
         names=record_of(dict[str, str | tuple[str, ...]], content["names"]),
         own=content["own"] and str(content["own"]),
