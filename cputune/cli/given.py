@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -108,7 +107,7 @@ def facts_of(
     from cputune.host.probing import probe
 
     if root is None:
-        return probe(watched=watched, python=python)
+        return probe(LiveHost(python), watched=watched)
     return probe(RecordedHost(root), watched=watched)
 
 
@@ -202,13 +201,7 @@ python_option = click.option(
     help="Python, or its environment, that trains. Default: the active one.",
     shell_complete=completing.PYTHONS,
 )
-_BATCH_FLAGS = (
-    "--per_device_train_batch_size",
-    "--per_gpu_train_batch_size",
-    "--gradient_accumulation_steps",
-)
 _ON_PATH = "the first on PATH"
-_PYTHON = re.compile(r"(.*/)?python[0-9.]*")
 _ACTIVE = ("VIRTUAL_ENV", "CONDA_PREFIX")
 
 
@@ -238,10 +231,12 @@ def choose_python(typed: str | None, script: Sequence[str] = ()) -> Interpreter:
 
 
 def _meant(typed: str | None, first: str, *, alone: bool) -> Iterator[tuple[str | None, str]]:
+    from cputune.launch.launch import is_python
+
     yield typed, "--python"
     if first and (alone or "/" in first) and not first.endswith(".py"):
         program = shutil.which(first)
-        if _PYTHON.fullmatch(first):
+        if is_python(first):
             yield program, "as typed"
         elif program is not None:
             yield shebang(program), f"of {first}"
@@ -397,7 +392,9 @@ def _refuse_other_batch(known: Workload, typed: Workload) -> None:
     """Raise UsageError if the words to launch have another batch than the tuned ones."""
     if known.global_batch_size is None:
         return
-    for flag in _BATCH_FLAGS:
+    from cputune.launch.script import BATCH_ARGUMENTS
+
+    for flag in BATCH_ARGUMENTS:
         before, now = known.argument(flag), typed.argument(flag)
         if now not in (None, before):
             raise UsageError(

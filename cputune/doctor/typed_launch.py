@@ -24,7 +24,7 @@ from cputune.host import Around, Host, Interpreter, process
 from cputune.host.facts import HostFacts
 from cputune.host.files import exists, is_folder, real_path
 from cputune.host.interpreter import shebang
-from cputune.launch.launch import Launch
+from cputune.launch.launch import Launch, is_python
 from cputune.launch.shell import read_words
 from cputune.plans.training_command import require_trainable, script_text
 from cputune.text.hidden import without_secrets
@@ -57,7 +57,7 @@ def read_launch(words: Sequence[str], python: Interpreter) -> Launch:
 
 def python_of(launch: Launch, host: Host) -> str | None:
     """The Python that runs it: the typed one, else that of its launcher."""
-    names = [word for word in launch.words if re.fullmatch(r"(?:.*/)?python[\d.]*", word)]
+    names = [word for word in launch.words if is_python(word)]
     program = host.which(names[-1] if names else launch.program)
     if program is None or names:
         return program

@@ -14,6 +14,7 @@ from typing import Any
 
 from cputune.doctor.finding import Check, Finding
 from cputune.host.facts import HostFacts, Launcher
+from cputune.launch.launchers.mpirun import cores_of_each, is_hydra, is_openmpi
 from cputune.plans.layout import Advice, advise
 from cputune.text import cpulist
 from cputune.text.documents import packaged_toml
@@ -166,11 +167,9 @@ def advised_launch(facts: HostFacts, script: str = "train.py", *, ccl: bool = Fa
     if mpirun is not None:
         variables += " MASTER_ADDR=127.0.0.1 MASTER_PORT=29500"
         cores = len(advice.cores[0])
-        each = f" --map-by ppr:{advice.ranks}:node:pe={cores}"
-        mapping = ""
-        if (mpirun.dialect or "").startswith("openmpi"):
-            mapping = each
-        return f"{variables} mpirun -n {advice.ranks}{mapping} python {script}"
+        options = cores_of_each(mpirun.dialect, ranks=advice.ranks, cores=cores)
+        started = " ".join(("mpirun", "-n", str(advice.ranks), *options))
+        return f"{variables} {started} python {script}"
     if "torchrun" in names or facts.package("torch"):
         program = "python -m torch.distributed.run"
         if "torchrun" in names:
@@ -184,8 +183,9 @@ def has_mpirun(facts: HostFacts) -> bool:
 
 
 def mpi_launchers(facts: HostFacts) -> tuple[Launcher, ...]:
-    known = ("intelmpi", "mpich", "openmpi")
-    return tuple(item for item in facts.launchers if (item.dialect or "").startswith(known))
+    return tuple(
+        item for item in facts.launchers if is_hydra(item.dialect) or is_openmpi(item.dialect)
+    )
 
 
 def oneccl_absent(facts: HostFacts) -> bool:

@@ -21,23 +21,18 @@ from cputune.emitters.mpirun import (
 from cputune.emitters.words import WIDTH, Manifest
 from cputune.errors import UsageError
 from cputune.launch.launchers.accelerate import one_process, through_mpirun
-from cputune.launch.launchers.mpirun import AS_ROOT, is_openmpi
+from cputune.launch.launchers.mpirun import (
+    AS_ROOT,
+    UNBOUND_VARIABLES,
+    is_openmpi,
+    launcher_variables,
+)
 from cputune.launch.write import LaunchLine, ShellText, array, assigned, start
-from cputune.plans.carrier.interface import launcher_variables
 from cputune.stack import Versions, load
 
 CONFIG = "accelerate.yaml"
 PORT = 29500
 """Of several machines accelerate wants one in its configuration; the script names a free one."""
-_OF_OPENMPI = {"OMPI_MCA_rtc": "^hwloc", "PRTE_MCA_rtc": "^hwloc"}
-_UNBOUND = {
-    "intelmpi": {"I_MPI_PIN": "off"},
-    "mpich": {},
-    "openmpi4": _OF_OPENMPI,
-    "openmpi5": _OF_OPENMPI,
-}
-"""What keeps an mpirun from binding. accelerate tells Open MPI ``--bind-to socket``, which fails on
-a host that has other CPUs than the first; without the component that binds it only maps."""
 _DAEMONS = """
     bin=$(dirname -- "$(readlink -f -- "$(command -v mpirun)")") # not on the PATH of other hosts
     [[ ! -x $bin/orted ]] || export OMPI_MCA_orte_launch_agent=$bin/orted
@@ -60,7 +55,8 @@ def emit_accelerate(job: LaunchJob) -> tuple[EmittedFile, ...]:
         )
     exported = dict[str, str]()
     for dialect in dialects_of(job):
-        exported |= _UNBOUND[dialect]
+        # accelerate gives Open MPI --bind-to socket, which fails on a host with fewer CPUs.
+        exported |= UNBOUND_VARIABLES[dialect]
     if job.plan.nodes > 1 and job.interface is not None:
         exported |= launcher_variables(dialects_of(job), job.interface)
     lines = dict[str, str]()

@@ -20,11 +20,11 @@ from cputune.launch.launchers.mpirun import (
     DIALECTS,
     VERSION_PATTERNS,
     host_lines,
+    interface_arguments,
     is_openmpi,
     unbound,
 )
 from cputune.launch.write import LaunchLine, ShellText, array, start
-from cputune.plans.carrier.interface import interface_arguments
 
 HYDRA_HOSTS = "hosts.hydra"
 OPENMPI_HOSTS = "hosts.openmpi"

@@ -214,6 +214,11 @@ class Launch:
         return step_of(self.before)
 
 
+def is_python(program: str) -> bool:
+    """Whether a word starts a Python, by its name."""
+    return _PYTHON.fullmatch(program) is not None
+
+
 def launcher_at(words: Sequence[str], at: int) -> tuple[str, int] | None:
     """The launcher that is named at this place, and by how many words; None if there is none."""
     name, following = words[at].rpartition("/")[2], tuple(words[at + 1 : at + 3])
@@ -224,7 +229,7 @@ def launcher_at(words: Sequence[str], at: int) -> tuple[str, int] | None:
         return ("accelerate", 2) if following[:1] == ("launch",) else None
     if name == "ipex" and following[:1] == ("launch",):
         return "ipexrun", 2
-    if _PYTHON.fullmatch(name):
+    if is_python(name):
         module = BY_MODULE.get("".join(following[1:])) if following[:1] == ("-m",) else None
         return (module, 3) if module else ("python", 1)
     return None

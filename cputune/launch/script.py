@@ -13,6 +13,12 @@ from cputune.launch.words import number_of, value_of
 
 TRAINER = ("--output_dir", "--do_train", "--per_device_train_batch_size", "--bf16", "--fp16")
 """Arguments that show that a script parses TrainingArguments."""
+BATCH_ARGUMENTS = (
+    "--per_device_train_batch_size",
+    "--per_gpu_train_batch_size",
+    "--gradient_accumulation_steps",
+)
+"""Arguments that decide how many samples an optimizer step takes."""
 _BY_ACCELERATE = re.compile(
     r"\baccelerate\b|\bAccelerator\b|\btransformers\b|\btrl\b|sentence_transformers"
 )

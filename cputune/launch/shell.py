@@ -9,8 +9,10 @@ control flow is passed over.
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
@@ -38,6 +40,7 @@ _WHOLE_ARRAY = re.compile(r"\$\{([A-Za-z_]\w*)\[[@*]\]\}")
 _ELEMENT = re.compile(r"\$\{([A-Za-z_]\w*)\[(\d{1,4})\]\}")
 _ALL_OF_A_BEGINNING = re.compile(r"\$\{!([A-Za-z_]\w*)[@*]\}")
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
+_BELOW = re.compile(r"/([\w-]+\.[\w.-]*\w)")
 _BRANCHES = ("if_statement", "case_statement")
 _HIDDEN = ("command_substitution", "arithmetic_expansion", "process_substitution")
 _CSH = re.compile(r"#!.*\bt?csh\b")
@@ -116,6 +119,33 @@ def read_words(words: Sequence[str], *, line: int = 0) -> tuple[Launch, ...]:
     reader = _Reader(text="", line=line)
     reader.command([_chars_of(word) for word in words], list(words), line)
     return tuple(reader.launches)
+
+
+def assignments(text: str) -> Iterator[tuple[str, str]]:
+    """Name and value of each assignment of a script, also of those that are words of ``env`` or
+    ``-x``.
+
+    Variables in the values are not filled in.
+    """
+    tree = Tree(text)
+    for kind in ("variable_assignment", "word", "concatenation"):
+        for node in tree.nodes(kind):
+            whole = node.parent is None or node.parent.type != "concatenation"
+            found = _ASSIGNMENT.fullmatch(tree.of(node))
+            if whole and found is not None:
+                with contextlib.suppress(ValueError):
+                    yield found[1], " ".join(shlex.split(found[2]))
+
+
+def paths_below(text: str, variable: str) -> Iterator[str]:
+    """The paths that a script writes below the folder in a variable: ``$here/rank.py``."""
+    tree = Tree(text)
+    for kind in ("simple_expansion", "expansion"):
+        for node in tree.nodes(kind):
+            if tree.of(node) in (f"${variable}", f"${{{variable}}}"):
+                found = _BELOW.match(text, tree.span(node).end)
+                if found is not None:
+                    yield found[1]
 
 
 def _without_flow(text: str) -> str:

@@ -7,12 +7,12 @@ nothing is asked: neither its CPUs nor its network say anything about the job.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from cputune.launch.edit import Edit
-from cputune.launch.words import number_of
+from cputune.launch.words import Span, Word, number_of, span_of
 
 Kind = Literal["this machine", "hosts", "job", "pod", "unknown"]
 
@@ -59,18 +59,25 @@ def target_of(text: str) -> Target:
     return HERE
 
 
-def _header(text: str, mark: str) -> Iterator[str]:
-    """The words of the header's lines, without comments behind them."""
-    for line in re.findall(rf"(?m)^{re.escape(mark)}[ \t]+([^\n]*)", text):
-        for word in line.split():
-            if word.startswith("#"):
+def _header(text: str, mark: str) -> Iterator[Word]:
+    """The words of the header's lines with their places, without comments behind them."""
+    for line in re.finditer(rf"(?m)^{re.escape(mark)}[ \t]+([^\n]*)", text):
+        for found in re.compile(r"\S+").finditer(text, line.start(1), line.end()):
+            if found[0].startswith("#"):
                 break
-            yield word
+            yield Word(found[0], Span(found.start(), found.end()))
 
 
-def _options(words: list[str], glued: str) -> dict[str, str]:
-    """``--name=value``, ``--name value``, ``-n value`` and ``-n4``, by name without dashes."""
-    found = dict[str, str]()
+def _options(words: Sequence[str], glued: str) -> dict[str, str]:
+    """The options of a header by name without dashes; of one that is repeated the last."""
+    return {name: value.strip("\"'") for name, value in _given(words, glued)}
+
+
+def _given(words: Sequence[str], glued: str) -> Iterator[tuple[str, str]]:
+    """``--name=value``, ``--name value``, ``-n value`` and ``-n4``: name and value of each.
+
+    The value of a word that has a place has one, too.
+    """
     at = 0
     while at < len(words):
         word = words[at]
@@ -84,13 +91,24 @@ def _options(words: list[str], glued: str) -> dict[str, str]:
         elif not equals and at < len(words) and not words[at].startswith("-"):
             value = words[at]
             at += 1
-        found[name.replace("_", "-")] = value.strip("\"'")
-    return found
+        yield name.replace("_", "-"), _behind(word, value)
 
 
-def _slurm(words: list[str]) -> Target:
+def _behind(word: str, value: str) -> str:
+    """The value at the end of an option's word, with its place."""
+    span = span_of(word)
+    if span is None or span_of(value) is not None:
+        return value
+    return Word(value, Span(span.end - len(value), span.end))
+
+
+_SLURM_LETTERS = "NncpAtJoewxCDGmq"
+"""Options of sbatch whose value may follow without a blank."""
+
+
+def _slurm(words: Sequence[str]) -> Target:
     """``#SBATCH``. Slurm gives a task one CPU unless it is asked for more."""
-    said = _options(words, "NncpAtJoewxCDGmq")
+    said = _options(words, _SLURM_LETTERS)
     nodes = _number(said.get("nodes") or said.get("N"), last=True)
     tasks = _number(said.get("ntasks") or said.get("n"))
     each = _number(said.get("ntasks-per-node") or said.get("tasks-per-node"))
@@ -163,17 +181,16 @@ def slurm_options(target: Target) -> tuple[str, ...]:
 
 def allocated(text: str, *, tasks: int, cpus_per_task: int) -> Iterator[Edit]:
     """The numbers of an ``#SBATCH`` header changed, of those options that it has."""
-    numbers = {
-        r"--cpus-per-task[= ]|-c[ \t]*": str(cpus_per_task),
-        r"--ntasks(?:-per-node)?[= ]|-n[ \t]*": str(tasks),
-    }
-    for option, number in numbers.items():
-        for found in re.finditer(rf"(?m)^#SBATCH\b.*?[ \t](?:{option})(\d+)", text):
-            if found[1] != number:
-                yield Edit(start=found.start(1), end=found.end(1), text=number)
+    wanted = dict.fromkeys(("cpus-per-task", "c"), cpus_per_task)
+    wanted |= dict.fromkeys(("ntasks", "ntasks-per-node", "n"), tasks)
+    for name, value in _given(list(_header(text, "#SBATCH")), _SLURM_LETTERS):
+        number, span = wanted.get(name), span_of(value)
+        if number is None or span is None or number_of(value) in (None, number):
+            continue
+        yield Edit(start=span.start, end=span.end, text=str(number))
 
 
-def _pbs(words: list[str]) -> Target:
+def _pbs(words: Sequence[str]) -> Target:
     """``#PBS -l select=2:ncpus=32:mpiprocs=4``, ``-l nodes=2:ppn=16``, ``-l ncpus=8``."""
     asked = " ".join(words)
     select = re.search(r"\bselect=(\d+)?((?::\w+=[^\s:,]+)*)", asked)
@@ -205,7 +222,7 @@ def _pbs(words: list[str]) -> Target:
     )
 
 
-def _lsf(words: list[str]) -> Target:
+def _lsf(words: Sequence[str]) -> Target:
     """``#BSUB -n 16 -R "span[ptile=8]"``."""
     said = _options(words, "nqJWoeRM")
     slots = _number(said.get("n", "").partition(",")[0])

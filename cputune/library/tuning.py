@@ -32,7 +32,9 @@ def tune(job: Workload | str | Sequence[str], asked: AskedToTune) -> Result:
     NotMeasurableError if other processes kept the machine busy (the trials are kept in the study),
     and Interrupted on SIGINT, with the ``result`` so far.
     """
-    python = None if asked.facts is None else asked.facts.training_python
+    python = None
+    if asked.facts is not None:
+        python = asked.facts.training_python
     workload = Workload.of(job, python=python)
     if not isinstance(job, Workload) and workload.recipe is None:
         keep_secrets(typed_words(job))

@@ -94,7 +94,9 @@ def open_hosts(
     if twice is not None:
         raise UsageError(f"{twice} is named twice", hint="name each host once")
     paths = tuple(dict.fromkeys(needed_paths(workload, interpreter)))
-    other = None if interpreter.is_ours else interpreter.executable
+    other = None
+    if not interpreter.is_ours:
+        other = interpreter.executable
     found = []
     for host in probe_each(nodes, reach, seconds, python=other, content=paths):
         if not isinstance(host, Probed):

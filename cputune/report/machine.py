@@ -241,9 +241,9 @@ def gib(size_bytes: int) -> str:
     return f"{size_bytes / (1 << 30):.1f} GiB"
 
 
-_NOT_SHOWN = frozenset(("requires", "host_name", "recorded"))
-"""Left out of a document: requirements of packages, and the name of the machine, which is
-private.
+_NOT_SHOWN = frozenset(("requires", "host_name", "recorded", "interpreter"))
+"""Left out of a document: requirements of packages, and what is private: the name of the machine
+and the paths of its Python.
 """
 
 _CPU_LISTS = frozenset(("cpus", "cpuset", "memory_nodes"))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -25,7 +24,7 @@ from cputune.host.remote.ask import ask_each
 from cputune.host.remote.named import Node
 from cputune.host.remote.reach import Ssh
 from cputune.inside import SCRATCH_VARIABLE
-from cputune.launch.grammar import Tree
+from cputune.launch.shell import assignments, paths_below
 from cputune.ranks.engines import HERE, FromHere, Held, Launch, is_here, own_address
 from cputune.ranks.job import Begin, Launched, observe
 from cputune.ranks.supervisor import WorkFolder
@@ -95,10 +94,6 @@ def _ask(argv: tuple[str, ...], host: Host) -> Completed:
     return Completed(returncode=127, stdout="", stderr=f"{argv[0]} did not start", seconds=0.0)
 
 
-TUNED = re.compile(r"^tuned=(.+)$", re.MULTILINE)
-"""How an emitted script names the interpreter of the tuning."""
-
-
 def run_script(artefact: Artefact, expected: Expected, host: Host) -> Answer:
     """Run the script as it is, and compare what its ranks saw with the plan.
 
@@ -143,13 +138,9 @@ def as_it_was(artefact: Artefact, expected: Expected, host: Host) -> Answer:
         yield judged("files", None, changed, f"{len(rows)} are as emitted", wrong=summary)
 
 
-_BESIDE = re.compile(r"(?<!#)\$\{?here\}?/([\w-]+\.[\w.-]*\w)")
-
-
 def missing_beside(artefact: Artefact) -> Iterator[str]:
     """The files that a script names beside itself, and that are not there."""
-    code = re.sub(r"(?m)^[ \t]*#.*$", "", artefact.text)
-    for name in dict.fromkeys(_BESIDE.findall(code)):
+    for name in dict.fromkeys(paths_below(artefact.text, "here")):
         if not exists(artefact.path.parent / name):
             yield name
 
@@ -160,7 +151,7 @@ def variables_of(artefact: Artefact, expected: Expected) -> Iterator[Outcome]:
     if promised is None:
         return
     rows = list[Evidence]()
-    for name, value in _assigned(artefact.text):
+    for name, value in assignments(artefact.text):
         if not (CHANGES_A_PLAN.fullmatch(name) or name in ("LD_PRELOAD", *promised)):
             continue
         wanted = promised.get(name)
@@ -179,19 +170,6 @@ def variables_of(artefact: Artefact, expected: Expected) -> Iterator[Outcome]:
 
 
 _LAUNCHERS_OWN = ("I_MPI_PIN_RESPECT_CPUSET",)
-_NAMED = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
-
-
-def _assigned(text: str) -> Iterator[tuple[str, str]]:
-    """(name, value) of each assignment, also of those that are words of ``env`` or ``-x``."""
-    tree = Tree(text)
-    for kind in ("variable_assignment", "word", "concatenation"):
-        for node in tree.nodes(kind):
-            whole = node.parent is None or node.parent.type != "concatenation"
-            found = _NAMED.fullmatch(tree.of(node))
-            if whole and found is not None:
-                with contextlib.suppress(ValueError):
-                    yield found[1], " ".join(shlex.split(found[2]))
 
 
 def over_hosts(
@@ -305,10 +283,8 @@ def interpreter(
     None if any will do. If the one of the tuning is missing here, the launch differs from the
     measured one, and the outcome says so.
     """
-    match = TUNED.search(artefact.text)
-    tuned = None
-    if match:
-        tuned = shlex.split(match[1])[0]
+    # An emitted script keeps the interpreter of the tuning in a variable.
+    tuned = dict(assignments(artefact.text)).get("tuned")
     chosen = environment.get("PYTHON", tuned)
     python = chosen and host.which(chosen)
     if python or chosen is None:

@@ -6,14 +6,16 @@ import pytest
 
 from cputune.errors import UsageError
 from cputune.host.facts import Link, Network
-from cputune.launch.launchers.mpirun import DIALECTS
+from cputune.launch.launchers.mpirun import (
+    DIALECTS,
+    INTERFACE_VARIABLES,
+    interface_arguments,
+    launcher_variables,
+)
 from cputune.plans.carrier.interface import (
-    OF_LAUNCHERS,
     checked,
     choose_interface,
-    interface_arguments,
     interface_variables,
-    launcher_variables,
     loopback_name,
 )
 
@@ -38,7 +40,7 @@ def test_every_layer_is_told_the_same_name() -> None:
     for dialect in DIALECTS:
         assert set(interface_arguments(dialect, "ib0")[-1:]) == {"ib0"}
         assert set(launcher_variables([dialect], "ib0").values()) == {"ib0"}
-    assert set(OF_LAUNCHERS) == set(DIALECTS)
+    assert set(INTERFACE_VARIABLES) == set(DIALECTS)
 
 
 @pytest.mark.parametrize("name", ["", "a b", "-eth0", "eth0,eth1", "$(id)", "a" * 16, "eth/0"])

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from cputune.doctor import variables as env
 from cputune.doctor.finding import Finding, Severity, check, checks_of
 from cputune.host.facts import HostFacts
+from cputune.launch.launchers.mpirun import is_openmpi
 from cputune.plans.cores import usable_cores
 from cputune.text import cpulist
 
@@ -304,7 +305,7 @@ def openmpi_one_core(facts: HostFacts) -> Iterator[Finding]:
     advice, cores = env.advised(facts), len(usable_cores(facts))
     names = ("OMPI_MCA_hwloc_base_binding_policy", "PRTE_MCA_hwloc_default_binding_policy")
     unbound = any((env.value(facts, name) or "").startswith("none") for name in names)
-    launchers = [item for item in facts.launchers if (item.dialect or "").startswith("openmpi")]
+    launchers = [item for item in facts.launchers if is_openmpi(item.dialect)]
     if launchers and not unbound and not env.under_mpi(facts) and cores >= 4 and advice.ranks <= 2:
         yield openmpi_one_core.finding(
             f"{launchers[0].path} is Open MPI; mpirun -n 2 gives each rank 1 of {cores} cores",

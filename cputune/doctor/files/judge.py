@@ -30,7 +30,7 @@ from cputune.host.facts import Network
 from cputune.host.probing.installed import dead_preloads
 from cputune.launch.edit import Edit
 from cputune.launch.launch import CONFINERS, Launch
-from cputune.launch.launchers.mpirun import REFUSED
+from cputune.launch.launchers.mpirun import REFUSED, is_openmpi
 from cputune.launch.places import Places
 from cputune.launch.script import are_trainers, is_example
 from cputune.launch.target import Target
@@ -344,7 +344,7 @@ def _mpirun(launch: Launch, context: Context) -> Iterator[Finding]:
         yield mpi_dialect.finding(context.at(launch.line, text), edits=edits, left=left)
     binds = launch.option("--bind-to", "-bind-to", "--rankfile", "-rf", "--cpu-set") is not None
     binds |= ":pe=" in (launch.option("--map-by", "-map-by") or "").lower()
-    if dialect.startswith("openmpi") and launch.total in ("1", "2") and not binds:
+    if is_openmpi(dialect) and launch.total in ("1", "2") and not binds:
         text = f"mpirun -n {launch.total} without --bind-to"
         edits = context.edits_by(fixing.behind_program, launch, "--bind-to", "none")
         yield one_core_each.finding(context.at(launch.line, text), edits=edits)

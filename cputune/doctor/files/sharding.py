@@ -11,6 +11,7 @@ from cputune.doctor.files.documents import Document
 from cputune.doctor.finding import Finding, Severity, checks_of, fault
 from cputune.errors import UsageError
 from cputune.host.remote.named import parse_hostfile
+from cputune.launch.launchers.mpirun import refused_slots
 
 _KEYS = ("zero_optimization", "train_micro_batch_size_per_gpu", "zero_allow_untested_optimizer")
 
@@ -84,13 +85,9 @@ def judge_hosts(text: str, context: Context) -> Iterator[Finding]:
     dialects = (item.dialect for item in context.facts.launchers if item.name == "mpirun")
     dialect = next(filter(None, dialects), "")
     for number in named:
-        host, *more = lines[number - 1]
-        if dialect in ("intelmpi", "mpich") and any(word.startswith("slots") for word in more):
-            text = f"{' '.join(more)}: {dialect}, the installed mpirun, takes {host}:N"
-            yield hosts_wrong.finding(context.at(number, text))
-        elif dialect.startswith("openmpi") and re.fullmatch(r"[^:]+:\d+", host):
-            slots = host.rpartition(":")[2]
-            text = f"{host}: {dialect}, the installed mpirun, takes HOST slots={slots}"
+        refused = refused_slots(dialect, lines[number - 1])
+        if refused is not None:
+            text = f"{refused[0]}: {dialect}, the installed mpirun, takes {refused[1]}"
             yield hosts_wrong.finding(context.at(number, text))
 
 

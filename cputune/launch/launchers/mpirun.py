@@ -4,7 +4,10 @@ Every spelling was tried with Intel MPI 2021.18, MPICH 5.0, Open MPI 4.1 and 5.0
 one dialect is spelled in another is in ``stack.toml``.
 """
 
-from collections.abc import Sequence
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
 
 from cputune.launch.option import Launcher, Option
 
@@ -84,9 +87,54 @@ MPIRUN = Launcher(
 )
 
 
-def is_openmpi(dialect: str) -> bool:
-    """Whether an mpirun of this dialect is one of Open MPI; else it is one of hydra."""
-    return dialect.startswith("openmpi")
+INTERFACE_VARIABLES: Mapping[str, tuple[str, ...]] = {
+    "intelmpi": ("I_MPI_HYDRA_IFACE",),
+    "mpich": ("HYDRA_IFACE",),
+    "openmpi4": ("OMPI_MCA_btl_tcp_if_include", "OMPI_MCA_oob_tcp_if_include"),
+    "openmpi5": ("OMPI_MCA_btl_tcp_if_include", "PRTE_MCA_prte_if_include"),
+}
+"""The variables that name the network interface to the launcher itself, by dialect."""
+_OPENMPI_INTERFACE = (("--mca", "btl_tcp_if_include"), ("--mca", "oob_tcp_if_include"))
+
+_OPENMPI_UNBOUND = {"OMPI_MCA_rtc": "^hwloc", "PRTE_MCA_rtc": "^hwloc"}
+UNBOUND_VARIABLES: Mapping[str, Mapping[str, str]] = {
+    "intelmpi": {"I_MPI_PIN": "off"},
+    "mpich": {},
+    "openmpi4": _OPENMPI_UNBOUND,
+    "openmpi5": _OPENMPI_UNBOUND,
+}
+"""The variables that keep an mpirun from binding if its options say otherwise. Without the
+component that binds, Open MPI only maps."""
+
+
+def is_openmpi(dialect: str | None) -> bool:
+    """Whether an mpirun of this dialect is one of Open MPI."""
+    return (dialect or "").startswith("openmpi")
+
+
+def is_hydra(dialect: str | None) -> bool:
+    """Whether an mpirun of this dialect is the hydra of Intel MPI or MPICH."""
+    return dialect in ("intelmpi", "mpich")
+
+
+def interface_arguments(dialect: str, name: str) -> tuple[str, ...]:
+    """The options that name the network interface, in words: ``-iface``, ``eth0``."""
+    options: tuple[tuple[str, ...], ...] = (("-iface",),)
+    if is_openmpi(dialect):
+        options = _OPENMPI_INTERFACE
+    return tuple(word for option in options for word in (*option, name))
+
+
+def launcher_variables(dialects: Iterable[str], name: str) -> dict[str, str]:
+    """The same as variables, for launchers of these dialects that another program starts."""
+    return {variable: name for dialect in dialects for variable in INTERFACE_VARIABLES[dialect]}
+
+
+def cores_of_each(dialect: str | None, *, ranks: int, cores: int) -> tuple[str, ...]:
+    """The options that give each rank this number of cores; hydra divides all by itself."""
+    if not is_openmpi(dialect):
+        return ()
+    return ("--map-by", f"ppr:{ranks}:node:pe={cores}")
 
 
 def unbound(dialect: str, *, ranks: int, ranks_per_node: int, hosts: str) -> tuple[str, ...]:
@@ -112,3 +160,16 @@ def host_lines(dialect: str, hosts: Sequence[str], ranks: int) -> list[str]:
     """The lines of a host file of this dialect, with so many ranks on each host."""
     slots = " slots=" if is_openmpi(dialect) else ":"
     return [f"{host}{slots}{ranks}\n" for host in hosts]
+
+
+def refused_slots(dialect: str, words: Sequence[str]) -> tuple[str, str] | None:
+    """What an mpirun of this dialect refuses in a line of a host file, and what it takes instead.
+
+    ``words`` are those of the line. None if it takes the line, or if the dialect is not known.
+    """
+    host, *more = words
+    if is_hydra(dialect) and any(word.startswith("slots") for word in more):
+        return " ".join(more), f"{host}:N"
+    if is_openmpi(dialect) and re.fullmatch(r"[^:]+:\d+", host):
+        return host, f"HOST slots={host.rpartition(':')[2]}"
+    return None

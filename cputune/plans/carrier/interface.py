@@ -28,28 +28,17 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from cputune.errors import UsageError
 from cputune.host.facts import Link, Network
-from cputune.launch.launchers.mpirun import is_openmpi
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,14}")
 """The kernel's names have at most 15 characters (IFNAMSIZ)."""
 
 _WITHIN = re.compile(r"lo\b|docker|br-|veth|virbr|vmnet|cni|flannel|cali|tunl|lxc|lxd|podman|kube")
 """Interfaces that do not leave the machine: loopback, bridges of containers and guests."""
-
-OF_LAUNCHERS: Mapping[str, tuple[str, ...]] = {
-    "intelmpi": ("I_MPI_HYDRA_IFACE",),
-    "mpich": ("HYDRA_IFACE",),
-    "openmpi4": ("OMPI_MCA_btl_tcp_if_include", "OMPI_MCA_oob_tcp_if_include"),
-    "openmpi5": ("OMPI_MCA_btl_tcp_if_include", "PRTE_MCA_prte_if_include"),
-}
-"""The variables that the launcher itself reads, by dialect of ``mpirun``."""
-
-_OF_OPENMPI = (("--mca", "btl_tcp_if_include"), ("--mca", "oob_tcp_if_include"))
 
 
 def checked(name: str, *, nodes: int = 2) -> str:
@@ -73,17 +62,6 @@ def interface_variables(name: str, *, backend: str = "gloo") -> dict[str, str]:
     if backend == "ccl":
         variables["CCL_KVS_IFACE"] = name
     return variables
-
-
-def launcher_variables(dialects: Iterable[str], name: str) -> dict[str, str]:
-    """The same for launchers of these dialects that another program starts (accelerate)."""
-    return {variable: name for dialect in dialects for variable in OF_LAUNCHERS[dialect]}
-
-
-def interface_arguments(dialect: str, name: str) -> tuple[str, ...]:
-    """The same as options of an ``mpirun``, in words: ``-iface``, ``eth0``."""
-    options = _OF_OPENMPI if is_openmpi(dialect) else (("-iface",),)
-    return tuple(word for option in options for word in (*option, name))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
