@@ -41,7 +41,7 @@ from cputune.tuner.contenders import (
 )
 from cputune.tuner.events import ComparisonSoFar, ConfirmStarted
 from cputune.tuner.gains import MOST_BLOCKS, PROCESS, Gain, throughput
-from cputune.tuner.measuring import BLOCK_STEPS, Measuring
+from cputune.tuner.measuring import Measuring
 from cputune.tuner.profile import profile_plan
 from cputune.tuner.race import LEAST_KEPT, Verdict
 from cputune.tuner.turns import Started, TooShort, seconds_of
@@ -56,8 +56,14 @@ processes have taken ``OLD_STEPS``, which shows a long warm-up. New processes sa
 rounds (``benchmarks/aa.py``).
 """
 
+STEPS_ALONE = 12
+"""The most steps of a plan that runs alone, warm-up included."""
+
 MOST_ALONE = 5
 """The most blocks if processes run one after the other."""
+
+LEAST_TURNS = 3
+"""A further block is started if its plans have time for so few steps after their warm-up."""
 
 NARROW, SHARE_OF_GAIN = 0.1, 0.36
 """How narrow (log) the interval of a gain has to be, or its half as a share of the gain."""
@@ -146,7 +152,7 @@ class Confirmation:
             if leader is None or leader.out is not None:  # a leader that fell: the next one
                 leader, gain = leads
                 if block == 1 and gain.mean > 2 * PROCESS:
-                    found = changes_to(leader.plan)
+                    found = self._if_time(changes_to(leader.plan))
                     self._join(found)
             racing = (self.baseline, leader, *(self._between if block == 1 else ()))
             self._block(fresh if block % 2 else runner, block, racing, leader)
@@ -154,6 +160,18 @@ class Confirmation:
                 break
         if leader is not None:
             self._say_what_it_is_worth(leader, found)
+
+    def _if_time(self, path: Sequence[Change]) -> Sequence[Change]:
+        """The changes, unless measuring the plans between them takes the time of the leader."""
+        measuring = self._measuring
+        plans = 1 + len(path)
+        needed = measuring.block_seconds(turns=2 + LEAST_ROUNDS, plans=plans)
+        if plans == 2 or needed < measuring.timer.left(UNTIL_PROFILE):
+            return path
+        measuring.findings.notes.append(
+            "What each change brings by itself was not measured: the time limit is too short."
+        )
+        return ()
 
     def _join(self, path: Sequence[Change]) -> None:
         self._between = tuple(Contender(role="candidate", plan=on.plan) for on in path[:-1])
@@ -206,7 +224,7 @@ class Confirmation:
         race = self._measuring.race
         now = race.estimate(logs)
         done = now.level and min(len(now.kept), len(logs) - race.warmup) >= LEAST_KEPT
-        if done or len(logs) >= BLOCK_STEPS:
+        if done or len(logs) >= STEPS_ALONE:
             return "enough"
         return "more"
 
@@ -219,7 +237,8 @@ class Confirmation:
         narrow = gain.half_width <= max(NARROW, SHARE_OF_GAIN * gain.mean)
         if gain.is_decided and narrow and not gain.settles:
             return True
-        if self._measuring.timer.up(UNTIL_PROFILE):
+        left = self._measuring.timer.left(UNTIL_PROFILE)
+        if left < self._measuring.block_seconds(turns=LEAST_TURNS):  # it would end before its turns
             return True
         blocks = len(blocks_of(leader))
         return not gain.can_be_decided(blocks, self._blocks_left(blocks))
@@ -320,7 +339,9 @@ class Confirmation:
             return True
         if leader is None:
             timer = self._measuring.timer
-            if timer.limited and quiet > 1 and timer.left(1.0) < self._measuring.block_seconds:
+            round_seconds = sum(entry.step_seconds for entry in started if entry.is_in)
+            needed = self._measuring.block_seconds() + round_seconds
+            if timer.limited and quiet > 1 and timer.left(1.0) < needed:
                 return True
             left = sum(rival.out is None for rival in self.rivals)
             old = min(entry.age for entry in started if entry.is_in) >= OLD_STEPS

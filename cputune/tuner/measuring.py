@@ -130,8 +130,8 @@ HANGS, LEAST_PATIENCE_SECONDS = 3.0, 60.0
 these seconds. Assumed: a busy machine makes a start two times as long.
 """
 
-BLOCK_STEPS = 12
-"""About how many steps two plans take in a block, warm-up included."""
+TURNS_AND_SETTLING = 5
+"""How many steps a plan takes in a later block after its warm-up: two to settle, three turns."""
 
 NEAR_ENOUGH = 2 * WANDER
 """How far (log) a trial may be behind the fastest and still be compared."""
@@ -263,6 +263,7 @@ class Measuring:
         reference: the losses of the baseline, by step.
         start_seconds: from the start of the last run to its first step.
         step_seconds: of a step of the baseline, the mean of its trial.
+        fastest_step_seconds: of a step of the fastest plan so far, also a mean of a trial.
     """
 
     facts: HostFacts
@@ -274,6 +275,7 @@ class Measuring:
     start_seconds: float = 0.0
     slowest_start_seconds: float = 0.0
     step_seconds: float = 0.0
+    fastest_step_seconds: float = math.inf
     living: LivingTrials = field(init=False)
 
     def __post_init__(self) -> None:
@@ -389,19 +391,29 @@ class Measuring:
         self.start_seconds = run.start_seconds
         if run.steps:
             self.saw_start(run.start_seconds)
+            seconds = run.step_seconds / run.steps
             if plan.as_found:
-                self.step_seconds = run.step_seconds / run.steps
+                self.step_seconds = seconds
+            self.fastest_step_seconds = min(self.fastest_step_seconds, seconds)
         elif run.cut is not None and run.start_seconds > HANGS * self.slowest_start_seconds > 0:
             run.failure = TimedOut(f"no first step in {run.start_seconds:.0f} s: {run.cut}")
         return run
 
-    @property
-    def block_seconds(self) -> float:
-        return self.slowest_start_seconds + BLOCK_STEPS * self.step_seconds
+    def block_seconds(self, turns: int = TURNS_AND_SETTLING, plans: int = 2) -> float:
+        """About how long a block takes: the baseline, the fastest plan, and plans between the two.
+
+        They start together and warm up, then each takes ``turns`` steps.
+        """
+        fastest = min(self.fastest_step_seconds, self.step_seconds)
+        each = (self.step_seconds + fastest) / 2
+        return self.slowest_start_seconds + plans * (self.race.warmup + turns) * each
 
     def needs_all_time(self, blocks: int = 3) -> bool:
-        """Whether a trial would take time that ``blocks`` of a comparison of two plans need."""
-        return self.timer.left(1.0) < blocks * self.block_seconds
+        """Whether a trial would take time that the comparison of two plans needs.
+
+        ``blocks``: how many blocks of a comparison have to fit into the rest of the time.
+        """
+        return self.timer.left(1.0) < blocks * self.block_seconds()
 
     def saw_start(self, seconds: float) -> None:
         self.slowest_start_seconds = max(self.slowest_start_seconds, seconds)

@@ -50,7 +50,7 @@ def _rehearse(measuring: Measuring, runner: RehearsingRunner, plan: Plan) -> str
     own = STARTS * measuring.slowest_start_seconds + STEPS * measuring.step_seconds
     longest = max(LEAST_SECONDS, own)
     if measuring.timer.most_seconds is not None:
-        longest = min(longest, measuring.timer.left(1.0) - 2 * measuring.block_seconds)
+        longest = min(longest, measuring.timer.left(1.0) - 2 * measuring.block_seconds())
     if longest < 2 * measuring.slowest_start_seconds:
         return "the time limit is too short to run the whole script with them (--max-time)"
     text = f"running the whole script with {plan.world_size} ranks, shortened"

@@ -88,7 +88,7 @@ class Started:
         self._begin = begin
         self._is_warm = self.was_kept = kept is not None
         self._steps_before = self._turns_of_this_life = self._warmup = 0
-        self._step_seconds = TWICE_SECONDS
+        self.step_seconds = TWICE_SECONDS
         if kept is None:
             self.living = self._start()
         else:
@@ -131,7 +131,7 @@ class Started:
         TooShort.
         """
         lone, begun = self.contender.plan.world_size == 1, len(self.run.trace)
-        skipped, counted = steps_of_turn(self._step_seconds, lone=lone)
+        skipped, counted = steps_of_turn(self.step_seconds, lone=lone)
         taken = self._read(skipped + counted)[skipped:]
         trace = self.run.trace[begun:]
         self.taken.append(turn_of(place, trace))
@@ -159,7 +159,7 @@ class Started:
                 take(self.run, step, self.rules)
                 counts = len(self.run.counted) > before
                 if counts:
-                    self._step_seconds = step.seconds
+                    self.step_seconds = step.seconds
                 taken.append(self.run.counted[-1] if counts else None)
         except NoMeasurement as end:
             self._begin_again(end)

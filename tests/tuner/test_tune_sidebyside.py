@@ -254,7 +254,7 @@ def test_no_gain_is_looked_at_until_it_is_sure() -> None:
 
 def test_when_the_time_is_up_it_ends() -> None:
     base, _, _ = confirmed(steady(1.0, 1.0, noise=0.04), seconds=20.0)
-    assert len(base.logs) == 7
+    assert len(base.logs) == 6
 
 
 def test_a_time_that_was_given_is_used_until_there_is_an_answer() -> None:

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
-from machines import SimulatedRunner
+from machines import AVX512, TODAY, Model, SimulatedRunner, machine, simulated
+from starting import tuned
 from tuner.fakes import SMALL, FakeKeepingRunner, FakeRunner, steady, truthful
 
 import cputune
@@ -163,7 +164,7 @@ def test_a_baseline_that_is_known_by_then_is_a_result() -> None:
 
 
 def test_a_later_trial_that_is_cut_short_is_told_with_what_is_known() -> None:
-    result = study(40.0, startup=lambda plan: 1.0 if plan.as_found else 24.0, step=0.5).result
+    result = study(120.0, startup=lambda plan: 1.0 if plan.as_found else 80.0, step=0.5).result
     assert result is not None
     assert [trial.state for trial in result.trials] == [COMPLETED, PRUNED]
     last = result.trials[-1]
@@ -307,3 +308,13 @@ def test_what_was_not_asked_is_asked_when_there_is_more_time(tmp_path: Path) -> 
         assert ended.result is not None
     assert FakeAsking.asked == [(), ("ranks",)]
     assert ended.result.workload.licence == Licence()
+
+
+def test_a_slow_launch_is_compared_with_what_the_topology_suggests() -> None:
+    """There is no time for a trial, and the guide's plan has no faster allocator."""
+    facts = machine(cores_per_socket=2, isa=AVX512, libraries=("tcmalloc",), packages=TODAY)
+    slow = simulated("slow", facts, Model(work=20.0, bandwidth=4.0), batch=32)
+    result = tuned(slow.runner(1), slow.workload, facts, budget=20, seed=1)
+    assert [trial.plan.as_found for trial in result.trials] == [True]
+    compared = {run.plan for run in result.confirmation} - {result.baseline.plan}
+    assert {plan.allocator for plan in compared} == {"tcmalloc"}
