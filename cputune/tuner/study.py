@@ -471,11 +471,10 @@ class TuningStudy:
             self._measure(runner, begun, origin)
 
     def _following(self, space: SearchSpace, sampler: PlanSampler) -> tuple[Origin, Plan] | None:
-        """The next plan and its origin, if any."""
         suggestions = space.suggestions
         if self._timer.limited and self._measuring.needs_all_time(blocks=FEW_TRIALS):
             # Of few trials the topology's plan is worth most: it has a faster allocator too.
-            suggestions = sorted(suggestions, key=lambda named: named[0] != "topology")
+            suggestions = tuple(sorted(suggestions, key=lambda named: named[0] != "topology"))
         for origin, plan in suggestions:
             if plan not in self._history.tried and sampler.may_run(plan):
                 return origin, plan
