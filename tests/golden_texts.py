@@ -11,6 +11,7 @@ import fcntl
 import re
 from collections.abc import Callable
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from typing import TypeAlias
 
@@ -19,6 +20,13 @@ TEXTS = HERE / "golden" / "texts"
 SECTION = "=== "
 
 Golden: TypeAlias = Callable[[object], None]
+
+
+def short(test: str) -> str:
+    """The name of a test, at most 100 characters of it."""
+    if len(test) <= 100:
+        return test
+    return f"{test[:80]}~{sha256(test.encode()).hexdigest()[:8]}"
 
 
 def path_of(test_file: Path) -> Path:
@@ -75,7 +83,7 @@ def reviewed(path: Path, test: str, hidden: dict[str, str], *, update: bool) -> 
     def golden(something: object) -> None:
         nonlocal asked
         asked += 1
-        name, text = f"{test} {asked}", said(something).rstrip("\n")
+        name, text = f"{short(test)} {asked}", said(something).rstrip("\n")
         for value, word in hidden.items():
             text = text.replace(value, word)
         if update:

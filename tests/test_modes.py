@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from emitters.emit_machines import one_socket
+from golden_texts import Golden
 
 from cputune.cli import cli
 from cputune.errors import CputuneError
@@ -44,7 +45,9 @@ def test_what_is_written_has_the_modes_of_the_table(
 
 
 @pytest.mark.parametrize("there", [True, False], ids=["to a file", "to nothing yet"])
-def test_a_planted_link_is_replaced_and_not_followed(tmp_path: Path, there: bool) -> None:
+def test_a_planted_link_is_replaced_and_not_followed(
+    tmp_path: Path, there: bool, golden: Golden
+) -> None:
     victim = tmp_path / "victim"
     if there:
         victim.write_text("precious")
@@ -53,8 +56,9 @@ def test_a_planted_link_is_replaced_and_not_followed(tmp_path: Path, there: bool
 
     write_atomically(tmp_path / "cputune.json", "{}", force=True)
     if there:
-        with pytest.raises(CputuneError, match="cannot be opened as a study"):
+        with pytest.raises(CputuneError) as raised:
             StudyStorage(tmp_path / "cputune.db", resume=False)
+        golden(raised.value)
         assert victim.read_text() == "precious"
     else:
         StudyStorage(tmp_path / "cputune.db", resume=False).close()

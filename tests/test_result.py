@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from confirmed import confirmed
+from golden_texts import Golden
 from tuner.fakes import SMALL, FakeRunner, truthful
 
 import cputune
@@ -74,10 +75,10 @@ def test_what_is_not_a_result_is_refused(tmp_path: Path, text: str, message: str
     assert caught.value.hint
 
 
-def test_a_file_that_is_not_there_is_said_to_be(tmp_path: Path) -> None:
+def test_a_file_that_is_not_there_is_said_to_be(tmp_path: Path, golden: Golden) -> None:
     with pytest.raises(ResultError, match="cannot read") as caught:
         Result.load(tmp_path / "cputune.json")
-    assert caught.value.hint == "run `cputune tune` first"
+    golden(caught.value.hint)
 
 
 @pytest.mark.parametrize("key", ["plan", "samples_per_second"])
@@ -176,9 +177,11 @@ class TestARatioNeedsItsPairs:
         ]
         assert pairs_of(fell, today, best) == 0
 
-    def test_one_that_a_file_holds_without_pairs_is_not_read(self, result: Result) -> None:
+    def test_one_that_a_file_holds_without_pairs_is_not_read(
+        self, result: Result, golden: Golden
+    ) -> None:
         document = {**result.to_json(), "confirmation": []}
         read = Result.from_json(document)
         assert (read.speedup, read.best) == (None, result.best)
-        assert read.not_compared == "the file has no pairs of these two plans"
+        golden(read.not_compared)
         assert read.to_json()["speedup"] is None

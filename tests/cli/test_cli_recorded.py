@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from golden_texts import Golden
 from hosts.builder import machine
 from in_process import Run
 
@@ -44,7 +45,9 @@ def test_files_are_emitted_for_the_recorded_machine(
 
 
 @pytest.mark.parametrize("words", [("tune", "--dry-run"), ("emit", "-f", "mpirun", "-o", "-")])
-def test_a_recording_that_is_not_there_is_named(cputune: Run, words: tuple[str, ...]) -> None:
+def test_a_recording_that_is_not_there_is_named(
+    cputune: Run, words: tuple[str, ...], golden: Golden
+) -> None:
     code, _, err = cputune(*words, "--root", "/nowhere")
     assert code == 3
-    assert "there is no recorded machine at '/nowhere'" in err
+    golden(err)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from clean_machine import words
+from golden_texts import Golden
 from stacks import IPEX_ERA, TODAY, machine
 
 from cputune.doctor.checkfile import check_file
@@ -322,7 +323,7 @@ def test_a_script_that_speaks_every_dialect_is_not_told_off_for_one():
     assert "refused" not in judged("", text, "run.sh", "intelmpi")
 
 
-def test_variables_arrays_continuations_and_here_documents_are_read():
+def test_variables_arrays_continuations_and_here_documents_are_read(golden: Golden):
     text = """
 NP=2
 args=(
@@ -338,7 +339,7 @@ if true; then
 fi
 """
     (finding,) = check_file(text, "run.sh", machine(TODAY))
-    assert finding.evidence.startswith("run.sh:11: --no_cuda is refused")
+    golden(finding.evidence)
 
 
 def test_the_example_of_the_guides_leaves_the_ranks_open():
@@ -373,12 +374,13 @@ class TestBadInput:
         assert name in str(caught.value)
         assert caught.value.hint
 
-    def test_a_few_lines_that_stand_for_billions_of_values_are_refused(self):
+    def test_a_few_lines_that_stand_for_billions_of_values_are_refused(self, golden: Golden):
         lines = ["use_cpu: true", "a: &a [1,1,1,1,1,1,1,1,1]"]
         for before, after in zip("abcdefghi", "bcdefghij", strict=True):
             lines.append(f"{after}: &{after} [{','.join([f'*{before}'] * 9)}]")
-        with pytest.raises(UsageError, match="too many values"):
+        with pytest.raises(UsageError) as raised:
             check_file("\n".join(lines), "bomb.yaml", machine(TODAY))
+        golden(raised.value)
 
     @pytest.mark.parametrize(
         "text",
@@ -485,11 +487,13 @@ def test_a_launcher_may_be_repeated_any_number_of_times():
     assert launch.arguments == ("--bf16",)
 
 
-def test_the_job_of_the_guide_is_told_of_its_elastic_policy_its_cache_and_what_it_sources():
+def test_the_job_of_the_guide_is_told_of_its_elastic_policy_its_cache_and_what_it_sources(
+    golden: Golden,
+):
     text = (Path(__file__).parent / "guides" / "pytorchjob.yaml").read_text(encoding="utf-8")
     found = check_file(text, "job.yaml", machine(TODAY))
     said = {one.code: one.evidence for one in found}
-    assert "minReplicas 1 of 4 workers" in said["file-k8s-elastic"]
+    golden(said["file-k8s-elastic"])
     assert "env/setvars.sh" in said["file-sourced-missing"]
     assert any("TRANSFORMERS_CACHE" in one.evidence for one in found)
 
@@ -503,10 +507,12 @@ def test_an_environment_that_is_sourced_must_be_there(line: str):
     assert ("which does not exist" in said[0].evidence, said[0].edits) == (True, ())
 
 
-def test_an_mpirun_that_nothing_can_bring_must_be_there(monkeypatch: pytest.MonkeyPatch):
+def test_an_mpirun_that_nothing_can_bring_must_be_there(
+    monkeypatch: pytest.MonkeyPatch, golden: Golden
+):
     monkeypatch.setenv("PATH", "/nowhere")
     launch, facts, host = "mpirun -n 2 python train.py\n", machine(TODAY), LiveHost()
     found = {one.code: one for one in check_file(launch, "x.sh", facts, host)}
-    assert "mpirun is not on the PATH" in found["file-launcher-missing"].evidence
+    golden(found["file-launcher-missing"].evidence)
     found = {one.code: one for one in check_file(f"module load mpi\n{launch}", "x.sh", facts, host)}
     assert "file-launcher-missing" not in found

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from clean_machine import changed
 from doctor_machines import VARIABLES
+from golden_texts import Golden
 from hosts.builder import PROCESSORS, machine
 from hypothesis import given, settings, strategies as st
 from unknown_machine import UNKNOWN
@@ -63,11 +64,11 @@ def test_findings_are_sorted_by_severity() -> None:
     assert len(set(ranks)) == 3
 
 
-def test_advice_says_what_it_is_worth_and_a_fault_does_not() -> None:
+def test_advice_says_what_it_is_worth_and_a_fault_does_not(golden: Golden) -> None:
     facts = changed(environment={"LD_PRELOAD": None, "OMP_NUM_THREADS": None})
     found = {finding.code: finding for finding in diagnose(facts).findings}
     known, open_ = found["allocator-default"], found["threads-one"]
-    assert known.worth_words == "Worth ×1.12–1.30 on 2 cores; one command."
+    golden(known.worth_words)
     assert known.to_json()["worth"] == (1.12, 1.30)
     assert (open_.worth_words, open_.to_json()["worth"]) == ("Worth: not known.", None)
     assert replace(known, severity=Severity.ERROR).worth_words == ""

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from clean_machine import CLEAN, changed
 from click.testing import CliRunner
+from golden_texts import Golden
 
 from cputune.cli import cli
 from cputune.doctor.finding import Severity
@@ -94,14 +95,11 @@ def test_rows_name_checks_that_exist_and_their_source() -> None:
         assert not one.harmless or one.goes_on, one.name
 
 
-def test_the_finding_says_line_cause_fix_check_and_thread() -> None:
+def test_the_finding_says_line_cause_fix_check_and_thread(golden: Golden) -> None:
     found, *_ = judge_symptom(
         "RuntimeError: ifa != nullptr. Unable to find address for: ^lo", CLEAN
     )
-    assert found.evidence.startswith(
-        "RuntimeError: ifa != nullptr. Unable to find address for: ^lo: names"
-    )
-    assert "Found beforehand by: interface-missing, " in found.evidence
+    golden(found.evidence)
     assert found.source == "aws-samples/aws-do-eks#51"
 
 
@@ -127,19 +125,19 @@ KeyError: 3
 """
 
 
-def test_an_unknown_error_is_named_with_its_line_and_the_package_that_raised_it() -> None:
+def test_an_unknown_error_is_named_with_its_line_and_the_package_that_raised_it(
+    golden: Golden,
+) -> None:
     facts = changed(packages={"datasets": "4.8.5"})
     (found,) = judge_symptom(UNKNOWN, facts)
     assert found.severity is Severity.ERROR
-    assert found.title == "KeyError: 3, raised in datasets"
-    assert found.evidence.startswith(
-        "line 7: KeyError: 3 (raised in datasets; 4.8.5 is installed here)"
-    )
-    assert "bad.py, line 4" in found.remedy
+    golden(found.title)
+    golden(found.evidence)
+    golden(found.remedy)
     (own,) = judge_symptom(
         UNKNOWN.replace("/opt/venv/lib/python3.11/site-packages/datasets/", ""), CLEAN
     )
-    assert own.title == "KeyError: 3, raised in table.py, line 77"
+    golden(own.title)
 
 
 @pytest.mark.parametrize(
@@ -151,9 +149,10 @@ def test_an_unknown_error_is_named_with_its_line_and_the_package_that_raised_it(
         "",
     ],
 )
-def test_prints_and_warnings_are_no_diagnosis(text: str) -> None:
-    with pytest.raises(CannotError, match="no error in this text"):
+def test_prints_and_warnings_are_no_diagnosis(text: str, golden: Golden) -> None:
+    with pytest.raises(CannotError) as raised:
         list(judge_symptom(text, CLEAN))
+    golden(raised.value)
 
 
 def test_a_line_that_was_printed_is_not_the_cause_of_an_exception() -> None:
@@ -269,7 +268,9 @@ def test_the_interface_tables_answer_for_every_version(
     assert words in words_of(text, **versions)
 
 
-def test_a_library_that_asks_for_what_is_gone_is_upgraded_and_never_the_other_downgraded() -> None:
+def test_a_library_that_asks_for_what_is_gone_is_upgraded_and_never_the_other_downgraded(
+    golden: Golden,
+) -> None:
     text = (
         'Traceback (most recent call last):\n  File "train.py", line 1, in <module>\n    '
         "import trl\n"
@@ -280,7 +281,7 @@ def test_a_library_that_asks_for_what_is_gone_is_upgraded_and_never_the_other_do
     )
     found = explain(text)
     assert found is not None
-    assert found.symptom.command == "pip install -U trl"
+    golden(found.symptom.command)
 
 
 @pytest.mark.parametrize("how", ["words", "file", "stdin"])
@@ -294,44 +295,42 @@ def test_the_command_takes_words_a_file_and_stdin(how: str, tmp_path: Path) -> N
     assert "huggingface/diffusers#4957" in done.output
 
 
-def test_a_method_that_is_overridden_with_the_signature_of_another_release() -> None:
+def test_a_method_that_is_overridden_with_the_signature_of_another_release(golden: Golden) -> None:
     given = "takes 3 positional arguments but 4 were given"
     words = words_of(f"TypeError: Mine.training_step() {given}")
     assert "num_items_in_batch" in words
     assert "before 4.46" in words
     words = words_of("TypeError: Mine.log() got an unexpected keyword argument 'start_time'")
-    assert "add start_time=None to its log" in words
-    assert "Trainer" in words
+    golden(words)
     words = words_of(
         "TypeError: Mine._save_checkpoint() got an unexpected keyword argument 'metrics'"
     )
-    assert "transformers to 4.46 passes" in words
-    assert "install transformers 4.47 or later" in words
+    golden(words)
     words = words_of("TypeError: on_init_end() got an unexpected keyword argument 'model'")
     assert "**kwargs" in words
     assert name_of(f"TypeError: f() {given}") == "unknown"
     assert name_of("TypeError: __init__() got an unexpected keyword argument 'tuning'") == "unknown"
 
 
-def test_an_argument_of_another_class() -> None:
+def test_an_argument_of_another_class(golden: Golden) -> None:
     words = words_of("TypeError: __init__() got an unexpected keyword argument 'weight_decay'")
-    assert "give weight_decay to TrainingArguments" in words
+    golden(words)
 
 
-def test_an_object_that_was_not_set_up() -> None:
+def test_an_object_that_was_not_set_up(golden: Golden) -> None:
     words = words_of(
         "AttributeError: 'AcceleratorState' object has no attribute 'distributed_type'"
     )
-    assert "was not set up" in words
+    golden(words)
     assert "--force-reinstall" not in words
 
 
-def test_a_message_of_a_library_is_its_own_explanation() -> None:
+def test_a_message_of_a_library_is_its_own_explanation(golden: Golden) -> None:
     found = explain("ValueError: At most one of fp16 and bf16 can be True, but not both")
     assert found is not None
     assert not found.known
-    assert "training_args of transformers raises it" in found.symptom.cause
-    assert found.symptom.fix.startswith("do what the message says")
+    golden(found.symptom.cause)
+    golden(found.symptom.fix)
 
 
 def test_a_few_typed_words_in_the_form_of_an_exception() -> None:

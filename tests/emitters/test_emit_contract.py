@@ -24,6 +24,7 @@ from emit_machines import (
     tuned,
     two_sockets_smt,
 )
+from golden_texts import Golden
 from in_process import ran
 from scripts import shellcheck
 
@@ -236,10 +237,11 @@ class TestHostileArguments:
 
     @pytest.mark.parametrize("format", ["mpirun", "accelerate", "slurm"])
     def test_a_script_refuses_a_lone_colon_when_it_is_run(
-        self, format: str, launch: Launch
+        self, format: str, launch: Launch, golden: Golden
     ) -> None:
-        with pytest.raises(AssertionError, match="error: a lone colon would start another"):
+        with pytest.raises(AssertionError) as raised:
             launch.run(files_for(format), "a", ":", "b")
+        golden(raised.value)
 
     @pytest.mark.parametrize("format", SHELL_FORMATS)
     def test_shellcheck_has_nothing_to_say(self, format: str, tmp_path: Path) -> None:
@@ -248,10 +250,11 @@ class TestHostileArguments:
         assert shellcheck(script) == ""
 
     @pytest.mark.parametrize("format", FORMATS)
-    def test_a_script_that_python_takes_for_an_option(self, format: str) -> None:
+    def test_a_script_that_python_takes_for_an_option(self, format: str, golden: Golden) -> None:
         workload = Workload(name="-run.py", argv=("-run.py",))
-        with pytest.raises(UsageError, match="option of its own"):
+        with pytest.raises(UsageError) as raised:
             emit(one_socket().result, format, workload=workload)
+        golden(raised.value)
 
     @pytest.mark.parametrize("format", FORMATS)
     def test_the_header_stays_a_comment(self, format: str) -> None:
@@ -395,13 +398,15 @@ def _pairs(words: list[str]) -> list[tuple[str, str]]:
 
 
 class TestMpirunChecks:
-    def test_another_mpi_than_it_was_written_for(self, launch: Launch) -> None:
-        with pytest.raises(AssertionError, match=r"error: mpirun is not MPICH"):
+    def test_another_mpi_than_it_was_written_for(self, launch: Launch, golden: Golden) -> None:
+        with pytest.raises(AssertionError) as raised:
             launch.run(files_for("mpirun", mpi="mpich"), mpi="openmpi5")
+        golden(raised.value)
 
-    def test_an_mpi_that_nobody_knows(self, launch: Launch) -> None:
-        with pytest.raises(AssertionError, match=r"error: mpirun is not Intel MPI, MPICH or"):
+    def test_an_mpi_that_nobody_knows(self, launch: Launch, golden: Golden) -> None:
+        with pytest.raises(AssertionError) as raised:
             launch.run(files_for("mpirun", mpi=None), mpi="mpirun 1.0")
+        golden(raised.value)
 
     def test_accelerate_finds_the_host_file_of_the_mpi(self, launch: Launch) -> None:
         for mpi, name in (("mpich", "hosts.hydra"), ("openmpi4", "hosts.openmpi")):
@@ -418,11 +423,12 @@ class TestMpirunChecks:
         assert ("mpirun_hostfile" in yaml.safe_load(text)["mpirun_config"]) == kept
         assert '--mpirun_hostfile "$hosts"' in files[0].text
 
-    def test_a_script_that_is_not_there(self, launch: Launch) -> None:
+    def test_a_script_that_is_not_there(self, launch: Launch, golden: Golden) -> None:
         case = one_socket()
         files = emit(case.result, "torchrun", workload=Workload.script(["gone.py"]))
-        with pytest.raises(AssertionError, match=r"error: gone\.py is not here\nhint: "):
+        with pytest.raises(AssertionError) as raised:
             launch.run(files)
+        golden(raised.value)
 
 
 class TestPython:
@@ -444,20 +450,23 @@ class TestPython:
 
 
 class TestWhatDoesNotFit:
-    def test_neither_result_nor_machine(self) -> None:
-        with pytest.raises(UsageError, match="nothing to write down"):
+    def test_neither_result_nor_machine(self, golden: Golden) -> None:
+        with pytest.raises(UsageError) as raised:
             emit(None, "mpirun")
+        golden(raised.value)
 
     @pytest.mark.parametrize("path", ["/opt/my libs/t.so", "/a:b.so", "t.so", "/a\nb.so"])
-    def test_a_library_that_cannot_be_preloaded(self, path: str) -> None:
+    def test_a_library_that_cannot_be_preloaded(self, path: str, golden: Golden) -> None:
         case = one_socket()
         best = replace(case.result.best, plan=replace(case.result.best.plan, preload=(path,)))
-        with pytest.raises(UsageError, match="LD_PRELOAD cannot carry"):
+        with pytest.raises(UsageError) as raised:
             emit(replace(case.result, best=best, **UNCOMPARED), "mpirun")
+        golden(raised.value)
 
-    def test_an_accelerate_that_cannot_start_ranks(self) -> None:
-        with pytest.raises(CputuneError, match=r"accelerate 0\.27\.2 cannot start several"):
+    def test_an_accelerate_that_cannot_start_ranks(self, golden: Golden) -> None:
+        with pytest.raises(CputuneError) as raised:
             emit(one_socket().result, "accelerate", versions={"accelerate": "0.27.2"})
+        golden(raised.value)
 
 
 class TestWhatNobodyCarries:
@@ -480,14 +489,15 @@ class TestWhatNobodyCarries:
         assert "transformers 5.23.0" in str(caught.value)
         assert caught.value.hint
 
-    def test_ccl_without_a_worker(self) -> None:
+    def test_ccl_without_a_worker(self, golden: Golden) -> None:
         case = two_sockets_smt()
         plan = case.result.best.plan
         assert plan.backend == "ccl"
         idle = replace(plan, ccl_workers=0, ccl_cpus=())
         best = replace(case.result.best, plan=idle)
-        with pytest.raises(UsageError, match="ccl: with CCL_WORKER_COUNT=0 accelerate uses gloo"):
+        with pytest.raises(UsageError) as raised:
             emit(replace(case.result, best=best, **UNCOMPARED), "mpirun")
+        golden(raised.value)
 
 
 class TestOneCcl:
@@ -539,11 +549,12 @@ class TestOneCcl:
         facts = machine("x", sockets=2, cores=28, smt=True, mpi="openmpi4")
         assert make_job(case.result, Emission(facts=facts, nodes=1)).mpi == "intelmpi"
 
-    def test_bindings_that_are_not_there(self, launch: Launch) -> None:
+    def test_bindings_that_are_not_there(self, launch: Launch, golden: Golden) -> None:
         fake = launch.bin / "python3"
         fake.write_text("#!/bin/sh\necho\n")
-        with pytest.raises(AssertionError, match=r"has no env/setvars\.sh here\nhint: "):
+        with pytest.raises(AssertionError) as raised:
             launch.run(emit(two_sockets_smt().result, "torchrun", nodes=1))
+        golden(raised.value)
 
 
 class TestHeader:

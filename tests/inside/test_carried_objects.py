@@ -11,6 +11,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from golden_texts import Golden
 
 from cputune.inside.carry.force import Force
 from cputune.inside.carry.hooking import put, set_hooks
@@ -144,11 +145,12 @@ class TestTrainer:
         way.trainer()(way.arguments()()).train()
         assert way.said == []
 
-    def test_is_refused_a_batch_that_cannot_be_divided(self) -> None:
+    def test_is_refused_a_batch_that_cannot_be_divided(self, golden: Golden) -> None:
         way = Carried(world_size=3)
         trainer = way.trainer()(way.arguments()())
-        with pytest.raises(RefusedError, match="a global batch of 8 cannot be divided over 3"):
+        with pytest.raises(RefusedError) as raised:
             trainer.train()
+        golden(raised.value)
 
     def test_a_batch_that_the_script_sets_later_is_divided_too(self) -> None:
         way = Carried(world_size=2, samples_per_rank=4)
@@ -207,14 +209,15 @@ class TestAccelerator:
         assert made.prepare_data_loader(loader(8), shift=2) == (batches[1], 2)
         assert way.said == ["set for the plan: batch of the data loader=4 (was 8)"]
 
-    def test_another_loader_that_is_trained_on_is_refused(self) -> None:
+    def test_another_loader_that_is_trained_on_is_refused(self, golden: Golden) -> None:
         made = Carried(world_size=2).accelerator()()
         first, second = (made.prepare_data_loader(loader(8), shift) for shift in (1, 2))
         made.gradient_state = SimpleNamespace(active_dataloader=first)
         assert made.backward(0.5) == 0.5
         made.gradient_state = SimpleNamespace(active_dataloader=second)
-        with pytest.raises(RefusedError, match=r"another data loader \(number 1 in the order"):
+        with pytest.raises(RefusedError) as raised:
             made.backward(0.5)
+        golden(raised.value)
 
     @pytest.mark.parametrize(("samples", "batch"), [(2, 4), (4, 8)])
     def test_a_batch_that_ranks_share_is_that_of_all_of_them(

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from golden_texts import Golden
 from machines import machine
 
 import cputune.inside
@@ -119,10 +120,11 @@ class TestEveryKnob:
         assert {keeps_mathematics(PLAN, plan) for plan in others if plan} <= {promised}
 
 
-def test_a_knob_that_no_rank_shows_says_why() -> None:
+def test_a_knob_that_no_rank_shows_says_why(golden: Golden) -> None:
     smt = knob_named("smt")
-    with pytest.raises(ValueError, match="smt: ranks show a knob, or it says why"):
+    with pytest.raises(ValueError) as raised:
         replace(smt, unseen=None)
+    golden(raised.value)
 
 
 def test_a_knob_that_is_put_into_plans_offers_its_values() -> None:
@@ -154,10 +156,11 @@ def test_what_shows_a_knob_is_written_by_a_rank() -> None:
 
 
 @pytest.mark.parametrize(("name", "least"), [("ranks", 1), ("threads", 1), ("ccl_workers", 0)])
-def test_numbers_begin_where_they_mean_something(name: str, least: int) -> None:
+def test_numbers_begin_where_they_mean_something(name: str, least: int, golden: Golden) -> None:
     assert knob_named(name).parse(str(least)) == least
-    with pytest.raises(UsageError, match=f"a whole number from {least} on"):
+    with pytest.raises(UsageError) as raised:
         knob_named(name).parse(str(least - 1))
+    golden(raised.value)
 
 
 def test_workers_are_named_where_there_are_some() -> None:
@@ -192,11 +195,12 @@ def test_smaller_gradients_gain_on_a_network_alone(name: str) -> None:
     assert gains[3] < 0
 
 
-def test_values_of_a_knob_may_be_numbers() -> None:
+def test_values_of_a_knob_may_be_numbers(golden: Golden) -> None:
     knob = replace(knob_named("malloc"), name="buckets", values=(25, 100))
     assert knob.parse("100") == 100
-    with pytest.raises(UsageError, match="buckets is 25 or 100, not '50'"):
+    with pytest.raises(UsageError) as raised:
         knob.parse("50")
+    golden(raised.value)
 
 
 def test_no_two_knobs_share_a_name_a_variable_or_an_argument() -> None:
@@ -205,9 +209,10 @@ def test_no_two_knobs_share_a_name_a_variable_or_an_argument() -> None:
     assert len(set(NAMES)) == len(NAMES) == len(TODAY)
 
 
-def test_an_unknown_knob_is_named_with_those_that_there_are() -> None:
-    with pytest.raises(UsageError, match="no knob is called 'colour'") as caught:
+def test_an_unknown_knob_is_named_with_those_that_there_are(golden: Golden) -> None:
+    with pytest.raises(UsageError) as caught:
         knob_named("colour")
+    golden(caught.value)
     assert "precision" in caught.value.hint
 
 

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
+from golden_texts import Golden
 from hosts.builder import Cgroup, machine
 
 from cputune.errors import HostError
@@ -26,15 +27,15 @@ GARBAGE = [
 ]
 
 
-def test_an_empty_tree_tells_nothing(tmp_path: Path) -> None:
+def test_an_empty_tree_tells_nothing(tmp_path: Path, golden: Golden) -> None:
     document = host_document(probe(RecordedHost(tmp_path)))
 
     assert document["topology"]["online"] is None
     assert document["topology"]["sockets"] is None
     assert document["cpu"]["vendor"] is None
     reasons = {unknown["fact"]: unknown["reason"] for unknown in document["unknown"]}
-    assert "/sys/devices/system/cpu/online does not exist" in reasons["topology.online"]
-    assert "/proc/cpuinfo does not exist" in reasons["cpu.vendor"]
+    golden(reasons["topology.online"])
+    golden(reasons["cpu.vendor"])
     json.dumps(document, allow_nan=False)
 
 
@@ -95,10 +96,11 @@ def test_a_link_out_of_the_tree_is_not_followed(tmp_path: Path) -> None:
         '{"processes": [{"pid": -1}]}',
     ],
 )
-def test_a_damaged_record_is_refused(tmp_path: Path, text: str) -> None:
+def test_a_damaged_record_is_refused(tmp_path: Path, text: str, golden: Golden) -> None:
     """Before, some of it was silence: "Python 3.11.7, no torch", exit 0."""
-    with pytest.raises(HostError, match=r"record\.json of the recorded machine .* cannot be read"):
+    with pytest.raises(HostError) as raised:
         machine(tmp_path, cores=2, files={"record.json": text})
+    golden(raised.value)
 
 
 KEYS = (

@@ -19,6 +19,7 @@ from typing import Any
 
 import psutil
 import pytest
+from golden_texts import Golden
 from nodes.fakes import FakeReach
 
 import cputune
@@ -117,10 +118,13 @@ def test_side_by_side_the_ranks_of_hosts_wait_for_their_turn(runner: ProcessRunn
     assert not training()
 
 
-def test_a_plan_for_more_hosts_than_there_are_is_infeasible(runner: ProcessRunner) -> None:
+def test_a_plan_for_more_hosts_than_there_are_is_infeasible(
+    runner: ProcessRunner, golden: Golden
+) -> None:
     three = Plan(nodes=3, processes_per_node=1, threads_per_process=1, cpus=((CPUS[0],),))
-    with pytest.raises(Infeasible, match="for 3 nodes, and there are 2"):
+    with pytest.raises(Infeasible) as raised:
         next(runner.steps(three))
+    golden(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -326,9 +330,9 @@ def elsewhere(probed: Probed, **changes: Any) -> Probed:
 
 
 class TestOpening:
-    def test_one_machine_under_two_names_is_no_second_node(self) -> None:
+    def test_one_machine_under_two_names_is_no_second_node(self, golden: Golden) -> None:
         error = refused(FakeReach(), "127.0.0.1", "localhost")
-        assert str(error).startswith("127.0.0.1, localhost are one machine")
+        golden(str(error))
 
     def test_a_probe_that_fails_is_not_called_an_unreachable_host(self) -> None:
         reach = FakeReach(instead={"alpha": (sys.executable, "-c", "import no_such_module")})
@@ -336,20 +340,23 @@ class TestOpening:
         begins = "alpha was reached, but could not be examined: it ended with 1: ModuleNotFound"
         assert str(error).startswith(begins)
 
-    def test_a_host_twice(self) -> None:
+    def test_a_host_twice(self, golden: Golden) -> None:
         error = refused(FakeReach(), "alpha", "alpha")
         assert isinstance(error, UsageError)
-        assert "alpha is named twice" in str(error)
+        golden(str(error))
 
-    def test_a_host_that_is_not_reached(self) -> None:
+    def test_a_host_that_is_not_reached(self, golden: Golden) -> None:
         reach = FakeReach(instead={"beta": ("sh", "-c", "echo no such host >&2; exit 255")})
-        with pytest.raises(Unreachable, match="no such host"):
+        with pytest.raises(Unreachable) as raised:
             open_hosts(nodes("alpha", "beta"), reach, RECIPE, interpreter=this_interpreter())
+        golden(raised.value)
 
-    def test_the_python_that_trains_is_not_there(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_python_that_trains_is_not_there(
+        self, monkeypatch: pytest.MonkeyPatch, golden: Golden
+    ) -> None:
         monkeypatch.setattr(sys, "executable", "/opt/training/bin/python")
         error = refused(FakeReach(), "alpha")
-        assert str(error) == "there is no /opt/training/bin/python on alpha"
+        golden(str(error))
         assert "same path" in (error.hint or "")
 
     def test_what_the_script_imports_and_reads_is_compared(
@@ -380,25 +387,27 @@ class TestOpening:
             assert str(path) in str(caught.value)
             assert "beta" in str(caught.value)
 
-    def test_another_torch_is_there(self, probed: Probed) -> None:
+    def test_another_torch_is_there(self, probed: Probed, golden: Golden) -> None:
         older = tuple(
             replace(package, version="2.8.0") if package.name == "torch" else package
             for package in probed.facts.packages
         )
         other = elsewhere(probed, facts=replace(probed.facts, packages=older))
-        with pytest.raises(CannotError, match=r"torch: 2\..* on alpha; 2.8.0.* on beta"):
+        with pytest.raises(CannotError) as raised:
             hosts.refuse_differences([probed, other], (), sys.executable)
+        golden(raised.value)
 
     def test_one_host_needs_no_interface(self, facts: HostFacts) -> None:
         assert (
             interface_between([Probed(node=Node(name="alpha"), facts=facts)], FakeReach()) is None
         )
 
-    def test_hosts_without_a_network_between_them(self, facts: HostFacts) -> None:
+    def test_hosts_without_a_network_between_them(self, facts: HostFacts, golden: Golden) -> None:
         lo = Network(
             interfaces=("lo",), links=(Link(name="lo", up=True, addresses=("127.0.0.1/8",)),)
         )
         facts = replace(facts, network=lo)
         alone = [Probed(node=Node(name=name), facts=facts) for name in NAMES]
-        with pytest.raises(CannotError, match="no network interface leads from host to host"):
+        with pytest.raises(CannotError) as raised:
             interface_between(alone, FakeReach())
+        golden(raised.value)

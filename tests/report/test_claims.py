@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from emitters.emit_machines import one_socket
+from golden_texts import Golden
 
 import cputune
 from cputune.cli.run import _how
@@ -173,7 +174,9 @@ def first_lines(text: str) -> str:
 
 
 @pytest.mark.parametrize("context", ["another machine", "another torch"])
-def test_a_result_that_is_shown_elsewhere_says_where_it_was_measured(context: str) -> None:
+def test_a_result_that_is_shown_elsewhere_says_where_it_was_measured(
+    context: str, golden: Golden
+) -> None:
     facts = LAUNCHES[context].facts
     for text in (
         in_terminal(ResultToShow(result=HERE, facts=facts)),
@@ -183,7 +186,7 @@ def test_a_result_that_is_shown_elsewhere_says_where_it_was_measured(context: st
         assert first_lines(text).startswith("Measured for train.py on Intel(R) Xeon(R) w5-3425")
         assert LAUNCHES[context].says.removeprefix("not ") in first_lines(text)
     do = ResultToShow(result=HERE, facts=facts).verdict().do
-    assert do == "cputune tune -- python train.py --lr 3e-5"
+    golden(do)
 
 
 def test_a_notebook_says_where_it_was_measured() -> None:

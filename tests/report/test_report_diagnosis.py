@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from clean_machine import CLEAN, IPEX_ERA, changed
+from golden_texts import Golden
 from hosts.builder import machine
 from rich.console import Console
 
@@ -56,10 +57,10 @@ def colored(facts: HostFacts, *found: Finding) -> list[str]:
     return stream.getvalue().splitlines()
 
 
-def test_a_long_title_has_one_color_on_all_of_its_lines(facts: HostFacts) -> None:
+def test_a_long_title_has_one_color_on_all_of_its_lines(facts: HostFacts, golden: Golden) -> None:
     lines = colored(facts, finding(text="a long title " * 12))
     first = next(number for number, line in enumerate(lines) if "a long title" in line)
-    assert lines[first].startswith("\x1b[1;33mwarning \x1b[0m\x1b[1ma long")
+    golden(lines[first])
     assert lines[first + 1].startswith("        \x1b[1mtitle a")
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from confirmed import BUSY
+from golden_texts import Golden
 from in_process import ran
 from report.result_cases import (
     CASES,
@@ -148,11 +149,14 @@ def test_of_a_machine_that_was_not_quiet_no_plan_is_called_the_best() -> None:
     assert 'class="mark best"' not in text
 
 
-def test_without_jinja2_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_jinja2_it_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, golden: Golden
+) -> None:
     monkeypatch.setattr(page_module, "find_spec", lambda name: None)
-    with pytest.raises(MissingPackageError, match="the report needs jinja2, which is not") as error:
+    with pytest.raises(MissingPackageError) as error:
         page(tuned())
-    assert error.value.hint == "pip install 'cputune[report]'"
+    golden(error.value)
+    golden(error.value.hint)
 
 
 def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:

@@ -10,6 +10,7 @@ from itertools import repeat
 from typing import Any
 
 import pytest
+from golden_texts import Golden
 from machines import MACHINES, SEEN_WARMUP, Machine, Model, machine, simulated
 from report.result_cases import tuned
 from tuner.fakes import (
@@ -130,12 +131,14 @@ class TestWho:
         findings, _ = confirmed(*ALL, believed=believed, deviation=deviation)
         assert len(findings.rivals) == rivals
 
-    def test_where_a_start_takes_long_none_is_made_for_what_each_change_is_worth(self) -> None:
+    def test_where_a_start_takes_long_none_is_made_for_what_each_change_is_worth(
+        self, golden: Golden
+    ) -> None:
         best_last = (0.05, 0.04, 0.03, 0.02, 0.01, 0.0)
         findings, told = confirmed(*ALL, believed=best_last, start_seconds=38.0)
         assert told == [TODAY, *PLANS[:1:-1]]
         assert findings.worth == ()
-        assert findings.notes[0].startswith("A start takes 38 s, so what each change brings")
+        golden(findings.notes[0])
         _, told = confirmed(*ALL, believed=best_last, start_seconds=38.0, alive=False)
         assert told == [TODAY, PLANS[5]], "rounds start them anew"
 
@@ -407,7 +410,7 @@ def test_processes_that_fail_have_no_profile() -> None:
     assert small.findings.profiles == {PLAN: None}
 
 
-def test_what_the_network_costs_by_host() -> None:
+def test_what_the_network_costs_by_host(golden: Golden) -> None:
     ranks = [
         {**told(0.2, 0.5), "host": "alpha", "reduce_seconds": 1.6},
         {**told(0.2, 0.5), "host": "beta", "reduce_seconds": 0.8},
@@ -417,10 +420,7 @@ def test_what_the_network_costs_by_host() -> None:
     assert found.wire_seconds == pytest.approx(0.2)
     assert found.reduce_seconds == pytest.approx({"alpha": 0.4, "beta": 0.2})
     said = next(profile_lines(replace(tuned(), profile=found)))
-    assert said == (
-        "sending gradients takes 0.4 s of a step: 0.2 s on the wire; "
-        "waiting for the slowest rank: alpha 0.2 s, beta 0 s"
-    )
+    golden(said)
 
 
 def test_from_which_network_on_a_second_node_pays() -> None:

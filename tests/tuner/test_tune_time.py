@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
+from golden_texts import Golden
 from machines import AVX512, TODAY, Model, SimulatedRunner, machine, simulated
 from starting import tuned
 from tuner.fakes import SMALL, FakeKeepingRunner, FakeRunner, steady, truthful
@@ -148,19 +149,19 @@ def test_what_went_by_before_the_study_counts() -> None:
     assert study(60.0, startup=5.0, step=1.0, began_before=40.0).seconds <= 61.0
 
 
-def test_where_the_baseline_has_no_step_yet_it_says_what_took_the_time() -> None:
+def test_where_the_baseline_has_no_step_yet_it_says_what_took_the_time(golden: Golden) -> None:
     error = study(15.0, startup=20.0, step=1.0).error
-    assert str(error).endswith("had a speed to compare with: while importing torch")
+    golden(str(error))
     assert error is not None
     assert error.hint == "--max-time 10m"
     assert error.exit_code == 4
 
 
-def test_a_baseline_that_is_known_by_then_is_a_result() -> None:
+def test_a_baseline_that_is_known_by_then_is_a_result(golden: Golden) -> None:
     result = study(23.0, startup=20.0, step=0.5).result
     assert result is not None
     assert [trial.state for trial in result.trials] == [COMPLETED]
-    assert result.not_compared == "the time limit was reached before another plan had run"
+    golden(result.not_compared)
 
 
 def test_a_later_trial_that_is_cut_short_is_told_with_what_is_known() -> None:
@@ -216,7 +217,9 @@ def test_a_later_trial_without_a_step_is_not_on_record_and_is_tried_when_resumed
     assert [trial.state for trial in again.trials] == [COMPLETED, COMPLETED]
 
 
-def test_of_an_import_that_takes_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_an_import_that_takes_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
+) -> None:
     modules = tmp_path / "modules"
     modules.mkdir()
     (modules / "torch.py").write_text("import time\ntime.sleep(300)\n")
@@ -225,14 +228,15 @@ def test_of_an_import_that_takes_long(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("PYTHONPATH", f"{modules}:{':'.join(sys.path)}")
     facts = cputune.probe()
-    with pytest.raises(NoValidTrialError, match="before your current launch had a speed") as ended:
+    with pytest.raises(NoValidTrialError) as ended:
         cputune.tune(
             cputune.Workload.script(["train.py"]),
             facts=facts,
             max_time_seconds=3,
             share_machine=True,
         )
-    assert "while importing torch" in str(ended.value)
+    golden(ended.value)
+    golden(str(ended.value))
 
 
 def test_a_short_time_is_spent_on_a_comparison() -> None:

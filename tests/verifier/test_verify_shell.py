@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from emitters.emit_machines import one_socket, two_sockets_smt
+from golden_texts import Golden
 
 from cputune.emitters import FORMATS, emit
 from cputune.errors import UsageError
@@ -90,7 +91,7 @@ def test_what_changes_no_plan_is_no_fault(format: str, folder: Path) -> None:
 
 @pytest.mark.parametrize("format", SCRIPTS)
 def test_a_missing_file_is_named_and_nothing_is_run(
-    format: str, folder: Path, tmp_path: Path
+    format: str, folder: Path, tmp_path: Path, golden: Golden
 ) -> None:
     alone = tmp_path / FORMATS[format].main
     alone.write_text((folder / alone.name).read_text(encoding="utf-8"), encoding="utf-8")
@@ -106,7 +107,7 @@ def test_a_missing_file_is_named_and_nothing_is_run(
         assert "train.py" in said
     ended = subprocess.run(["bash", str(alone)], capture_output=True, text=True, check=False)
     assert ended.returncode == 3
-    assert "is not beside" in ended.stderr
+    golden(ended.stderr)
 
 
 PLAN = Plan(processes_per_node=1, threads_per_process=1, precision="fp32", cpus=((0,),))
