@@ -11,11 +11,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from cputune.doctor.finding import Check, Finding
+from cputune import Finding, HostFacts
+from cputune.doctor.finding import Check
 from cputune.host.facts import (
     Core,
     Cpu,
-    HostFacts,
     Launcher,
     Library,
     Limits,

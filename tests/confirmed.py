@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from cputune.plans.plan import Plan
-from cputune.records.result import ConfirmRun, Throughput
+from cputune import ConfirmRun, Plan
+from cputune.records.result import Throughput
 
 UNCOMPARED: dict[str, Any] = {"speedup": None, "not_compared": "the time limit was reached"}
 """Fields of a result in which nothing was compared."""

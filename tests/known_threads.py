@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from clean_machine import CASCADE_LAKE_ISA, IPEX_ERA, changed, topology
 
-from cputune.doctor import diagnose
+from cputune import diagnose
 from cputune.host.facts import Package
 from cputune.ranks.failure import failure
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from unknown_machine import UNKNOWN
 
-from cputune.host.facts import Core, HostFacts, Package, Topology
+from cputune import HostFacts
+from cputune.host.facts import Core, Package, Topology
 
 TODAY = {"torch": "2.13.0", "transformers": "5.23.0", "accelerate": "1.15.0", "numpy": "2.4.6"}
 IPEX_ERA = {

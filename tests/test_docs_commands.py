@@ -26,11 +26,9 @@ from in_process import ran
 
 import cputune.host.probing.load
 import cputune.ranks.runner
+from cputune import Plan, Result, Step
 from cputune.cli import main
 from cputune.host import locks
-from cputune.plans.plan import Plan
-from cputune.records.result import Result
-from cputune.records.steps import Step
 
 HERE = Path(__file__).resolve().parent.parent
 PAGES = sorted(

@@ -11,10 +11,11 @@ from machines import machine
 from tuner.fakes import SMALL, FakeRunner, steady
 
 import cputune
+from cputune import Cluster, EmitOptions, TuneOptions, Workload
 from cputune.cli import cli
 from cputune.plans.knobs import KNOBS
-from cputune.plans.workload import Padding, Workload
-from cputune.records.options import KEEP, Cluster, EmitOptions, TuneOptions, options_in
+from cputune.plans.workload import Padding
+from cputune.records.options import KEEP, options_in
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 TUNE, KNOBS_PAGE = ((DOCS / name).read_text(encoding="utf-8") for name in ("tune.md", "knobs.md"))

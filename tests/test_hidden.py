@@ -12,12 +12,10 @@ from golden_texts import Golden
 from tuner.fakes import SMALL, FakeRunner, truthful
 
 import cputune
+from cputune import Plan, Step, UsageError, Workload
 from cputune.emitters import FORMATS
-from cputune.errors import UsageError
 from cputune.host.process import keep_secrets
-from cputune.plans.plan import Plan
-from cputune.plans.workload import Workload
-from cputune.records.steps import Crashed, Step
+from cputune.records.steps import Crashed
 from cputune.text.hidden import (
     hide_arguments,
     looks_random,

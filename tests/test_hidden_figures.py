@@ -13,10 +13,9 @@ from test_hidden import BODY, RUN
 from tuner.fakes import SMALL, FakeRunner, truthful
 
 import cputune
+from cputune import Plan, Step, Workload
 from cputune.host.probing.scrub import read_environment
-from cputune.plans.plan import Plan
-from cputune.plans.workload import Workload
-from cputune.records.steps import Crashed, Step
+from cputune.records.steps import Crashed
 from cputune.text.hidden import hide_arguments, without_secrets
 
 _LINES = """

@@ -12,11 +12,10 @@ from golden_texts import Golden
 from tuner.fakes import SMALL, FakeRunner, truthful
 
 import cputune
-from cputune.errors import UsageError
+from cputune import Kept, Result, UsageError, kept_results
 from cputune.records import history
 from cputune.records.claims import Speedup
-from cputune.records.history import Kept, keep, kept_results, peak_bytes_before, result_path
-from cputune.records.result import Result
+from cputune.records.history import keep, peak_bytes_before, result_path
 from cputune.report.show import history_rows
 
 

@@ -13,17 +13,9 @@ from pathlib import Path
 import pytest
 from in_process import ran
 
-from cputune.errors import CannotError, UsageError
-from cputune.host import (
-    Command,
-    Host,
-    LiveHost,
-    RecordedHost,
-    write_atomically,
-    write_tree,
-)
+from cputune import CannotError, RecordedHost, UsageError, probe
+from cputune.host import Command, Host, LiveHost, write_atomically, write_tree
 from cputune.host.children import end, in_session
-from cputune.host.probing import probe
 from cputune.host.probing.recording import record
 from cputune.host.probing.scrub import HOST_NAME
 from cputune.report.machine import precision_units

@@ -10,7 +10,8 @@ from golden_texts import Golden
 from hypothesis import given, strategies as st
 from machines import IPEX_ERA, machine
 
-from cputune.host.facts import Core, HostFacts, Launcher
+from cputune import HostFacts
+from cputune.host.facts import Core, Launcher
 from cputune.plans.cores import nodes_spanned, usable_cores
 from cputune.plans.layout import (
     advise,

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from cputune.errors import CannotError
+from cputune import CannotError
 from cputune.host import locks
 from cputune.host.locks import measuring_lock, study_lock
 

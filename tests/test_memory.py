@@ -13,10 +13,9 @@ from clean_machine import CLEAN, changed
 from in_process import ran
 
 import cputune
-from cputune.doctor import diagnose
-from cputune.host.facts import HostFacts
+from cputune import HostFacts, Workload, diagnose
 from cputune.plans.memory import PROCESS_BYTES, SPARE, needed_bytes, room_bytes, spare_bytes
-from cputune.plans.workload import Recipe, Workload, load_recipe, recipe_names
+from cputune.plans.workload import Recipe, load_recipe, recipe_names
 
 GIB = 1 << 30
 LARGE = Workload.from_recipe("bert-large-squad")

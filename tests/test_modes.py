@@ -11,8 +11,8 @@ from click.testing import CliRunner
 from emitters.emit_machines import one_socket
 from golden_texts import Golden
 
+from cputune import CputuneError
 from cputune.cli import cli
-from cputune.errors import CputuneError
 from cputune.host.files import write_atomically
 from cputune.tuner.storage import StudyStorage
 

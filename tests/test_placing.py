@@ -10,8 +10,8 @@ import pytest
 from hosts.builder import machine
 from hosts.recordings import NAMES, open_recording
 
-from cputune.host.facts import Core, HostFacts
-from cputune.host.probing import probe
+from cputune import HostFacts, probe
+from cputune.host.facts import Core
 from cputune.plans.cores import usable_cores
 from cputune.plans.layout import make_plan, rank_counts
 from cputune.plans.placing import (

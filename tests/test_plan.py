@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
+from cputune import Plan
 from cputune.plans.knobs.backend import BACKENDS
 from cputune.plans.knobs.libraries import ALLOCATORS, JEMALLOC_SETTINGS, OPENMP_RUNTIMES
 from cputune.plans.knobs.precision import PRECISIONS
-from cputune.plans.plan import Plan
 from cputune.text.documents import record_of
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import cputune
-from cputune.errors import UsageError
+from cputune import UsageError
 from cputune.text.quantities import bytes_of, kubernetes_memory, slurm_time
 
 

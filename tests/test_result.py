@@ -14,9 +14,9 @@ from golden_texts import Golden
 from tuner.fakes import SMALL, FakeRunner, truthful
 
 import cputune
-from cputune.errors import ResultError, UsageError
+from cputune import Result, ResultError, UsageError
 from cputune.records.claims import Speedup, host_fingerprint
-from cputune.records.result import Result, pairs_of
+from cputune.records.result import pairs_of
 
 
 @pytest.fixture(scope="module")

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, strategies as st
 from tuner.fakes import SMALL
 
+from cputune import Trial, TrialEnded
 from cputune.cli import main
 from cputune.plans.layout import guide_plan
-from cputune.records.result import Trial
 from cputune.report.tuning import line_of
 from cputune.text.plain import figure, spelled, visible
-from cputune.tuner.events import TrialEnded, outcome
+from cputune.tuner.events import outcome
 
 
 @pytest.mark.parametrize(

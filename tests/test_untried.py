@@ -9,10 +9,11 @@ from golden_texts import Golden
 from machines import machine
 
 import cputune
+from cputune import Workload
 from cputune.plans.knobs import knob_named
 from cputune.plans.knobs.record import LeftOut
 from cputune.plans.untried import untried
-from cputune.plans.workload import Padding, Workload
+from cputune.plans.workload import Padding
 
 CURE = "apt-get install libtcmalloc-minimal4"
 SEEN = Padding(share=0.59, left=0.5, kept="the loss counts it: 3.1, and 2.9 without")

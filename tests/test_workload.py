@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from golden_texts import Golden
 
-from cputune.errors import RecipeError, UsageError
-from cputune.plans.workload import Workload, load_recipe, recipe_names
+from cputune import RecipeError, UsageError, Workload
+from cputune.plans.workload import load_recipe, recipe_names
 from cputune.text.documents import record_of
 
 SOUND = """

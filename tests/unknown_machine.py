@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from cputune.host.facts import Cpu, HostFacts, Limits, Load, Memory, Settings, Topology
+from cputune import HostFacts
+from cputune.host.facts import Cpu, Limits, Load, Memory, Settings, Topology
 
 UNKNOWN = HostFacts(
     cpu=Cpu(

@@ -13,12 +13,11 @@ import pytest
 from in_process import ran
 
 import cputune
+from cputune import Plan, Workload
 from cputune.inside import carry_script
 from cputune.plans.carrier.command import carried, launch_command, trial_command
 from cputune.plans.equivalence import Training
 from cputune.plans.knobs import plan_arguments
-from cputune.plans.plan import Plan
-from cputune.plans.workload import Workload
 from cputune.ranks.runner import ProcessRunner
 
 RATE = 7e-4

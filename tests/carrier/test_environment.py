@@ -10,9 +10,9 @@ from dataclasses import replace
 
 import pytest
 
+from cputune import Plan
 from cputune.host.hub import hub_reachable
 from cputune.plans.carrier.environment import plan_variables
-from cputune.plans.plan import Plan
 
 ONE = Plan(processes_per_node=1, threads_per_process=1, cpus=((0,),))
 IPEX_ERA = {

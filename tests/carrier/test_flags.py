@@ -5,9 +5,8 @@ import pytest
 from golden_texts import Golden
 from in_process import ran
 
+from cputune import Plan, Workload
 from cputune.plans.carrier.command import training_flags
-from cputune.plans.plan import Plan
-from cputune.plans.workload import Workload
 
 TODAY = {"torch": "2.13.0", "transformers": "5.23.0", "accelerate": "1.15.0"}
 IPEX_ERA = {"torch": "2.8.0+cpu", "transformers": "4.56.2", "accelerate": "1.7.0"}

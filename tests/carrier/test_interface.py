@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from golden_texts import Golden
 
-from cputune.errors import UsageError
+from cputune import UsageError
 from cputune.host.facts import Link, Network
 from cputune.launch.launchers.mpirun import (
     DIALECTS,

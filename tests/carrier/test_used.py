@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from cputune import Workload
 from cputune.inside.carry.force import Force
 from cputune.inside.carry.parts import needed
 from cputune.inside.carry.ranks import PRETENDED
 from cputune.plans.carrier.command import Carried
 from cputune.plans.carrier.used import AVERAGE, UNUSED, used
-from cputune.plans.workload import Workload
 from cputune.stack import Versions
 
 TODAY = Versions.from_names({"torch": "2.13.0", "transformers": "5.23.0", "accelerate": "1.15.0"})

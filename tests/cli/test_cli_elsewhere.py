@@ -14,7 +14,7 @@ from golden_texts import Golden
 from hosts.builder import machine
 from in_process import Ended, ran
 
-from cputune.records.result import Result
+from cputune import Result
 
 RESULT = Path(__file__).parents[2] / "docs" / "terminal" / "result.json"
 IMITATED = """

@@ -12,11 +12,11 @@ from in_process import Run
 from report.result_cases import tuned
 
 import cputune as library
+from cputune import Result, Verification
 from cputune.host.facts import Package
 from cputune.records.claims import host_fingerprint
-from cputune.records.result import Result
 from cputune.records.words import changed_since, slower_by
-from cputune.verifier.records import Outcome, Ratio, Verification
+from cputune.verifier.records import Outcome, Ratio
 
 
 @pytest.fixture

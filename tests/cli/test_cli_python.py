@@ -12,15 +12,13 @@ import pytest
 from golden_texts import Golden
 from in_process import ran
 
+from cputune import UsageError, Workload, probe
 from cputune.cli import given
 from cputune.cli.given import choose_python
-from cputune.errors import UsageError
 from cputune.host import LiveHost
 from cputune.host.interpreter import install_tuning
-from cputune.host.probing import probe
 from cputune.plans.layout import mild_plan
 from cputune.plans.training_command import require_trainable
-from cputune.plans.workload import Workload
 from cputune.ranks.typed import alone
 
 SCRIPT = "import sys, torch; print(sys.prefix, torch.WHO)"

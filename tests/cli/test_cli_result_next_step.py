@@ -14,11 +14,9 @@ from confirmed import BUSY, UNCOMPARED
 from in_process import Run, ran
 from report.result_cases import tuned
 
-from cputune.host.probing import probe
-from cputune.plans.workload import Workload
+from cputune import Result, Workload, probe
 from cputune.records.claims import Speedup, host_fingerprint
 from cputune.records.next_command import QUIET, NextStep
-from cputune.records.result import Result
 
 SCRIPT = "import argparse\nargparse.ArgumentParser().parse_known_args()\n"
 

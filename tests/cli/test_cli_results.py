@@ -18,11 +18,8 @@ from in_process import Run
 from tuner.fakes import SMALL
 
 import cputune as library
-from cputune.plans.plan import Plan
-from cputune.plans.workload import Workload
+from cputune import Plan, Result, Step, Workload
 from cputune.records.history import keep
-from cputune.records.result import Result
-from cputune.records.steps import Step
 from cputune.report.trials import trials_csv
 from cputune.text.documents import plain
 

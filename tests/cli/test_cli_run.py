@@ -16,12 +16,8 @@ from pathlib import Path
 import pytest
 from emitters.emit_machines import TODAY, tuned
 
-from cputune.host.facts import HostFacts
-from cputune.host.probing import probe
+from cputune import HostFacts, Plan, Trial, Workload, probe
 from cputune.plans.layout import baseline_plan
-from cputune.plans.plan import Plan
-from cputune.plans.workload import Workload
-from cputune.records.result import Trial
 
 CPUS = sorted(os.sched_getaffinity(0))
 ONE = Plan(processes_per_node=1, threads_per_process=1, cpus=((CPUS[-1],),))

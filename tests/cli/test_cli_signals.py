@@ -15,7 +15,7 @@ import psutil
 import pytest
 from in_process import ran
 
-from cputune.records.result import Result
+from cputune import Result
 
 LIGHT = str(Path(__file__).parent.parent / "faults" / "light.py")
 TUNE = (sys.executable, "-m", "cputune", "tune", "--share-machine", "--budget", "50")

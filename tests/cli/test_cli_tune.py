@@ -22,13 +22,11 @@ from in_process import Run
 from machines import TODAY, Model, machine, simulated
 from tuner.fakes import PLANS
 
+from cputune import Plan, Result, Step, Workload, kept_results
 from cputune.cli import main
 from cputune.host import Interpreter, locks
-from cputune.plans.plan import Plan
-from cputune.plans.workload import Workload
-from cputune.records.history import kept_results, result_path
-from cputune.records.result import Result
-from cputune.records.steps import Crashed, Step
+from cputune.records.history import result_path
+from cputune.records.steps import Crashed
 
 SMALL = simulated("small", machine(cores_per_socket=2), Model(work=2.0, bandwidth=2.0))
 

@@ -11,11 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cputune.emitters import emit
-from cputune.host.facts import HostFacts
-from cputune.host.probing import probe
-from cputune.plans.plan import Plan
-from cputune.plans.workload import Workload
+from cputune import HostFacts, Plan, Workload, emit, probe
 from cputune.records.claims import host_fingerprint
 
 HERE = Path(__file__).parent

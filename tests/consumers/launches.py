@@ -8,10 +8,9 @@ from importlib import metadata
 import pytest
 from confirmed import confirmed
 
-from cputune.plans.plan import Plan
-from cputune.plans.workload import Workload
+from cputune import Plan, Result, Workload
 from cputune.records.claims import Speedup
-from cputune.records.result import Measured, Result, Throughput
+from cputune.records.result import Measured, Throughput
 
 HOSTILE = (
     "a b",

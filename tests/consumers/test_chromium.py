@@ -16,7 +16,7 @@ import pytest
 from in_process import ran
 from report.result_cases import CASES, hostile, profiled, tuned
 
-from cputune.records.result import Result
+from cputune import Result
 from cputune.report.page import page
 
 pytestmark = [pytest.mark.consumer, pytest.mark.slow]

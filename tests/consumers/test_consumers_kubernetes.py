@@ -4,10 +4,7 @@ import pytest
 import yaml
 from launches import two_ranks
 
-from cputune.emitters import Cluster, SecretKey
-from cputune.errors import UsageError
-from cputune.plans.plan import Plan
-from cputune.verifier import verify
+from cputune import Cluster, Plan, SecretKey, UsageError, verify
 
 pytest.importorskip("kubeflow.training")
 pytestmark = [pytest.mark.consumer]

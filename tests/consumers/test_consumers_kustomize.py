@@ -12,8 +12,7 @@ import pytest
 import yaml
 from emitters.emit_machines import one_socket
 
-from cputune.emitters import Cluster, emit
-from cputune.verifier import verify
+from cputune import Cluster, emit, verify
 
 pytestmark = [
     pytest.mark.consumer,

@@ -11,9 +11,9 @@ import yaml
 from in_process import ran
 from launches import THOROUGH
 
+from cputune import probe
 from cputune.doctor.checkfile import fix_text
 from cputune.host import LiveHost
-from cputune.host.probing import probe
 from cputune.verifier.kubernetes import OPERATORS, round_trip
 
 GUIDES = Path(__file__).parent.parent / "doctor" / "guides"

@@ -9,7 +9,7 @@ import pytest
 from in_process import ran
 from launches import HOSTILE, THOROUGH, two_ranks
 
-from cputune.verifier import verify
+from cputune import verify
 
 pytestmark = [pytest.mark.consumer, pytest.mark.torch, pytest.mark.slow]
 

@@ -7,7 +7,7 @@ import pytest
 import slurm
 from launches import two_ranks
 
-from cputune.verifier import verify
+from cputune import verify
 
 pytestmark = [
     pytest.mark.consumer,

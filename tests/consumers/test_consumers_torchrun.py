@@ -8,10 +8,10 @@ import yaml
 from launches import THOROUGH, two_ranks
 from local_pods import pods_of
 
+from cputune import Plan, verify
 from cputune.host import Command
-from cputune.plans.plan import Plan
 from cputune.ranks.job import observe
-from cputune.verifier import expectation, find, verify
+from cputune.verifier import expectation, find
 from cputune.verifier.checks import outcomes
 
 pytestmark = [pytest.mark.consumer, pytest.mark.torch, pytest.mark.slow]

@@ -12,15 +12,11 @@ from in_process import Run
 from launch_lines import LOOP, TRAINER
 from launches import THOROUGH, result_of
 
+from cputune import Plan, Result, Workload, probe, verify
 from cputune.emitters import Emission
 from cputune.emitters.job import make_job
 from cputune.host import LiveHost, locks
-from cputune.host.probing import probe
-from cputune.plans.plan import Plan
-from cputune.plans.workload import Workload
 from cputune.records.claims import host_fingerprint
-from cputune.records.result import Result
-from cputune.verifier import verify
 
 pytestmark = [pytest.mark.consumer, pytest.mark.torch, pytest.mark.slow]
 

@@ -14,13 +14,11 @@ from hosts.builder import machine
 from hosts.recordings import NAMES, open_recording
 from stacks import TODAY
 
-from cputune.doctor import diagnose
+from cputune import HostFacts, Workload, diagnose, emit, probe
 from cputune.doctor.variables import advised, advised_launch
-from cputune.emitters import emit, parse_hosts
-from cputune.host.facts import HostFacts, Launcher, Package
-from cputune.host.probing import probe
+from cputune.emitters import parse_hosts
+from cputune.host.facts import Launcher, Package
 from cputune.plans.layout import advise, guide_plan
-from cputune.plans.workload import Workload
 
 TORCHRUN = Launcher(name="torchrun", path="/venv/bin/torchrun")
 LAUNCHERS: dict[str, tuple[Launcher, ...]] = {

@@ -11,7 +11,7 @@ from golden_texts import Golden
 from hosts.builder import machine
 
 import cputune
-from cputune.doctor import Finding, diagnose
+from cputune import Finding, diagnose
 from cputune.doctor.checks.libraries import allocator_default
 from cputune.host.facts import LinuxDistribution
 

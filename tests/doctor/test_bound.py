@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from clean_machine import CLEAN, IPEX_ERA, changed
 
+from cputune import HostFacts
 from cputune.doctor.variables import (
     advised,
     is_true,
@@ -23,7 +24,6 @@ from cputune.doctor.variables import (
     value,
     without_gpu,
 )
-from cputune.host.facts import HostFacts
 
 
 def env(**variables: str) -> HostFacts:

@@ -8,9 +8,9 @@ from clean_machine import words
 from golden_texts import Golden
 from stacks import IPEX_ERA, TODAY, machine
 
+from cputune import UsageError
 from cputune.doctor.checkfile import check_file
 from cputune.doctor.registry import all_checks
-from cputune.errors import UsageError
 from cputune.host import Host, LiveHost
 from cputune.host.facts import Launcher
 from cputune.launch.shell import LETTERS_AT_MOST, read_launches

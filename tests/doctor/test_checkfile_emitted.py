@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 from clean_machine import IPEX_ERA, changed, topology
 
+from cputune import Workload, emit
 from cputune.doctor.checkfile import check_file
-from cputune.emitters import emit, parse_hosts
+from cputune.emitters import parse_hosts
 from cputune.host.facts import Launcher
-from cputune.plans.workload import Workload
 
 LAUNCHED = ("mpirun", "accelerate", "torchrun", "pytorchjob", "trainjob", "slurm")
 JUDGED = (".sh", "accelerate.yaml", "job.yaml")

@@ -14,11 +14,9 @@ from hosts.builder import machine
 from hypothesis import given, settings, strategies as st
 from stacks import TODAY
 
-from cputune.doctor import diagnose
+from cputune import HostFacts, diagnose, probe
 from cputune.doctor.checkfile import check_file
 from cputune.doctor.variables import advised
-from cputune.host.facts import HostFacts
-from cputune.host.probing import probe
 
 STACKS: dict[str, dict[str, Any]] = {
     "today": {},

@@ -13,11 +13,10 @@ from clean_machine import changed
 from golden_texts import Golden
 from stacks import IPEX_ERA, TODAY, machine
 
+from cputune import Severity, probe
 from cputune.doctor.deep import deep_findings
-from cputune.doctor.finding import Severity
 from cputune.doctor.proof import expected_gflops
 from cputune.host import Command, Completed, Host, LiveHost
-from cputune.host.probing import probe
 
 VERBOSE = """\
 onednn_verbose,v1,info,oneDNN v3.12.0 (commit 80afa71)

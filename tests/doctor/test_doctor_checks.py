@@ -25,7 +25,7 @@ from clean_machine import (
 from golden_texts import Golden
 from scripts import shellcheck
 
-from cputune.doctor import diagnose
+from cputune import diagnose
 from cputune.doctor.checks import CHECKS, versions
 from cputune.host import Place, Stray, Surroundings
 from cputune.host.facts import (

@@ -10,9 +10,8 @@ from clean_machine import CASCADE_LAKE_ISA, CLEAN, GIB, changed, topology
 from golden_texts import Golden
 from nodes.fakes import FakeReach
 
-from cputune.doctor.finding import Finding, Severity
-from cputune.doctor.hosts import CHECKS, HostsDiagnosis, SeenHost, look_at_hosts, own_findings
-from cputune.host.remote.named import Node
+from cputune import Finding, HostsDiagnosis, Node, SeenHost, Severity
+from cputune.doctor.hosts import CHECKS, look_at_hosts, own_findings
 from cputune.report.diagnosis import host_rows
 
 BY_CODE = {check.code: check for check in CHECKS}

@@ -11,11 +11,9 @@ from golden_texts import Golden
 from in_process import Run
 from machines import machine
 
-from cputune.doctor.finding import Finding
+from cputune import Finding, HostFacts, UsageError
 from cputune.doctor.typed_launch import judge_typed, python_of, read_launch
-from cputune.errors import UsageError
 from cputune.host import LiveHost, this_interpreter
-from cputune.host.facts import HostFacts
 
 Judge = Callable[..., dict[str, Finding]]
 ARGUMENTS = """

@@ -13,9 +13,8 @@ from hosts.builder import PROCESSORS, machine
 from hypothesis import given, settings, strategies as st
 from unknown_machine import UNKNOWN
 
-from cputune.doctor import Severity, diagnose
+from cputune import Severity, diagnose, probe
 from cputune.doctor.checks import CHECKS
-from cputune.host.probing import probe
 
 NOTHING = replace(UNKNOWN, recorded=True)
 

@@ -11,14 +11,11 @@ from hosts.known import KNOWN
 from hosts.recordings import open_recording
 from hosts.test_known_machines import MACHINES, WHERE, FakeMachine
 
-from cputune.doctor import diagnose
+from cputune import CannotError, Finding, Severity, diagnose, probe
 from cputune.doctor.checkfile import check_file
-from cputune.doctor.finding import Finding, Severity
 from cputune.doctor.named_stack import judge_stack
 from cputune.doctor.symptoms import judge_symptom
-from cputune.errors import CannotError
 from cputune.host import Host
-from cputune.host.probing import probe
 
 SCRIPT = """
 from transformers import HfArgumentParser, TrainingArguments

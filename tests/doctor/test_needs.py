@@ -9,12 +9,10 @@ import pytest
 from clean_machine import CLEAN, GIB, changed
 from golden_texts import Golden
 
+from cputune import Finding, HostFacts, Workload
 from cputune.doctor.checkfile import check_file
 from cputune.doctor.files.needs import judge_recipe
-from cputune.doctor.finding import Finding
 from cputune.host import Command, Completed, Host, Surroundings
-from cputune.host.facts import HostFacts
-from cputune.plans.workload import Workload
 
 TORCHRUN = "torchrun --nproc_per_node 2 train.py --use_cpu --output_dir out"
 PYTHON = "python train.py --use_cpu --output_dir out"

@@ -8,8 +8,8 @@ import pytest
 from golden_texts import Golden
 from stacks import TODAY, machine
 
+from cputune import UsageError
 from cputune.doctor.checkfile import check_file, fix_file
-from cputune.errors import UsageError
 from cputune.host.facts import Launcher
 
 FACTS = machine(TODAY, cores=2)

@@ -10,7 +10,7 @@ import pytest
 from golden_texts import Golden
 from stacks import TODAY, machine
 
-from cputune.doctor import Severity
+from cputune import Severity
 from cputune.doctor.checkfile import check_file, fix_text
 from cputune.host.facts import Launcher
 from cputune.launch.edit import Edit, apply, unified

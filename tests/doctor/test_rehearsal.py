@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from clean_machine import CLEAN
 
+from cputune import Finding, Severity
 from cputune.doctor import rehearsal
-from cputune.doctor.finding import Finding, Severity
 from cputune.doctor.rehearsal import rehearsed
 from cputune.doctor.typed_launch import read_launch
 from cputune.host import LiveHost, this_interpreter

@@ -17,9 +17,8 @@ from clean_machine import CLEAN, changed
 from golden_texts import Golden
 from hosts.builder import machine
 
-from cputune.doctor.finding import Finding, Severity
+from cputune import CannotError, Finding, Severity
 from cputune.doctor.running import judge_job
-from cputune.errors import CannotError
 from cputune.host import LiveHost, running
 
 LIBRARIES = """\

@@ -12,8 +12,8 @@ from clean_machine import CLEAN, changed
 from click.testing import CliRunner
 from golden_texts import Golden
 
+from cputune import CannotError, Severity
 from cputune.cli import cli
-from cputune.doctor.finding import Severity
 from cputune.doctor.registry import all_checks
 from cputune.doctor.symptoms import (
     MOST_CHARACTERS,
@@ -22,7 +22,6 @@ from cputune.doctor.symptoms import (
     quotes_of,
     symptoms,
 )
-from cputune.errors import CannotError
 from cputune.text.documents import toml
 
 HERE = Path(__file__).parent

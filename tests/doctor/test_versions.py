@@ -9,10 +9,9 @@ from clean_machine import words
 from golden_texts import Golden
 from stacks import IPEX_ERA, TODAY, machine
 
+from cputune import Severity, UsageError
 from cputune.doctor.checks import packages as beside, versions
-from cputune.doctor.finding import Severity
 from cputune.doctor.named_stack import judge_stack
-from cputune.errors import UsageError
 from cputune.host.facts import Library
 from cputune.stack import load
 from cputune.stack.tables import short_name

@@ -9,14 +9,13 @@ from clean_machine import topology
 from confirmed import confirmed
 from unknown_machine import UNKNOWN
 
-from cputune.emitters import Cluster, parse_hosts
-from cputune.host.facts import HostFacts, Launcher
+from cputune import Cluster, HostFacts, Plan, Result, Workload
+from cputune.emitters import parse_hosts
+from cputune.host.facts import Launcher
 from cputune.plans.cores import usable_cores
 from cputune.plans.layout import baseline_plan, make_plan
-from cputune.plans.plan import Plan
-from cputune.plans.workload import Workload
 from cputune.records.claims import Speedup, host_fingerprint
-from cputune.records.result import Measured, Result, Throughput
+from cputune.records.result import Measured, Throughput
 
 TODAY = {"torch": "2.13.0", "transformers": "5.23.0", "accelerate": "1.15.0"}
 IPEX_ERA = {

@@ -9,11 +9,8 @@ import pytest
 from confirmed import UNCOMPARED
 from emit_machines import TODAY, machine, tuned
 
-from cputune.emitters import EmittedFile, emit
+from cputune import EmittedFile, Plan, Result, Workload, emit
 from cputune.emitters.header import MOST_LINES
-from cputune.plans.plan import Plan
-from cputune.plans.workload import Workload
-from cputune.records.result import Result
 
 OF_TRAINER, OF_ONE_LOOP, OF_RANK = 45, 35, 104
 """Lines of a launch with its header."""

@@ -13,12 +13,9 @@ from emit_machines import one_socket
 from golden_texts import Golden
 from in_process import ran
 
-from cputune.emitters import FORMATS, PRINTED_FORMATS, emit
-from cputune.errors import UsageError
+from cputune import HostFacts, Result, UsageError, Workload, emit
+from cputune.emitters import FORMATS, PRINTED_FORMATS
 from cputune.host import LiveHost
-from cputune.host.facts import HostFacts
-from cputune.plans.workload import Workload
-from cputune.records.result import Result
 
 TELL = """
 import json, os, sys

@@ -11,9 +11,7 @@ from emit_machines import one_socket, two_sockets_smt
 from golden_texts import Golden
 from in_process import ran
 
-from cputune.emitters import Cluster, EmittedFile, emit
-from cputune.errors import UsageError
-from cputune.plans.workload import Workload
+from cputune import Cluster, EmittedFile, UsageError, Workload, emit
 
 FAKE = """#!/bin/sh
 for word; do printf '%s ' "$word" >> "$CALLS"; done

@@ -15,9 +15,8 @@ import yaml
 from emit_machines import one_socket, script_workload, two_sockets_smt
 from ruamel.yaml import YAML
 
-from cputune.emitters import PRINTED_FORMATS, emit
-from cputune.errors import CputuneError, ResultError
-from cputune.records.result import Result
+from cputune import CputuneError, Result, ResultError, emit
+from cputune.emitters import PRINTED_FORMATS
 from cputune.records.words import machine_difference, missing_cpus
 
 JUNK: tuple[Any, ...] = (None, -1, 1.5, "x", [], {"a": 1}, True, 10**30, "a\nb", [["a"]])

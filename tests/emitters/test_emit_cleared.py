@@ -9,7 +9,7 @@ import pytest
 from emit_machines import one_socket, script_workload
 from test_emit_contract import SHELL_FORMATS, Launch
 
-from cputune.emitters import EmittedFile, emit
+from cputune import EmittedFile, emit
 
 SET = {
     "ACCELERATE_USE_IPEX": "true",

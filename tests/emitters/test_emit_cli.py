@@ -18,9 +18,9 @@ from hosts.builder import machine as built
 from in_process import Run
 
 import cputune
+from cputune import Workload
 from cputune.emitters import FORMATS
 from cputune.plans.layout import baseline_plan, guide_plan
-from cputune.plans.workload import Workload
 
 
 @pytest.fixture

@@ -28,13 +28,12 @@ from golden_texts import Golden
 from in_process import ran
 from scripts import shellcheck
 
-from cputune.emitters import FORMATS, Cluster, Emission, EmittedFile, emit
+from cputune import Cluster, CputuneError, EmittedFile, UsageError, Workload, emit
+from cputune.emitters import FORMATS, Emission
 from cputune.emitters.job import make_job
-from cputune.errors import CputuneError, UsageError
 from cputune.inside.carry.force import Force
 from cputune.plans.cores import usable_cores
 from cputune.plans.layout import make_plan
-from cputune.plans.workload import Workload
 
 HERE = Path(__file__).parent.parent.parent
 HOSTILE = (

@@ -12,7 +12,8 @@ from emit_machines import MACHINES
 from scripts import shellcheck
 
 import cputune.emitters.header
-from cputune.emitters import FORMATS, EmittedFile, emit
+from cputune import EmittedFile, emit
+from cputune.emitters import FORMATS
 from cputune.emitters.command import (
     CARRY_SCRIPT,
     PLAN_FILE,

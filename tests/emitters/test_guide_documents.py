@@ -9,9 +9,9 @@ import pytest
 import yaml
 from emitters.emit_machines import one_socket, two_sockets_smt
 
-from cputune.emitters import Cluster, emit, parse_hosts
+from cputune import Cluster, emit, verify
+from cputune.emitters import parse_hosts
 from cputune.emitters.reserve import reserved_cpus
-from cputune.verifier import verify
 from cputune.verifier.schemas import schema_faults
 
 CLUSTER = Cluster(

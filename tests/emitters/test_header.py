@@ -8,8 +8,8 @@ from confirmed import BUSY
 from emit_machines import MACHINES
 
 import cputune
+from cputune import Result
 from cputune.records.claims import Speedup
-from cputune.records.result import Result
 
 
 def script(result: Result) -> str:

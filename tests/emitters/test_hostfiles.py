@@ -7,8 +7,8 @@ from emit_machines import one_socket
 from golden_texts import Golden
 from hypothesis import given, strategies as st
 
-from cputune.emitters import Node, emit, parse_hostfile, parse_hosts
-from cputune.errors import CputuneError, UsageError
+from cputune import CputuneError, Node, UsageError, emit
+from cputune.emitters import parse_hostfile, parse_hosts
 from cputune.host.remote.named import choose
 
 

@@ -18,7 +18,7 @@ from golden_texts import Golden
 from in_process import ran
 from test_emit_contract import VERSION_TEXTS
 
-from cputune.emitters import emit
+from cputune import emit
 
 ALLOWED = tuple(sorted(os.sched_getaffinity(0)))
 MPIRUN = """#!/bin/sh

@@ -12,16 +12,15 @@ from emit_machines import one_socket
 from golden_texts import Golden
 from in_process import ran
 
+from cputune import Result, UsageError, Workload
 from cputune.emitters.format import Emission
 from cputune.emitters.like import Rewritten, launch_in, like
 from cputune.emitters.promise import promise_in
-from cputune.errors import UsageError
 from cputune.host import LiveHost
 from cputune.launch.edit import unified
 from cputune.launch.launch import Launch
-from cputune.plans.workload import Workload
 from cputune.records.claims import Speedup, machine_name
-from cputune.records.result import Result, Worth
+from cputune.records.result import Worth
 
 CHANGED_AT_MOST = 5
 """Lines of a usual launch that a plan changes; CONTRIBUTING's goal for public ones."""

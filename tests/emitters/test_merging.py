@@ -9,8 +9,7 @@ import yaml
 from emit_machines import one_socket
 from golden_texts import Golden
 
-from cputune.emitters import emit
-from cputune.errors import UsageError
+from cputune import UsageError, emit
 
 PATCH = """
 metadata:

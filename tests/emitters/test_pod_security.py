@@ -12,11 +12,10 @@ import yaml
 from emit_machines import one_socket, script_workload
 from golden_texts import Golden
 
-from cputune.emitters import Cluster, Emission, SecretKey, emit
+from cputune import Cluster, SecretKey, Trial, UsageError, emit
+from cputune.emitters import Emission
 from cputune.emitters.job import make_job
 from cputune.emitters.kubernetes import memory, notes
-from cputune.errors import UsageError
-from cputune.records.result import Trial
 
 GIVEN = Cluster(
     pull_secrets=("regcred",),

@@ -12,15 +12,12 @@ from confirmed import UNCOMPARED
 from emit_machines import TODAY, machine, script_workload, tuned
 from golden_texts import Golden
 
-from cputune.emitters import FORMATS, Cluster, EmittedFile, emit, parse_hosts
+from cputune import Cluster, EmittedFile, HostFacts, Result, UsageError, Workload, emit
+from cputune.emitters import FORMATS, parse_hosts
 from cputune.emitters.command import PLAN_FILE
-from cputune.errors import UsageError
-from cputune.host.facts import HostFacts
 from cputune.launch.launchers.mpirun import DIALECTS
 from cputune.plans.cores import usable_cores
 from cputune.plans.layout import make_plan
-from cputune.plans.workload import Workload
-from cputune.records.result import Result
 
 ETH0 = Cluster(interface="eth0")
 HOSTS = parse_hosts("node1,node2")

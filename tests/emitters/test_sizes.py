@@ -9,8 +9,8 @@ import pytest
 from emit_machines import MACHINES
 from launch_lines import KINDS, LOOP, TRAINER, Kind, below_header, written
 
-from cputune.emitters import FORMATS, EmittedFile, emit
-from cputune.host.probing import probe
+from cputune import EmittedFile, emit, probe
+from cputune.emitters import FORMATS
 from cputune.inside import carry
 from cputune.launch.launchers.mpirun import DIALECTS
 from cputune.text.documents import packaged_text

@@ -13,9 +13,8 @@ import yaml
 from golden_texts import Golden
 from machines import TODAY, machine
 
-from cputune.emitters import FORMATS, Cluster, emit
-from cputune.errors import UsageError
-from cputune.plans.workload import Workload
+from cputune import Cluster, UsageError, Workload, emit
+from cputune.emitters import FORMATS
 
 FACTS = machine(cores_per_socket=8, threads_per_core=2, packages=TODAY)
 WORDS = ["run_qa.py", "--do_train", "--output_dir", "my out", "--note", "it's $HOME"]

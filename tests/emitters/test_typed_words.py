@@ -9,9 +9,8 @@ import pytest
 from emit_machines import one_socket
 from golden_texts import Golden
 
-from cputune.emitters import emit, words
-from cputune.errors import UsageError
-from cputune.plans.workload import Workload
+from cputune import UsageError, Workload, emit
+from cputune.emitters import words
 
 
 def test_a_bare_text_gets_into_no_document(golden: Golden) -> None:

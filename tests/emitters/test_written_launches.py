@@ -11,9 +11,9 @@ import pytest
 from confirmed import UNCOMPARED
 from emit_machines import MACHINES, Case, one_socket, script_workload
 
+from cputune import EmittedFile, UsageError, emit
 from cputune.doctor.checkfile import check_file
-from cputune.emitters import FORMATS, EmittedFile, emit
-from cputune.errors import UsageError
+from cputune.emitters import FORMATS
 from cputune.launch.launch import Launch
 from cputune.launch.launchers.mpirun import DIALECTS
 from cputune.launch.shell import read_shell

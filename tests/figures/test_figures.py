@@ -17,12 +17,12 @@ from matplotlib.figure import Figure
 from report.result_cases import CASES, a_thousand, profiled, tuned
 
 import cputune
+from cputune import ConfirmRun, Result, UsageError
 from cputune.cli import cli
-from cputune.errors import UsageError
 from cputune.plans.cores import usable_cores
 from cputune.plans.layout import make_plan
 from cputune.records.claims import Speedup
-from cputune.records.result import ConfirmRun, Result, Turn, Worth
+from cputune.records.result import Turn, Worth
 from cputune.report import figures
 from cputune.report.figures.canvas import BEST, LOST, RANKS, WORK, ink_on, svg
 

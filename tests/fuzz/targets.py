@@ -20,25 +20,23 @@ from hosts.builder import Cgroup, FakeTree, machine
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
-from cputune.doctor import diagnose
+from cputune import (
+    Cluster,
+    CputuneError,
+    Node,
+    RecordedHost,
+    Result,
+    Workload,
+    diagnose,
+    emit,
+    probe,
+)
 from cputune.doctor.checkfile import check_file
 from cputune.doctor.symptoms import explain, judge_symptom
-from cputune.emitters import (
-    FORMATS,
-    PRINTED_FORMATS,
-    Cluster,
-    Node,
-    emit,
-    parse_hostfile,
-    parse_hosts,
-)
+from cputune.emitters import FORMATS, PRINTED_FORMATS, parse_hostfile, parse_hosts
 from cputune.emitters.promise import promise_in
-from cputune.errors import CputuneError
-from cputune.host import RecordedHost
 from cputune.host.files import read_document
-from cputune.host.probing import probe
-from cputune.plans.workload import Workload, recipes_dir
-from cputune.records.result import Result
+from cputune.plans.workload import recipes_dir
 from cputune.report.diagnosis import blocks, document
 from cputune.text.documents import toml
 from cputune.verifier import read

@@ -17,7 +17,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from cputune.host import Host, RecordedHost
+from cputune import RecordedHost
+from cputune.host import Host
 from cputune.text import cpulist
 
 _AVX2 = "fpu sse sse2 sse4_2 lm avx f16c fma avx2"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from cputune import probe
 from cputune.host import Host
-from cputune.host.probing import probe
 from cputune.report.machine import host_document
 
 

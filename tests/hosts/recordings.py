@@ -10,7 +10,7 @@ import io
 import tarfile
 from pathlib import Path
 
-from cputune.host import RecordedHost
+from cputune import RecordedHost
 
 DIRECTORY = Path(__file__).parent / "recorded"
 NAMES = ("whole", "cpus-offline", "smt-off", "container")

@@ -14,10 +14,9 @@ from hosts.builder import Cgroup, FakeTree, machine
 from hosts.known import KNOWN
 from rich.console import Console
 
-from cputune.doctor import diagnose
+from cputune import diagnose, probe
 from cputune.doctor.variables import advised
 from cputune.host import Package
-from cputune.host.probing import probe
 from cputune.report.diagnosis import blocks
 from cputune.report.writing import print_blocks
 

@@ -11,9 +11,7 @@ from hosts import recordings
 from hosts.lscpu import assert_as_lscpu
 from hosts.reasons import without_reason
 
-from cputune.doctor import diagnose
-from cputune.host import RecordedHost
-from cputune.host.probing import probe
+from cputune import RecordedHost, diagnose, probe
 from cputune.report.machine import host_document
 
 pytestmark = pytest.mark.parametrize("name", recordings.NAMES)

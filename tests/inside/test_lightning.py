@@ -13,10 +13,10 @@ from types import SimpleNamespace
 import pytest
 
 import cputune
+from cputune import Plan
 from cputune.inside.lightning import Fitting, _without_metrics
 from cputune.inside.messages import Speaker
 from cputune.inside.meter import Meter
-from cputune.plans.plan import Plan
 from cputune.ranks.runner import ProcessRunner
 
 SCRIPT = """

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from cputune import Plan
 from cputune.plans.knobs import as_seen
-from cputune.plans.plan import Plan
 
 AS_FOUND = Plan(processes_per_node=1, threads_per_process=2, cpus=((0, 1),), as_found=True)
 

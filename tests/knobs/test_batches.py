@@ -13,12 +13,10 @@ from golden_texts import Golden
 from machines import TODAY, machine
 
 import cputune
-from cputune.errors import UsageError
+from cputune import Plan, UsageError, Workload
 from cputune.plans.carrier.command import batch_flags, carried, training_flags
 from cputune.plans.equivalence import Deviation, Licence
 from cputune.plans.knobs import knob_named
-from cputune.plans.plan import Plan
-from cputune.plans.workload import Workload
 from cputune.ranks.runner import ProcessRunner
 
 FACTS = machine(cores_per_socket=2, packages=TODAY)

@@ -14,10 +14,9 @@ from golden_texts import Golden
 from machines import TODAY, machine
 
 import cputune
+from cputune import Plan, Workload
 from cputune.plans.carrier.command import carried
 from cputune.plans.knobs import kept_between
-from cputune.plans.plan import Plan
-from cputune.plans.workload import Workload
 from cputune.ranks.compare import differences
 
 JOB = Workload.from_recipe("bert-mini")

@@ -14,13 +14,12 @@ from machines import machine
 
 import cputune.inside
 import cputune.plans.knobs
-from cputune.errors import UsageError
+from cputune import Plan, UsageError
 from cputune.inside.messages import RankState
 from cputune.plans.carrier.environment import is_cleared
 from cputune.plans.knobs import KNOBS, NAMES, TODAY, keeps_mathematics, knob_named
 from cputune.plans.knobs.record import KEPT, Ask, Knob
 from cputune.plans.layout import guide_plan
-from cputune.plans.plan import Plan
 from cputune.stack import Versions, takes
 from cputune.text.documents import record_of
 

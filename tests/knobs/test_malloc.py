@@ -12,11 +12,9 @@ from in_process import ran
 from machines import machine
 
 import cputune
-from cputune.host.facts import HostFacts
+from cputune import HostFacts, Plan, Workload
 from cputune.plans.carrier.environment import LOADED_ONCE, is_cleared
 from cputune.plans.knobs import knob_named
-from cputune.plans.plan import Plan
-from cputune.plans.workload import Workload
 
 JOB = replace(Workload.from_recipe("bert-mini"), mapped_blocks=40)
 KNOB = knob_named("malloc")

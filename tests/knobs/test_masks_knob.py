@@ -13,19 +13,16 @@ from golden_texts import Golden
 from machines import TODAY, machine
 
 import cputune
+from cputune import HostFacts, Plan, Result, UsageError, Workload
 from cputune.emitters import Emission
 from cputune.emitters.format import LaunchJob
 from cputune.emitters.job import make_job
-from cputune.errors import UsageError
-from cputune.host.facts import HostFacts
 from cputune.inside import carry_script
 from cputune.plans.carrier.command import carried, launch_command
 from cputune.plans.equivalence import Training
 from cputune.plans.knobs import KNOBS, varied
-from cputune.plans.plan import Plan
-from cputune.plans.workload import Workload
 from cputune.records.claims import host_fingerprint
-from cputune.records.result import Measured, Result, Throughput
+from cputune.records.result import Measured, Throughput
 
 JOB = Workload.from_recipe("bert-mini")
 SCRIPT = Workload.script(["train.py"])

@@ -13,13 +13,11 @@ from golden_texts import Golden
 from machines import machine
 
 import cputune
-from cputune.errors import UsageError
-from cputune.host.facts import HostFacts, Package
+from cputune import HostFacts, Plan, UsageError, Workload
+from cputune.host.facts import Package
 from cputune.plans.carrier.command import training_flags
 from cputune.plans.knobs import knob_named
 from cputune.plans.knobs.kernels import optimizer_of
-from cputune.plans.plan import Plan
-from cputune.plans.workload import Workload
 from cputune.ranks.runner import ProcessRunner
 
 JOB = Workload.from_recipe("bert-mini")

@@ -12,13 +12,12 @@ from in_process import ran
 from machines import machine
 
 import cputune
+from cputune import Plan, UsageError, Workload
 from cputune.emitters import Emission, render
-from cputune.errors import UsageError
 from cputune.plans.carrier.command import carried, launch_command
 from cputune.plans.equivalence import Deviation, Licence
 from cputune.plans.knobs import kept_between
-from cputune.plans.plan import Plan
-from cputune.plans.workload import Padding, Workload
+from cputune.plans.workload import Padding
 from cputune.ranks.compare import differences, padding_of, samples_to_end
 
 JOB = Workload.script(["train.py"])

@@ -24,10 +24,10 @@ import pytest
 import yaml
 from stacks import TODAY, machine
 
+from cputune import UsageError
 from cputune.doctor.checkfile import FixedFile, check_file, fix_file, is_yaml
 from cputune.doctor.files.context import Context
 from cputune.doctor.files.judge import judge_launches
-from cputune.errors import UsageError
 from cputune.host import Host
 from cputune.launch.launch import Launch
 from cputune.launch.option import Given

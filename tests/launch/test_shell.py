@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from golden_texts import Golden
 
-from cputune.errors import UsageError
+from cputune import UsageError
 from cputune.launch.launch import Launch
 from cputune.launch.shell import read_shell
 from cputune.launch.words import Word

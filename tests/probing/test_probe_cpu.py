@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hosts.builder import ARM_PROCESSORS, PROCESSORS, machine
 
-from cputune.host.probing import probe
+from cputune import probe
 from cputune.report.machine import precision_units
 
 

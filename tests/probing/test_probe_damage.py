@@ -10,9 +10,7 @@ import pytest
 from golden_texts import Golden
 from hosts.builder import Cgroup, machine
 
-from cputune.errors import HostError
-from cputune.host import RecordedHost
-from cputune.host.probing import probe
+from cputune import HostError, RecordedHost, probe
 from cputune.report.machine import host_document
 
 GARBAGE = [

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from cputune import HostFacts, probe
 from cputune.host import LiveHost
-from cputune.host.facts import HostFacts
-from cputune.host.probing import probe
 from cputune.host.probing.installed import parse_version
 
 SPOKEN = {

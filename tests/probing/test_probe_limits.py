@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from hosts.builder import Cgroup, machine
 
+from cputune import probe
 from cputune.host.facts import Limits
-from cputune.host.probing import probe
 
 GIB = 1 << 30
 POD = (

@@ -13,9 +13,7 @@ from hosts.builder import machine
 from hosts.known import KNOWN
 from hosts.reasons import without_reason
 
-from cputune.host import RecordedHost
-from cputune.host.facts import HostFacts
-from cputune.host.probing import probe
+from cputune import HostFacts, RecordedHost, probe
 from cputune.host.probing.recording import record
 from cputune.plans.cores import usable_cores
 from cputune.plans.layout import make_plan, rank_counts

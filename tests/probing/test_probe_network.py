@@ -7,8 +7,8 @@ from typing import Any
 
 from hosts.builder import machine
 
+from cputune import probe
 from cputune.host.facts import Network
-from cputune.host.probing import probe
 from cputune.host.probing.recording import record
 from cputune.report.machine import host_document
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from hosts.builder import machine
 
+from cputune import probe
 from cputune.host import Package
 from cputune.host.metadata import read_distributions
-from cputune.host.probing import probe
 
 
 def install(

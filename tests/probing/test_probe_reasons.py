@@ -9,8 +9,8 @@ import pytest
 from hosts.builder import Cgroup, machine
 from hosts.reasons import without_reason
 
-from cputune.host import LiveHost, RecordedHost
-from cputune.host.probing import probe
+from cputune import RecordedHost, probe
+from cputune.host import LiveHost
 
 GIB = 1 << 30
 BUILT: dict[str, dict[str, Any]] = {

@@ -12,9 +12,8 @@ import pytest
 from hosts.builder import Cgroup, machine
 from hypothesis import given, strategies as st
 
-from cputune.errors import CannotError
-from cputune.host import Completed, LiveHost, RecordedHost
-from cputune.host.probing import probe
+from cputune import CannotError, RecordedHost, probe
+from cputune.host import Completed, LiveHost
 from cputune.host.probing.recording import record
 from cputune.host.probing.scrub import Scrubber
 from cputune.report.machine import host_document

@@ -6,9 +6,9 @@ import pytest
 from hosts.builder import Cgroup, machine
 from unknown_machine import UNKNOWN
 
+from cputune import probe
 from cputune.host import LiveHost
 from cputune.host.facts import FrequencyCap
-from cputune.host.probing import probe
 from cputune.host.probing.installed import absent_files, dead_preloads
 
 POLICY = "/sys/devices/system/cpu/cpufreq/policy0"

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from hosts.builder import machine
 
-from cputune.host.facts import BusyProcess, Frequency, HostFacts
-from cputune.host.probing import probe
+from cputune import HostFacts, probe
+from cputune.host.facts import BusyProcess, Frequency
 
 CPU = "sys/devices/system/cpu"
 NO_DRIVERS = dict.fromkeys(("/proc/driver/nvidia", "/dev/nvidiactl", "/dev/kfd", "/dev/dxg"), False)

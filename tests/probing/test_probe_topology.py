@@ -7,9 +7,7 @@ from pathlib import Path
 import pytest
 from hosts.builder import machine
 
-from cputune.doctor import diagnose
-from cputune.host.facts import HostFacts
-from cputune.host.probing import probe
+from cputune import HostFacts, diagnose, probe
 from cputune.text import cpulist
 
 CPU = "sys/devices/system/cpu"

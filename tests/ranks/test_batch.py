@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from golden_texts import Golden
 
+from cputune import Workload
 from cputune.inside.messages import RankState
-from cputune.plans.workload import Workload
 from cputune.ranks.compare import refuse_impossible
 from cputune.records.steps import Infeasible
 

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 from golden_texts import Golden
 
+from cputune import Plan, Workload
 from cputune.host.hub import hub_reachable
 from cputune.plans.carrier.command import carried
 from cputune.plans.carrier.environment import (
@@ -18,8 +19,6 @@ from cputune.plans.carrier.environment import (
     base_environment,
     plan_variables,
 )
-from cputune.plans.plan import Plan
-from cputune.plans.workload import Workload
 from cputune.ranks.engines import FromHere, held_port, local_ranks, ssh_handing_on, write
 from cputune.ranks.supervisor_main import RankCommand
 from cputune.records.steps import HostLost

@@ -10,9 +10,9 @@ import pytest
 from clean_machine import CLEAN
 from golden_texts import Golden
 
+from cputune import Plan, Workload
 from cputune.inside.messages import RankState
-from cputune.plans.plan import Plan
-from cputune.plans.workload import Padding, Workload, load_recipe
+from cputune.plans.workload import Padding, load_recipe
 from cputune.ranks.compare import (
     as_shown,
     compare,

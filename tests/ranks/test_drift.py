@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 import cputune
+from cputune import Plan, Workload
 from cputune.plans.layout import baseline_plan
-from cputune.plans.plan import Plan
-from cputune.plans.workload import Workload
 from cputune.ranks.runner import ProcessRunner
 from cputune.records.steps import Infeasible
 

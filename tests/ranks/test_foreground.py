@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 
 import cputune
-from cputune.host.facts import HostFacts, Package
+from cputune import HostFacts, Plan, Workload
+from cputune.host.facts import Package
 from cputune.plans.layout import baseline_plan
-from cputune.plans.plan import Plan
-from cputune.plans.workload import Workload
 from cputune.ranks import foreground
 from cputune.ranks.runner import ProcessRunner
 from cputune.ranks.typed import alone

@@ -6,8 +6,8 @@ from typing import Any
 
 from hypothesis import given, strategies as st
 
+from cputune import Step
 from cputune.ranks.job import Gather
-from cputune.records.steps import Step
 
 
 def step(*, seconds: float = 1.0, samples: int = 4, **more: Any) -> Step:

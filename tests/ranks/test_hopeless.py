@@ -11,8 +11,7 @@ import pytest
 from in_process import ran
 
 import cputune
-from cputune.errors import NoValidTrialError
-from cputune.plans.workload import Workload
+from cputune import NoValidTrialError, Workload
 
 
 @pytest.fixture

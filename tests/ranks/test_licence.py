@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 import cputune
+from cputune import Plan, Workload
 from cputune.plans.equivalence import UNASKED
 from cputune.plans.knobs import keeps_mathematics
 from cputune.plans.layout import baseline_plan
-from cputune.plans.plan import Plan
-from cputune.plans.workload import Workload
 from cputune.ranks.runner import ProcessRunner
 from cputune.records.steps import Infeasible
 

@@ -15,10 +15,8 @@ import psutil
 import pytest
 
 import cputune
+from cputune import HostFacts, Plan, Workload
 from cputune.host.children import below
-from cputune.host.facts import HostFacts
-from cputune.plans.plan import Plan
-from cputune.plans.workload import Workload
 from cputune.ranks.runner import ProcessRunner
 from cputune.records.steps import Crashed
 

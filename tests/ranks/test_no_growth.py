@@ -13,8 +13,7 @@ import pytest
 from faults.parents import LIGHT
 
 import cputune
-from cputune.plans.plan import Plan
-from cputune.plans.workload import Workload
+from cputune import Plan, Workload
 from cputune.ranks.runner import ProcessRunner
 
 pytestmark = pytest.mark.slow

@@ -15,11 +15,9 @@ from pathlib import Path
 import pytest
 
 import cputune
+from cputune import Plan, Step, TrialError, Workload
 from cputune.plans.layout import baseline_plan
-from cputune.plans.plan import Plan
-from cputune.plans.workload import Workload
 from cputune.ranks.runner import ProcessRunner
-from cputune.records.steps import Step, TrialError
 
 FAULTS = Path(__file__).parent.parent / "faults"
 CPUS = sorted(os.sched_getaffinity(0))

@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 import cputune
+from cputune import Plan, Workload
 from cputune.plans.layout import baseline_plan
-from cputune.plans.plan import Plan
-from cputune.plans.workload import Workload
 from cputune.ranks import rehearsal
 from cputune.ranks.rehearsal import (
     Rehearsed,

@@ -15,20 +15,9 @@ from pathlib import Path
 import pytest
 
 import cputune
-from cputune.errors import UsageError
-from cputune.host.facts import HostFacts
-from cputune.plans.plan import Plan
-from cputune.plans.workload import Workload
+from cputune import HostFacts, Plan, Step, TrialError, UsageError, Workload
 from cputune.ranks.runner import ProcessRunner
-from cputune.records.steps import (
-    Crashed,
-    Infeasible,
-    NoMeasurement,
-    OutOfMemory,
-    Step,
-    TimedOut,
-    TrialError,
-)
+from cputune.records.steps import Crashed, Infeasible, NoMeasurement, OutOfMemory, TimedOut
 
 FAULTS = Path(__file__).parent.parent / "faults"
 CPUS = sorted(os.sched_getaffinity(0))

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 import cputune
+from cputune import Workload
 from cputune.host import this_interpreter
 from cputune.plans.layout import baseline_plan
-from cputune.plans.workload import Workload
 from cputune.ranks.runner import ProcessRunner
 from cputune.ranks.typed import as_activated
 

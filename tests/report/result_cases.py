@@ -13,11 +13,8 @@ from confirmed import UNCOMPARED
 from tuner.fakes import BY_NAME, FakeKeepingRunner
 
 import cputune
-from cputune.errors import ResultError
-from cputune.plans.plan import Plan
-from cputune.records.result import FAILED, Profile, Throughput, Trial
-from cputune.records.steps import Step
-from cputune.report.drawing import Result
+from cputune import Plan, Result, ResultError, Step, Trial
+from cputune.records.result import FAILED, Profile, Throughput
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>'\"&\u202e\x1b[2J"
 

@@ -15,16 +15,14 @@ from emitters.emit_machines import one_socket
 from golden_texts import Golden
 
 import cputune
+from cputune import Cluster, HostFacts, Kept, Result, Workload
 from cputune.cli.run import _how
 from cputune.emitters import FORMATS
 from cputune.emitters.format import Emission
 from cputune.emitters.like import like
-from cputune.host.facts import HostFacts, Package
-from cputune.plans.workload import Workload
+from cputune.host.facts import Package
 from cputune.records.claims import Speedup, outcome_of
-from cputune.records.history import Kept
-from cputune.records.options import Cluster
-from cputune.records.result import Result, Worth
+from cputune.records.result import Worth
 from cputune.report.notebook import html_of
 from cputune.report.page import page
 from cputune.report.show import ResultToShow, blocks, document, history_rows

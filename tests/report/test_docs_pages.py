@@ -11,9 +11,9 @@ import jsonschema
 import pytest
 from report.result_cases import CASES, tuned
 
+from cputune import Result
 from cputune.doctor.registry import all_checks
 from cputune.plans.workload import load_recipe
-from cputune.records.result import Result
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = runpy.run_path(str(DOCS / "generate.py"))["PAGES"]

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 from terminal import COMMANDS, PICTURES, RESULT, WIDTHS
 
-from cputune.records.result import Result
+from cputune import Result
 
 DOCS = Path(__file__).parents[2] / "docs"
 MOST_BYTES = 48 << 10

@@ -14,12 +14,13 @@ from rich.console import Console
 from tuner.fakes import SMALL
 
 import cputune
+from cputune import Result
 from cputune.cli.run import command as run_command
 from cputune.plans.equivalence import Licence, Training
 from cputune.plans.knobs import KNOBS, kind_between, kind_of
 from cputune.records.claims import Speedup, host_fingerprint
 from cputune.records.ladder import keeping, ladder_of
-from cputune.records.result import Result, Rung
+from cputune.records.result import Rung
 from cputune.report.show import ResultToShow, document, end_blocks
 from cputune.report.writing import print_blocks
 

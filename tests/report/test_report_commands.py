@@ -9,8 +9,8 @@ from golden_texts import Golden
 from report.result_cases import tuned
 from tuner.fakes import SMALL
 
+from cputune import TuneOptions
 from cputune.host.facts import Launcher
-from cputune.records.options import TuneOptions
 from cputune.report.show import basis, launch_commands
 
 OPEN_MPI = Launcher(name="mpirun", path="/usr/bin/mpirun", dialect="openmpi4")

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from cputune.plans.workload import Workload
+from cputune import Comparison, Result, Workload
 from cputune.records.claims import Speedup
-from cputune.records.result import Result, Throughput
+from cputune.records.result import Throughput
 from cputune.report.compare import (
     ComparisonToShow,
     blocks,
@@ -22,7 +22,6 @@ from cputune.report.compare import (
     verdict,
 )
 from cputune.report.writing import print_blocks
-from cputune.tuner.comparing import Comparison
 
 RATE = Throughput(centre=10.0, low=9.8, high=10.2)
 

@@ -14,10 +14,9 @@ from golden_texts import Golden
 from hosts.builder import machine
 from rich.console import Console
 
-from cputune.doctor import Diagnosis, Finding, Severity, diagnose
+from cputune import Diagnosis, Finding, HostFacts, Severity, diagnose, probe
 from cputune.doctor.registry import all_checks
-from cputune.host.facts import HostFacts, Unknown
-from cputune.host.probing import probe
+from cputune.host.facts import Unknown
 from cputune.plans.untried import SLOWER
 from cputune.records.words import Verdict
 from cputune.report.diagnosis import blocks, verdict, verdict_of

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hosts.builder import Cgroup, machine
 
-from cputune.host.probing import probe
+from cputune import probe
 from cputune.report.machine import host_document
 
 GIB = 1 << 30

@@ -28,8 +28,7 @@ from report.result_cases import (
     tuned,
 )
 
-from cputune.errors import MissingPackageError
-from cputune.records.result import Result
+from cputune import MissingPackageError, Result
 from cputune.records.words import verdict_of
 from cputune.report import page as page_module
 from cputune.report.page import page

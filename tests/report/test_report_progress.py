@@ -9,17 +9,10 @@ from golden_texts import Golden
 from tuner.fakes import BY_NAME, SMALL, VARIED, FakeRunner, truthful
 
 import cputune
-from cputune.records.result import Throughput, Trial
+from cputune import ComparisonSoFar, Event, Message, StepTaken, Trial, TrialEnded, TrialStarted
+from cputune.records.result import Throughput
 from cputune.records.words import duration, exactly
 from cputune.report.live import MOST_LINES, Standing, live_lines
-from cputune.tuner.events import (
-    ComparisonSoFar,
-    Event,
-    Message,
-    StepTaken,
-    TrialEnded,
-    TrialStarted,
-)
 
 
 @pytest.fixture(scope="module")

@@ -12,9 +12,9 @@ from report.result_cases import CASES, hostile, profiled, tuned
 from rich.console import Console
 from tuner.fakes import SMALL
 
+from cputune import Result
 from cputune.plans.knobs.record import LeftOut
 from cputune.plans.untried import UntriedGain
-from cputune.records.result import Result
 from cputune.report.show import (
     MOST_LINES,
     ResultToShow,

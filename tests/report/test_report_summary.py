@@ -7,8 +7,9 @@ from dataclasses import replace
 from confirmed import BUSY, UNCOMPARED
 from golden_texts import Golden
 
+from cputune import Result
 from cputune.records.claims import Speedup
-from cputune.records.result import Measured, Result, Throughput, Worth
+from cputune.records.result import Measured, Throughput, Worth
 from cputune.report.show import ResultToShow, basis, changes_of, document
 
 RATE = Throughput(centre=10.0, low=9.5, high=10.5)

@@ -12,21 +12,14 @@ from rich.console import Console
 from tuner.fakes import SMALL
 
 import cputune
+from cputune import ConfirmRun, ConfirmStarted, Event, Message, Result, StudyStarted, TrialStarted
 from cputune.plans.knobs.record import LeftOut
 from cputune.plans.untried import UntriedGain
 from cputune.records.claims import Speedup
-from cputune.records.result import ConfirmRun, Result
 from cputune.records.words import saved, verdict_of
 from cputune.report.tuning import line_of, plans, space_blocks
 from cputune.report.writing import print_blocks, rich_table
-from cputune.tuner.events import (
-    ConfirmStarted,
-    Event,
-    Message,
-    StudyStarted,
-    TrialStarted,
-    outcome,
-)
+from cputune.tuner.events import outcome
 
 SPACE = cputune.search_space(SMALL.facts, SMALL.workload)
 PLAN = next(SPACE.plans())

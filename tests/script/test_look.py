@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from golden_texts import Golden
 
-from cputune.errors import UsageError
+from cputune import UsageError
 from cputune.plans.training_command import require_trainable, script_text
 
 

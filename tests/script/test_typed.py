@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 from golden_texts import Golden
 
-from cputune.errors import UsageError
+from cputune import UsageError, Workload
 from cputune.plans.training_command import read_typed
-from cputune.plans.workload import Workload
 from cputune.text.documents import record_of
 
 

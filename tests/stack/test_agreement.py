@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from stacks import machine
 
+from cputune import HostFacts, Workload
 from cputune.doctor.checks.launch import gloo_slow
 from cputune.doctor.checks.versions import (
     ipex_ended,
@@ -17,11 +18,10 @@ from cputune.doctor.checks.versions import (
     oneccl_torch_mismatch,
     oneccl_unused,
 )
-from cputune.host.facts import HostFacts, Launcher
+from cputune.host.facts import Launcher
 from cputune.plans.knobs.backend import BACKEND
 from cputune.plans.knobs.kernels import IPEX
 from cputune.plans.knobs.record import Ask
-from cputune.plans.workload import Workload
 from cputune.stack import Versions, load
 from cputune.stack.fit import misfits
 from cputune.stack.tables import DISTRIBUTIONS

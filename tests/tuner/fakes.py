@@ -11,8 +11,8 @@ from typing import Any
 from machines import MACHINES, Machine, Model, machine, simulated
 
 import cputune
-from cputune.plans.plan import Plan
-from cputune.records.steps import NoMeasurement, OutOfMemory, Step
+from cputune import Plan, Step
+from cputune.records.steps import NoMeasurement, OutOfMemory
 from cputune.tuner.contenders import Contender, gain_of
 from cputune.tuner.gains import Gain
 from cputune.tuner.measuring import Findings, Measuring, Timer

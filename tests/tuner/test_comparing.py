@@ -13,12 +13,9 @@ from machines import SimulatedRunner
 from tuner.fakes import SMALL, FakeKeepingRunner, FakeRunner, steady, truthful
 
 import cputune
-from cputune.plans.plan import Plan
-from cputune.plans.workload import Workload
-from cputune.records.result import Result
-from cputune.records.steps import Crashed, NoMeasurement, Step
+from cputune import Comparison, Plan, Result, Step, Workload
+from cputune.records.steps import Crashed, NoMeasurement
 from cputune.records.words import slower_beyond
-from cputune.tuner.comparing import Comparison
 
 
 @cache

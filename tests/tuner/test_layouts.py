@@ -10,13 +10,10 @@ from golden_texts import Golden
 from machines import machine
 
 import cputune
-from cputune.errors import UsageError
-from cputune.host.facts import HostFacts
+from cputune import HostFacts, SearchSpace, UsageError, Workload
 from cputune.plans.knobs.record import Ask
 from cputune.plans.memory import needed_bytes
-from cputune.plans.workload import Workload
 from cputune.tuner.layouts import Layouts
-from cputune.tuner.space import SearchSpace
 
 JOB = Workload.from_recipe("bert-mini")  # 8 samples a step
 ALONE = replace(JOB, global_batch_size=None, batch_per_rank=2)

@@ -6,7 +6,7 @@ import pytest
 from machines import TODAY, machine
 
 import cputune
-from cputune.plans.workload import Workload
+from cputune import Workload
 from cputune.tuner.proof import BOUND, TOGETHER, checks_of
 
 FACTS = machine(cores_per_socket=4, packages=TODAY)

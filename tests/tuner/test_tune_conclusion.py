@@ -11,14 +11,13 @@ from golden_texts import Golden
 from tuner.fakes import PLANS, SMALL
 
 import cputune
-from cputune.errors import NoValidTrialError
-from cputune.host.facts import HostFacts, Package
+from cputune import ConfirmRun, HostFacts, NoValidTrialError, Result, Trial, TuneOptions
+from cputune.host.facts import Package
 from cputune.plans.knobs.record import LeftOut
 from cputune.plans.layout import baseline_plan
 from cputune.records.claims import Speedup, host_fingerprint
 from cputune.records.next_command import NextStep
-from cputune.records.options import TuneOptions
-from cputune.records.result import COMPLETED, FAILED, ConfirmRun, Result, Throughput, Trial, Worth
+from cputune.records.result import COMPLETED, FAILED, Throughput, Worth
 from cputune.tuner.conclusion import cannot_work, conclude
 from cputune.tuner.contenders import SLOWER, Contender, doubt_each, gain_of
 from cputune.tuner.measuring import Findings

@@ -11,11 +11,10 @@ from golden_texts import Golden
 from tuner.fakes import SMALL, FakeKeepingRunner
 
 import cputune
+from cputune import Plan, Result, Step
 from cputune.emitters.header import measured
-from cputune.plans.plan import Plan
 from cputune.records.claims import ClaimContext
-from cputune.records.result import Result
-from cputune.records.steps import Crashed, HostLost, OutOfMemory, Step, TimedOut, TimeUp
+from cputune.records.steps import Crashed, HostLost, OutOfMemory, TimedOut, TimeUp
 from cputune.records.words import verdict_of
 from cputune.report.show import ResultToShow, document
 

@@ -27,26 +27,15 @@ from tuner.fakes import (
 )
 
 import cputune
+from cputune import ComparisonSoFar, ConfirmStarted, Message, Plan, Result, Step, Trial
 from cputune.plans.knobs import kind_between
 from cputune.plans.knobs.record import KINDS, LeftOut
 from cputune.plans.layout import baseline_plan, guide_plan
-from cputune.plans.plan import Plan
-from cputune.records.result import (
-    COMPLETED,
-    FAILED,
-    PRUNED,
-    TIME_UP,
-    Profile,
-    Result,
-    State,
-    Throughput,
-    Trial,
-)
-from cputune.records.steps import Crashed, NoMeasurement, Step
+from cputune.records.result import COMPLETED, FAILED, PRUNED, TIME_UP, Profile, State, Throughput
+from cputune.records.steps import Crashed, NoMeasurement
 from cputune.report.network import second_node_pays_from
 from cputune.report.show import profile_lines
 from cputune.tuner.changes import LAYOUT, changes
-from cputune.tuner.events import ComparisonSoFar, ConfirmStarted, Message
 from cputune.tuner.finalists import confirm_best, may_be_the_best, on_the_way
 from cputune.tuner.measuring import Findings
 from cputune.tuner.profile import profile_of_ranks, profile_plan

@@ -12,10 +12,9 @@ from golden_texts import Golden
 from tuner.fakes import SMALL, FakeRunner, steady
 
 import cputune
-from cputune.plans.plan import Plan
-from cputune.records.options import TuneOptions
-from cputune.records.result import COMPLETED, FAILED, Result
-from cputune.records.steps import Step, TimedOut, TimeUp
+from cputune import Plan, Result, Step, TuneOptions
+from cputune.records.result import COMPLETED, FAILED
+from cputune.records.steps import TimedOut, TimeUp
 from cputune.tuner import measuring
 from cputune.tuner.study import TuningStudy
 

@@ -13,7 +13,7 @@ import pytest
 from tuner.fakes import PLANS, FakeLivingRunner, measuring
 from tuner.test_tune_sidebyside import confirmed
 
-from cputune.records.steps import Step
+from cputune import Step
 from cputune.tuner.confirmation import NARROW, SHARE_OF_GAIN, Confirmation
 from cputune.tuner.contenders import Contender, gain_of, level_rounds
 from cputune.tuner.gains import Gain

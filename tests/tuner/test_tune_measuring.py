@@ -11,13 +11,11 @@ from golden_texts import Golden
 from tuner.fakes import PLANS, SMALL, FakeKeepingRunner, FakeRunner, Script, measuring, truthful
 
 import cputune
-from cputune.errors import NotMeasurableError
+from cputune import ConfirmRun, Message, NotMeasurableError, Plan, Result, Step, Trial
 from cputune.plans.layout import baseline_plan
-from cputune.plans.plan import Plan
-from cputune.records.result import COMPLETED, FAILED, PRUNED, ConfirmRun, Result, State, Trial
-from cputune.records.steps import Contended, Crashed, Step
+from cputune.records.result import COMPLETED, FAILED, PRUNED, State
+from cputune.records.steps import Contended, Crashed
 from cputune.tuner.contenders import Contender
-from cputune.tuner.events import Message
 from cputune.tuner.measuring import (
     MOST_RIVALS,
     Findings,

@@ -11,9 +11,9 @@ from machines import machine
 from tuner.fakes import BY_NAME
 
 import cputune
+from cputune import Plan
 from cputune.plans.knobs import KNOBS
 from cputune.plans.knobs.record import Footprint
-from cputune.plans.plan import Plan
 from cputune.tuner.sampler import Belief, SpeedModel, expected_improvement, footprint
 
 MACHINE = BY_NAME["eight-sockets-sub-numa"]

@@ -12,16 +12,22 @@ from machines import machine
 from tuner.fakes import SMALL, FakeRunner
 
 import cputune
-from cputune.errors import NoValidTrialError, UsageError
-from cputune.host.facts import HostFacts
-from cputune.host.remote.named import Node
+from cputune import (
+    HostFacts,
+    Node,
+    NoValidTrialError,
+    Plan,
+    Result,
+    SearchSpace,
+    Step,
+    UsageError,
+    search_space,
+)
 from cputune.host.remote.probed import Probed
-from cputune.plans.plan import Plan
 from cputune.ranks.hosts import RankHosts
-from cputune.records.result import COMPLETED, Result
-from cputune.records.steps import HostLost, Step
+from cputune.records.result import COMPLETED
+from cputune.records.steps import HostLost
 from cputune.tuner.changes import layout_words
-from cputune.tuner.space import SearchSpace, search_space
 
 JOB = cputune.Workload.from_recipe("bert-mini")
 EIGHT = machine(cores_per_socket=8)

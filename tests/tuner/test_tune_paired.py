@@ -12,9 +12,9 @@ from scipy.special import stdtrit
 from scipy.stats import multivariate_normal
 from tuner.fakes import PLANS, FakeRunner, gain_over, measuring, ratio
 
-from cputune.plans.plan import Plan
+from cputune import Plan, Step
 from cputune.records.result import Throughput
-from cputune.records.steps import Crashed, Step
+from cputune.records.steps import Crashed
 from cputune.tuner.confirmation import Confirmation
 from cputune.tuner.contenders import Contender, gain_of
 from cputune.tuner.gains import (

@@ -9,9 +9,8 @@ import pytest
 from tuner.fakes import SMALL, FakeRunner, steady
 
 import cputune
-from cputune.errors import CannotError
-from cputune.plans.plan import Plan
-from cputune.records.steps import Step, TimedOut, TimeUp
+from cputune import CannotError, Plan, Step
+from cputune.records.steps import TimedOut, TimeUp
 from cputune.tuner.race import Verdict
 from cputune.tuner.reading import Rules, Run, divergence, read_run
 

@@ -11,12 +11,12 @@ from machines import machine
 from tuner.fakes import FakeRunner, steady
 
 import cputune
+from cputune import Plan, Result, Step, Trial, Workload
 from cputune.plans.knobs import NAMES
 from cputune.plans.layout import baseline_plan
-from cputune.plans.plan import Plan
-from cputune.plans.workload import Padding, Workload
-from cputune.records.result import FAILED, Result, Trial
-from cputune.records.steps import Crashed, Infeasible, OutOfMemory, Step
+from cputune.plans.workload import Padding
+from cputune.records.result import FAILED
+from cputune.records.steps import Crashed, Infeasible, OutOfMemory
 from cputune.text import cpulist
 from cputune.tuner.refusals import refusals
 

@@ -10,10 +10,8 @@ from golden_texts import Golden
 from tuner.fakes import SMALL, VARIED, FakeLife, FakeRunner
 
 import cputune
-from cputune.plans.plan import Plan
-from cputune.records.result import Result
-from cputune.records.steps import RehearsalEnd, Step
-from cputune.tuner.events import Message
+from cputune import Message, Plan, Result, Step
+from cputune.records.steps import RehearsalEnd
 
 WELL = RehearsalEnd(compared=("files",))
 

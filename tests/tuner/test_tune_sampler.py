@@ -13,9 +13,8 @@ import pytest
 from machines import Model, machine, simulated
 
 import cputune
+from cputune import Plan, Workload
 from cputune.plans.layout import baseline_plan
-from cputune.plans.plan import Plan
-from cputune.plans.workload import Workload
 from cputune.tuner.sampler import LEAST_TRIALS, Belief, History, PlanSampler, SpeedModel
 
 SMALL = simulated(

@@ -19,12 +19,10 @@ from golden_texts import Golden
 from tuner.fakes import SMALL, FakeRunner, truthful
 
 import cputune
+from cputune import CannotError, Message, MissingPackageError, Result, TrialEnded, UsageError
 from cputune.cli.tune import _make_room, _require_room
-from cputune.errors import CannotError, MissingPackageError, UsageError
-from cputune.records.result import Result
 from cputune.tuner.databases import StudyFile, StudyServer, database_of
 from cputune.tuner.earlier import make_room
-from cputune.tuner.events import Message, TrialEnded
 
 PASSWORD = "hunter2planted"
 

@@ -11,9 +11,8 @@ import pytest
 from tuner.fakes import PLANS, SMALL, FakeLivingRunner, gain_over, measuring, ratio
 
 import cputune
-from cputune.plans.plan import Plan
-from cputune.records.result import ConfirmRun
-from cputune.records.steps import Crashed, NoMeasurement, Step, TimeUp
+from cputune import ConfirmRun, Plan, Step
+from cputune.records.steps import Crashed, NoMeasurement, TimeUp
 from cputune.tuner.changes import Change
 from cputune.tuner.confirmation import (
     GIVEN_UP,

@@ -11,13 +11,11 @@ from hypothesis import given, settings, strategies as st
 from machines import AMX, AVX512, IPEX_ERA, TODAY, machine
 
 import cputune
-from cputune.errors import UsageError
-from cputune.host.facts import HostFacts, Launcher, Package
+from cputune import HostFacts, SearchSpace, UsageError, Workload, search_space
+from cputune.host.facts import Launcher, Package
 from cputune.plans.knobs import knob_named
 from cputune.plans.layout import baseline_plan, guide_plan
-from cputune.plans.workload import Workload
 from cputune.text import cpulist
-from cputune.tuner.space import SearchSpace, search_space
 
 JOB = cputune.Workload.from_recipe("bert-mini")
 INTEL_MPI = Launcher(name="mpirun", path="/opt/intel/mpirun", dialect="intelmpi")

@@ -21,11 +21,10 @@ from sqlalchemy.pool import NullPool
 from tuner.fakes import PLANS, SMALL, FakeRunner, failing, truthful
 
 import cputune
-from cputune.errors import CannotError
-from cputune.records.result import COMPLETED, FAILED, PRUNED, Result, State, Throughput, Trial
+from cputune import CannotError, Message, Result, Trial, TrialEnded
+from cputune.records.result import COMPLETED, FAILED, PRUNED, State, Throughput
 from cputune.records.steps import Crashed
 from cputune.tuner import databases
-from cputune.tuner.events import Message, TrialEnded
 from cputune.tuner.reading import Run
 from cputune.tuner.storage import (
     StudyStorage,

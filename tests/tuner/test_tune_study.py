@@ -12,19 +12,23 @@ from machines import AMX, MACHINES, Machine, machine
 from tuner.fakes import BY_NAME, PLANS, SMALL, FakeRunner, Script, failing, steady, truthful
 
 import cputune
-from cputune.errors import (
+from cputune import (
     CannotError,
     Interrupted,
     NotMeasurableError,
     NoValidTrialError,
+    Plan,
+    Result,
+    Step,
+    StudyEnded,
+    StudyStarted,
+    TrialEnded,
     UsageError,
 )
 from cputune.inside.messages import RankState
-from cputune.plans.plan import Plan
 from cputune.ranks.compare import for_people
-from cputune.records.result import COMPLETED, FAILED, Result
-from cputune.records.steps import Crashed, Infeasible, OutOfMemory, Step, TimedOut
-from cputune.tuner.events import StudyEnded, StudyStarted, TrialEnded
+from cputune.records.result import COMPLETED, FAILED
+from cputune.records.steps import Crashed, Infeasible, OutOfMemory, TimedOut
 from cputune.tuner.storage import StudyStorage
 
 

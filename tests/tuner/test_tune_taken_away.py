@@ -8,11 +8,9 @@ from pathlib import Path
 import pytest
 from tuner.fakes import SMALL, FakeRunner, truthful
 
-from cputune.errors import NotMeasurableError
+from cputune import NotMeasurableError, Result, TuneOptions
 from cputune.host import LiveHost
 from cputune.host.probing.limits import watch_cpus
-from cputune.records.options import TuneOptions
-from cputune.records.result import Result
 from cputune.tuner.study import TuningStudy
 
 GONE = "CPU 1 was taken away during the measurement: 0-1 could be used at first, 0 now"

@@ -17,14 +17,21 @@ from starting import tuned
 from tuner.fakes import SMALL, FakeKeepingRunner, FakeRunner, steady, truthful
 
 import cputune
-from cputune.errors import NoValidTrialError
+from cputune import (
+    Message,
+    NoValidTrialError,
+    Plan,
+    Result,
+    Step,
+    StudyStarted,
+    TrialEnded,
+    TuneOptions,
+)
 from cputune.plans.equivalence import UNASKED, Licence
-from cputune.plans.plan import Plan
-from cputune.records.options import DEFAULT_LIMIT_SECONDS, TuneOptions
-from cputune.records.result import COMPLETED, PRUNED, Result
-from cputune.records.steps import Step, TimeUp
+from cputune.records.options import DEFAULT_LIMIT_SECONDS
+from cputune.records.result import COMPLETED, PRUNED
+from cputune.records.steps import TimeUp
 from cputune.report.tuning import line_of
-from cputune.tuner.events import Message, StudyStarted, TrialEnded
 from cputune.tuner.study import TuningStudy
 
 LIGHT = Path(__file__).parent.parent / "faults" / "light.py"

@@ -11,8 +11,8 @@ import pytest
 from golden_texts import Golden
 from tuner.fakes import PLANS, FakeLife
 
-from cputune.plans.plan import Plan
-from cputune.records.steps import Crashed, NoMeasurement, Step
+from cputune import Plan, Step
+from cputune.records.steps import Crashed, NoMeasurement
 from cputune.tuner.contenders import Contender
 from cputune.tuner.race import Race
 from cputune.tuner.reading import Rules

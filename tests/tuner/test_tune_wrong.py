@@ -13,9 +13,8 @@ from machines import Model, machine, simulated
 from tuner.fakes import SMALL, FakeKeepingRunner, FakeLife, FakeRunner, truthful
 
 import cputune
-from cputune.plans.plan import Plan
-from cputune.records.result import Result
-from cputune.records.steps import Crashed, OutOfMemory, Step
+from cputune import Plan, Result, Step
+from cputune.records.steps import Crashed, OutOfMemory
 
 TODAY = SMALL.seconds(cputune.search_space(SMALL.facts, SMALL.workload).baseline)
 

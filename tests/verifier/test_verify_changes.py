@@ -15,9 +15,9 @@ import pytest
 import yaml
 from emitters.emit_machines import two_sockets_smt
 
-from cputune.emitters import FORMATS, Cluster, emit
+from cputune import Cluster, emit, verify
+from cputune.emitters import FORMATS
 from cputune.emitters.manifest import decided
-from cputune.verifier import verify
 from cputune.verifier.pods import lifetime_faults, name_faults, service_faults, volume_faults
 from cputune.verifier.records import NOT_CHECKED
 from cputune.verifier.schemas import schema_faults

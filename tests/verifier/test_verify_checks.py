@@ -5,10 +5,9 @@ import statistics
 import pytest
 from golden_texts import Golden
 
-from cputune.plans.plan import Plan
+from cputune import Plan, Step
 from cputune.ranks.job import Gather, Launched, Rank
 from cputune.records.result import Throughput
-from cputune.records.steps import Step
 from cputune.verifier import scripts
 from cputune.verifier.checks import (
     median_interval,

@@ -13,8 +13,8 @@ import yaml
 from emitters.emit_machines import TODAY, one_socket, tuned
 from golden_texts import Golden
 
-from cputune.emitters import Cluster, emit
-from cputune.verifier import promised_of, verify
+from cputune import Cluster, emit, verify
+from cputune.verifier import promised_of
 from cputune.verifier.kubernetes import held_to_plan
 from cputune.verifier.records import Expected
 

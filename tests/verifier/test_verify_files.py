@@ -10,12 +10,11 @@ import pytest
 from click.testing import CliRunner
 from golden_texts import Golden
 
+from cputune import Plan, ResultError, UsageError, verify
 from cputune.cli import cli
 from cputune.emitters.promise import Promise, promise_in
-from cputune.errors import ResultError, UsageError
 from cputune.host import Host, locks
-from cputune.plans.plan import Plan
-from cputune.verifier import expectation, find, read, verify
+from cputune.verifier import expectation, find, read
 from cputune.verifier.kubernetes import judge_documents
 from cputune.verifier.records import Artefact, Expected
 from cputune.verifier.scripts import interpreter, read_script, submit_script

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from cputune.errors import UsageError
-from cputune.verifier import verify
+from cputune import UsageError, verify
 
 Job = dict[str, Any]
 AMOUNTS = {"cpu": "8", "memory": "16Gi"}

@@ -9,12 +9,9 @@ import pytest
 from emitters.emit_machines import one_socket, two_sockets_smt
 from golden_texts import Golden
 
-from cputune.emitters import FORMATS, emit
-from cputune.errors import UsageError
-from cputune.plans.plan import Plan
+from cputune import Plan, Step, UsageError, emit, verify
+from cputune.emitters import FORMATS
 from cputune.ranks.job import Gather, Launched, Rank
-from cputune.records.steps import Step
-from cputune.verifier import verify
 from cputune.verifier.checks import outcomes
 from cputune.verifier.records import Expected
 

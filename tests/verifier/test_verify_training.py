@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from cputune import Plan
 from cputune.emitters.promise import PromisedTraining
-from cputune.plans.plan import Plan
 from cputune.verifier import promised_of
 from cputune.verifier.checks import what_is_trained, words_differ
 

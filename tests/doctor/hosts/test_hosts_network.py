@@ -7,10 +7,9 @@ from dataclasses import replace
 from golden_texts import Golden
 from unknown_machine import UNKNOWN
 
-from cputune.doctor.finding import Finding, Severity
+from cputune import Finding, Node, Severity
 from cputune.doctor.hosts.network import chosen_interface, judge_interface, judge_names
 from cputune.host.facts import Link, Network
-from cputune.host.remote.named import Node
 from cputune.host.remote.probed import Probed
 
 LO = Link(name="lo", up=True, addresses=("127.0.0.1/8",))
