@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import chain
 
@@ -15,6 +15,7 @@ from cputune.doctor.files.judge import judge_everywhere, one_process
 from cputune.doctor.finding import Finding, Severity, by_severity
 from cputune.emitters.assembled import carry_file
 from cputune.emitters.format import Beside, EmittedFile, LaunchJob, Output, Secret, Word
+from cputune.emitters.turned_off import turned_off
 from cputune.emitters.words import Argument, VariableName
 from cputune.errors import UsageError
 from cputune.host import Host
@@ -32,8 +33,13 @@ PLAN_FILE, APPLY = "plan.json", "cputune.apply"
 TRAIN_SCRIPT, RECIPE_FILE, CARRY_SCRIPT = "train.py", "recipe.json", "carry.py"
 
 
-def training_command(workload: Workload, way: Carried) -> tuple[tuple[Word, ...], tuple[str, ...]]:
-    """The words of the training command, and what is to be said about them."""
+def training_command(
+    workload: Workload, way: Carried, why: Mapping[str, str]
+) -> tuple[tuple[Word, ...], tuple[str, ...]]:
+    """The words of the training command, and what is to be said about them.
+
+    ``why``: see ``turned_off``.
+    """
     if workload.recipe is not None:
         script: tuple[Word, ...] = (
             Beside(TRAIN_SCRIPT),
@@ -50,7 +56,7 @@ def training_command(workload: Workload, way: Carried) -> tuple[tuple[Word, ...]
         )
     words = (*as_typed(workload), *map(Argument, way.flags))
     notes = [left_out(workload.secrets)] if workload.secrets else []
-    notes += turned_off(workload, way)
+    notes += turned_off(workload, way, why)
     known = workload.framework is not None or workload.parses_arguments is not None
     if way.sets_objects:
         takes = "takes" if known else "was not run yet: it may take"
@@ -59,48 +65,6 @@ def training_command(workload: Workload, way: Carried) -> tuple[tuple[Word, ...]
             f"{SET_INSIDE}."
         )
     return words, tuple(notes)
-
-
-def turned_off(workload: Workload, way: Carried) -> list[str]:
-    """What was typed and has no effect, because the plan sets something else later."""
-    off: list[str] = []
-    trains: list[str] = []
-    for flag, value in _set_by(way):
-        if flag not in MEANT:
-            continue
-        typed = workload.argument(flag)
-        if typed is None or (typed or "true").lower() == value.lower():
-            continue
-        off.append(flag if typed.lower() in ("", "true") else f"{flag} {typed}")
-        trains.append(MEANT[flag].get(value.lower(), MEANT[flag][""].format(value)))
-    if not off:
-        return []
-    verb = "is" if len(off) == 1 else "are"
-    return [f"your {' and '.join(off)} {verb}{OFF_HERE}: the plan trains {' and '.join(trains)}"]
-
-
-OFF_HERE = " off here"
-
-
-def _set_by(way: Carried) -> Iterator[tuple[str, str]]:
-    """The flags of a plan with their values, also if code sets them."""
-    for at, flag in enumerate(way.flags):
-        following = way.flags[at + 1] if at + 1 < len(way.flags) else "--"
-        if flag.startswith("--"):
-            yield flag, "True" if following.startswith("--") else following
-    if way.force is not None:
-        for name, value in way.force.arguments.items():
-            yield f"--{name}", str(value)
-
-
-MEANT = {
-    "--bf16": {"true": "in bf16", "": "in fp32"},
-    "--ddp_backend": {"": "over {}"},
-    "--optim": {"": "with the optimizer {}"},
-    "--dataloader_num_workers": {"": "with {} loader processes"},
-    "--torch_compile": {"true": "with torch.compile", "": "without torch.compile"},
-}
-"""What the plan trains with, by a flag and its value; the empty one is of all other values."""
 
 
 def as_typed(workload: Workload) -> tuple[Word, ...]:

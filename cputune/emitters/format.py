@@ -128,6 +128,7 @@ class LaunchJob:
         threads_per_core: of the machine that was measured; 2 with SMT.
         physical_cores: of that machine; None where it is not known.
         mpi: the dialect of ``mpirun``; None where it is not known.
+        mpi_asked: whether the user has named it.
         python: the interpreter that the plan was tuned with, where it is known.
         versions: distributions of the environment that trains, by name.
         interface: between the nodes, for every layer; None where each chooses by itself.
@@ -155,6 +156,7 @@ class LaunchJob:
     physical_cores: int | None = None
     nodes: tuple[Node, ...] = ()
     mpi: str | None = None
+    mpi_asked: bool = False
     python: str | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
     cluster: Cluster = field(default_factory=Cluster)

@@ -3,22 +3,22 @@
     LD_PRELOAD=/usr/lib/libtcmalloc_minimal.so.4 OMP_NUM_THREADS=2 \\
       taskset -c 0-1 python train.py --use_cpu --bf16 True
 
-Several ranks of one machine are started by torchrun, each bound by ``taskset`` in the same line.
-What no variable and no flag carries (a part of ``carry.py``, a recipe's files, several nodes) is no
-such line: then ``cputune run`` starts it.
+Several ranks are started by torchrun, with ``--mpi NAME`` by mpirun, each bound by ``taskset`` in
+the same line. On several nodes there is a line of torchrun for each, and one of mpirun for all.
+What no variable and no flag sets (a part of ``carry.py``, a recipe's files, oneCCL) is no such
+line: then ``cputune run`` starts it.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from cputune.emitters import shell
 from cputune.emitters.command import (
     APPLY,
-    OFF_HERE,
     SET_INSIDE,
     applied,
     companions,
@@ -27,16 +27,21 @@ from cputune.emitters.command import (
 from cputune.emitters.format import Beside, EmittedFile, Format, LaunchJob, Secret, Word
 from cputune.emitters.planfile import applied_of
 from cputune.emitters.shell import variables
+from cputune.emitters.turned_off import OFF_HERE
 from cputune.emitters.words import WIDTH, ShellWord
 from cputune.errors import UsageError
 from cputune.host import Host
 from cputune.launch.launch import Launch
-from cputune.launch.launchers.torchrun import on_this_machine
+from cputune.launch.launchers.mpirun import is_openmpi, unbound
+from cputune.launch.launchers.torchrun import on_nodes, on_this_machine
 from cputune.launch.script import Script
 from cputune.launch.write import LaunchLine, ShellText, assigned, exact, packed, start
 from cputune.plans.carrier.environment import is_cleared
+from cputune.plans.carrier.interface import interface_arguments
 from cputune.text import cpulist
 
+PORT = 29500
+"""At which the ranks of a typed line meet: no script can look for a free one."""
 BY_VARIABLES = frozenset({"use_cpu", "fp16", "bf16"})
 """Arguments that ACCELERATE_USE_CPU and ACCELERATE_MIXED_PRECISION say."""
 
@@ -44,7 +49,8 @@ BY_VARIABLES = frozenset({"use_cpu", "fp16", "bf16"})
 def typed_lines(job: LaunchJob) -> str:
     """The lines, ended. Raises UsageError for a plan that needs files and is of no result."""
     if is_typed(job):
-        return as_lines(typed(job, python(job), shell.trained(words(job))))
+        texts = [f"{where}{as_lines(started)}" for where, started in typed_each(job)]
+        return "".join(texts)
     if job.named is None:
         raise UsageError(
             "a command line cannot hold this plan: part of it is set inside the training process",
@@ -59,7 +65,7 @@ def typed_lines(job: LaunchJob) -> str:
 def is_typed(job: LaunchJob) -> bool:
     """Whether variables and flags say all of the plan, so that nothing lies beside the command."""
     beside = any(isinstance(word, Beside) for word in words(job))
-    return not beside and job.plan.nodes == 1 and job.plan.backend != "ccl"
+    return not beside and (job.plan.nodes == 1 or bool(job.nodes)) and job.plan.backend != "ccl"
 
 
 def words(job: LaunchJob) -> tuple[Word, ...]:
@@ -105,18 +111,94 @@ def without_carried(job: LaunchJob) -> LaunchJob:
     return replace(shorter, companions=companions(shorter))
 
 
-def typed(job: LaunchJob, python: str, trained: tuple[str, ...]) -> LaunchLine:
+def typed_each(job: LaunchJob) -> list[tuple[str, LaunchLine]]:
+    """The lines to type, each under a comment if it is for one of several machines."""
+    program, trained = python(job), shell.trained(words(job))
+    if job.plan.world_size > 1 and job.mpi_asked:
+        return [("", by_mpirun(job, program, trained))]
+    if job.plan.nodes == 1:
+        return [("", typed(job, program, trained))]
+    each = range(job.plan.nodes)
+    return [
+        (f"# on {job.nodes[at].name}\n", typed(job, program, trained, node_rank=at)) for at in each
+    ]
+
+
+def by_mpirun(job: LaunchJob, python: str, trained: tuple[str, ...]) -> LaunchLine:
+    """The ranks of all machines, started by the mpirun that was asked for.
+
+    Open MPI passes no variable to another host unasked, and finds itself there by an absolute path.
+    """
+    plan, dialect = job.plan, str(job.mpi)
+    several = plan.nodes > 1
+    names = [node.name for node in job.nodes] if several else []
+    address = names[0] if several else "127.0.0.1"
+    given: dict[str, str] = dict(variables(job).items())
+    given.update(MASTER_ADDR=address, MASTER_PORT=str(PORT))
+    options = unbound(
+        dialect,
+        ranks=plan.world_size,
+        ranks_per_node=plan.processes_per_node,
+        hosts="",
+        names=names,
+    )
+    if several and job.interface is not None:
+        options += interface_arguments(dialect, job.interface)
+    program: str = "mpirun"
+    if several and is_openmpi(dialect):
+        program = ShellText("mpirun", '"$(command -v mpirun)"')
+    before = ["I_MPI_PIN=off"] if dialect == "intelmpi" else []
+    through: tuple[str, ...] = ("-m", APPLY, json.dumps(applied_of(job)), "--launcher", "mpi", "--")
+    if job.self_contained:
+        hydra = ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID")
+        open_mpi = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK")
+        rank, world, local = open_mpi if is_openmpi(dialect) else hydra
+        numbers = f"export RANK=${rank} WORLD_SIZE=${world} LOCAL_RANK=${local}"
+        through = _bound_by_bash(job, python, f"{numbers}; ")
+    else:
+        through = (python, *through)
+    return start(
+        "mpirun",
+        (program,),
+        options,
+        trained,
+        before=[*_cleared(job, given), *before],
+        through=("env", *(assigned(name, value) for name, value in given.items()), *through),
+        environment=given,
+    )
+
+
+def _cleared(job: LaunchJob, planned: Mapping[str, str]) -> list[str]:
+    """What removes the variables of this shell that would change the plan."""
+    found = [name for name in sorted(job.surrounding) if is_cleared(name) and name not in planned]
+    return ["env", *(word for name in found for word in ("-u", name))] if found else []
+
+
+def _bound_by_bash(job: LaunchJob, python: str, first: str = "") -> tuple[str, ...]:
+    """Words by which a rank binds itself: ``bash -c '…' rank``."""
+    lists = [cpulist.render(cpus) for cpus in job.plan.cpus]
+    each = f'{first}c=({" ".join(lists)}); exec taskset -c ${{c[LOCAL_RANK]}} {exact(python)} "$@"'
+    return ("bash", "-c", ShellText(each, _in_double_quotes(each)), "rank")
+
+
+def typed(
+    job: LaunchJob, python: str, trained: tuple[str, ...], *, node_rank: int = 0
+) -> LaunchLine:
     """The command behind the variables of the plan; those of this shell that would change it go."""
-    planned = variables(job)
-    cleared = [name for name in sorted(job.surrounding) if is_cleared(name) and name not in planned]
-    before = list[str](assigned(name, value) for name, value in planned.items())
-    if cleared:
-        before = ["env", *(word for name in cleared for word in ("-u", name)), *before]
-    return bound(job, python, trained, before=before)
+    planned: dict[str, str] = dict(variables(job).items())
+    before = [assigned(name, value) for name, value in planned.items()]
+    return bound(
+        job, python, trained, before=[*_cleared(job, planned), *before], node_rank=node_rank
+    )
 
 
 def bound(
-    job: LaunchJob, python: str, trained: tuple[str, ...], *, before: Sequence[str] = ()
+    job: LaunchJob,
+    python: str,
+    trained: tuple[str, ...],
+    *,
+    before: Sequence[str] = (),
+    node_rank: int = 0,
 ) -> LaunchLine:
     """The ranks of one machine, each on its CPUs. ``before``: words in front of the launcher."""
     lists = [cpulist.render(cpus) for cpus in job.plan.cpus]
@@ -136,17 +218,24 @@ def bound(
             through=("-m", APPLY, json.dumps(applied_of(job)), "--launcher", "torch", "--"),
             environment=planned,
         )
-    itself = exact(python)
-    each = f'c=({" ".join(lists)}); exec taskset -c ${{c[LOCAL_RANK]}} {itself} "$@"'
     # What is beside this python starts its ranks.
     program = ("torchrun",) if python == "python" else (python, "-m", "torch.distributed.run")
+    options = on_this_machine(job.plan.world_size)
+    if job.plan.nodes > 1:
+        options = on_nodes(
+            nodes=job.plan.nodes,
+            ranks=job.plan.processes_per_node,
+            node_rank=str(node_rank),
+            address=job.nodes[0].name,
+            port=str(PORT),
+        )
     return start(
         "torchrun",
         program,
-        (*on_this_machine(job.plan.world_size), "--no-python"),
+        (*options, "--no-python"),
         trained,
         before=before,
-        through=("bash", "-c", ShellText(each, _in_double_quotes(each)), "rank"),
+        through=_bound_by_bash(job, python),
         environment=planned,
     )
 
@@ -154,11 +243,14 @@ def bound(
 def as_lines(started: LaunchLine) -> str:
     """The command in one to four lines: variables, launcher, binding, training."""
     launch, written = started.launch, list(started.words)
+    by_apply = written.index(APPLY) - 1 if APPLY in written else 0
     ends = [
         next((at for at, word in enumerate(written) if word in ("taskset", launch.program)), 0),
-        next((at for at, word in enumerate(written) if word == "bash"), 0),
+        next((at for at, word in enumerate(written) if word == "bash"), by_apply),
         len(written) - len(launch.argv),
     ]
+    if launch.launcher == "mpirun":
+        ends.insert(1, written.index("env", ends[0]))
     if launch.launcher == "python":
         ends = ends[:1]
     groups, at = list[str](), 0
@@ -189,13 +281,15 @@ def emit_command(job: LaunchJob) -> tuple[EmittedFile, ...]:
     if secret:
         notes = ("export the variables of your secrets before you run the command",)
     notes += tuple(note for note in job.notes if OFF_HERE in note)
+    if job.plan.world_size > 1 and is_typed(job):
+        notes += _of_ranks(job)
     several = job.plan.world_size > 1 and job.named is None
     if several and job.self_contained and applied(without_carried(job)):
         job = replace(job, self_contained=False)
         notes += ("the line needs cputune in the Python that trains",)
     launches = tuple[Launch, ...]()
     if is_typed(job):
-        launches = (typed(job, python(job), shell.trained(words(job))).launch,)
+        launches = tuple(started.launch for _, started in typed_each(job))
     return (
         EmittedFile(
             name="command.sh",
@@ -205,6 +299,19 @@ def emit_command(job: LaunchJob) -> tuple[EmittedFile, ...]:
             launches=launches,
         ),
     )
+
+
+def _of_ranks(job: LaunchJob) -> tuple[str, ...]:
+    """What the lines of several ranks do not do, and which others there are."""
+    notes = []
+    if job.self_contained:
+        alike = "draw the same numbers for dropout, and " if job.draws_apart else ""
+        notes.append(
+            f"the ranks of such a line {alike}are not compared: --format torchrun or mpirun does so"
+        )
+    if not job.mpi_asked:
+        notes.append("--mpi mpich, openmpi5 or intelmpi prints the line of mpirun")
+    return tuple(notes)
 
 
 COMMAND = Format(

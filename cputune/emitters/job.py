@@ -18,6 +18,7 @@ from cputune.emitters.command import (
 from cputune.emitters.format import Emission, LaunchJob
 from cputune.emitters.promise import Promise, global_batch
 from cputune.emitters.trained import digests, trained
+from cputune.emitters.turned_off import reasons
 from cputune.emitters.words import HostName, typed
 from cputune.errors import UsageError
 from cputune.host import Host
@@ -154,7 +155,9 @@ def _job(
         own = workload.framework == "pytorch"
         lines = header.unmeasured(host, plan, asked=named, own_loop=own)
     said = (*lines[:2], *scale, *lines[2:])
-    command, notes = training_command(workload, way)
+    command, notes = training_command(
+        workload, way, reasons(with_versions(target, chosen), workload)
+    )
     applies = result is not None and result.claim.in_context(context).applies
     promised = promise(plan, workload, result if applies else None, way.variables, hosts)
     siblings = 1 if facts is None else facts.topology.threads_per_core
@@ -172,6 +175,7 @@ def _job(
         physical_cores=_count(host, "physical_cores"),
         nodes=hosts,
         mpi=mpi or found_mpi,
+        mpi_asked=mpi is not None,
         python=asked.python,
         versions=chosen,
         cluster=cluster,

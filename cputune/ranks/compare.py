@@ -246,6 +246,7 @@ _KEPT = frozenset(shown.key for knob in KNOBS for shown in knob.shown) - {
     "environment",
     "mapped",
 } | {
+    "applied",
     "rank",
     "local_rank",
     "preload",

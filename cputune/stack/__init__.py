@@ -13,6 +13,7 @@ from cputune.stack.uses import (
     ccl_use,
     cpu_flag,
     default_optimizer,
+    has_argument,
     ipex_off,
     ipex_use,
     oneccl_module,

@@ -13,6 +13,7 @@ from typing import Literal
 
 from packaging.version import Version
 
+from cputune.stack import interface
 from cputune.stack.fit import ipex_torch, oneccl_torch
 from cputune.stack.tables import Feature, Library, Versions, load
 
@@ -196,6 +197,13 @@ def takes(versions: Versions, argument: str) -> bool:
     tables do not.
     """
     return load().transformers.argument(argument).covers(versions.transformers)
+
+
+def has_argument(versions: Versions, name: str) -> bool:
+    """Whether TrainingArguments of this transformers have any argument of this name."""
+    presence = interface.argument("transformers", "TrainingArguments", name)
+    version = versions.transformers or interface.newest("transformers")
+    return presence is not None and version is not None and presence.at(version)
 
 
 def cpu_flag(versions: Versions) -> str:

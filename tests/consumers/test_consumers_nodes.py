@@ -7,6 +7,7 @@ node is not there: neither the launcher on PATH, nor a variable of the plan.
 import socket
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 from in_process import ran
@@ -79,6 +80,49 @@ def test_mpi_carries_the_plan_to_both_nodes(through_ssh, format, write, witness)
     assert done.returncode == 0, done.stderr
     check(read(), plan)
     assert all(host in went() for host in HOSTS.split(","))
+
+
+@pytest.mark.parametrize(
+    "launcher_path",
+    ["mpich", *(pytest.param(name, marks=THOROUGH) for name in ("openmpi5", "openmpi4", "impi"))],
+    indirect=True,
+)
+def test_the_line_of_mpirun_that_is_typed_starts_the_ranks_of_both_nodes(
+    through_ssh, launcher_path, request, write, witness
+):
+    workload, read = witness
+    plan = one_rank_per_node()
+    workload = replace(workload, framework="pytorch", batch_per_rank=4)  # nothing is set inside
+    name = request.node.callspec.params["launcher_path"]
+    mpi = {"impi": "intelmpi"}.get(name, name)
+    line = write("command", plan, workload, nodes=2, hosts=parse_hosts(HOSTS), mpi=mpi)
+    outer, went = through_ssh
+    outer |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    done = ran(["bash", "-c", (line / "command.sh").read_text()], env=outer)
+    assert done.returncode == 0, done.stderr
+    check(read(), plan)
+    assert all(host in went() for host in HOSTS.split(","))
+
+
+def test_the_lines_of_torchrun_are_typed_one_on_each_node(write, witness, environment):
+    workload, read = witness
+    plan = one_rank_per_node()
+    workload = replace(workload, framework="pytorch", batch_per_rank=4)
+    directory = write("command", plan, workload, nodes=2, hosts=parse_hosts(HOSTS))
+    with socket.socket() as free:
+        free.bind(("", 0))
+        port = str(free.getsockname()[1])
+    text = (directory / "command.sh").read_text().replace("29500", port)
+    _, *lines = text.split("# on ")
+    assert [line.splitlines()[0] for line in lines] == HOSTS.split(",")
+
+    def start(line):
+        return ran(["bash", "-c", line.partition("\n")[2]], env=environment)
+
+    with ThreadPoolExecutor() as pool:
+        both = list(pool.map(start, lines))
+    assert [done.returncode for done in both] == [0, 0], both[0].stderr
+    check(read(), plan)
 
 
 @pytest.mark.parametrize("launcher_path", ["mpich", "openmpi5"], indirect=True)

@@ -269,9 +269,15 @@ def test_what_a_result_keeps_of_a_rank() -> None:
             environment={"A": "b"},
             mapped=["/lib"],
             loss=1.0,
+            applied={"ranks": ["its schedules"]},
             versions={"torch": "2.13.0"},
         )
     )
-    assert kept == {"affinity": "0-1,3", "threads": 2, "rank": 1, "peak_bytes": 5} | {
-        "torch": "2.13.0"
+    assert kept == {
+        "affinity": "0-1,3",
+        "threads": 2,
+        "rank": 1,
+        "peak_bytes": 5,
+        "applied": {"ranks": ["its schedules"]},
+        "torch": "2.13.0",
     }

@@ -36,7 +36,7 @@ from cputune.launch.script import are_trainers, is_example
 from cputune.launch.target import Target
 from cputune.launch.words import number_of
 from cputune.plans.cores import usable_cores
-from cputune.stack import LEAST_CCL_WORKERS, takes, why_too_few_ccl_workers
+from cputune.stack import LEAST_CCL_WORKERS, has_argument, why_too_few_ccl_workers
 from cputune.stack.tables import load
 from cputune.stack.uses import Fate, Word, vocabulary
 from cputune.text import cpulist
@@ -159,7 +159,7 @@ def faulty_words(launch: Launch, context: Context) -> Iterator[tuple[Word, str]]
             continue
         parser = reader_of(flag, launch, context)
         off = not choice and not launch.switched_on(flag)
-        harmless = off and (word.state is Fate.IGNORED or takes(context.versions, flag[2:]))
+        harmless = off and (word.state is Fate.IGNORED or has_argument(context.versions, flag[2:]))
         if parser != "its own" and not harmless:
             yield word, parser
 

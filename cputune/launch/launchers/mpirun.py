@@ -137,20 +137,28 @@ def cores_of_each(dialect: str | None, *, ranks: int, cores: int) -> tuple[str, 
     return ("--map-by", f"ppr:{ranks}:node:pe={cores}")
 
 
-def unbound(dialect: str, *, ranks: int, ranks_per_node: int, hosts: str) -> tuple[str, ...]:
+def unbound(
+    dialect: str, *, ranks: int, ranks_per_node: int, hosts: str, names: Sequence[str] = ()
+) -> tuple[str, ...]:
     """The options of so many ranks, none of which mpirun binds.
 
-    ``hosts`` is the host file of this dialect; "" for this machine alone. Open MPI would bind each
-    of two ranks to one core. Intel MPI binds unless I_MPI_PIN is off.
+    ``hosts`` is the host file of this dialect, or ``names`` are the hosts; without both this
+    machine alone. Open MPI would bind each of two ranks to one core. Intel MPI binds unless
+    I_MPI_PIN is off.
     """
     options = ["-n", str(ranks)]
     if is_openmpi(dialect):
-        here = ("--host", f"localhost:{ranks_per_node}")
-        options += ("--hostfile", hosts) if hosts else here
+        each = ",".join(f"{name}:{ranks_per_node}" for name in names or ("localhost",))
+        options += ("--hostfile", hosts) if hosts else ("--host", each)
         options += ("--map-by", f"ppr:{ranks_per_node}:node", "--bind-to", "none")
         return tuple(options)
     options += ("-ppn", str(ranks_per_node))
-    options += ("-f", hosts) if hosts else ("-launcher", "fork")
+    if hosts:
+        options += ("-f", hosts)
+    elif names:
+        options += ("-hosts", ",".join(names))
+    else:
+        options += ("-launcher", "fork")
     if dialect == "mpich":
         options += ("-bind-to", "none")
     return tuple(options)

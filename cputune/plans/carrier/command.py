@@ -124,8 +124,6 @@ def as_typed(
         return None
     alike = plan.world_size == found.world_size and plan.nodes == found.nodes
     launch = launch_of(workload.launch)
-    if launch is not None and launch.inner is not None:
-        launch = launch.inner
     passes_more = launch is not None and launch.launcher in ("accelerate", "deepspeed")
     if not alike or (passes_more and workload.framework != "trainer"):
         return None

@@ -14,7 +14,7 @@ from cputune.inside.carry.parts import needed
 from cputune.inside.carry.ranks import PRETENDED
 from cputune.plans.carrier.command import Carried
 from cputune.plans.workload import Workload
-from cputune.stack import Versions, interface
+from cputune.stack import Versions, has_argument
 
 AVERAGE = "average_tokens_across_devices"
 UNUSED = "find_unused_parameters"
@@ -88,21 +88,14 @@ def _said_by_flags(changed: dict[str, set[str]], versions: Versions) -> tuple[st
     """
     flags: tuple[str, ...] = ()
     trainer, ranks = changed.get("trainer", set()), changed.get("ranks", set())
-    if _takes(versions, AVERAGE) and (PRETENDED in ranks or AVERAGE in trainer):
+    if has_argument(versions, AVERAGE) and (PRETENDED in ranks or AVERAGE in trainer):
         flags += (f"--{AVERAGE}", str(PRETENDED not in ranks))
         ranks.discard(PRETENDED)
         trainer.discard(AVERAGE)
-    if UNUSED in ranks and _takes(versions, f"ddp_{UNUSED}"):
+    if UNUSED in ranks and has_argument(versions, f"ddp_{UNUSED}"):
         flags += (f"--ddp_{UNUSED}", "True")
         ranks.discard(UNUSED)
     return flags
-
-
-def _takes(versions: Versions, name: str) -> bool:
-    """Whether TrainingArguments of this transformers has the argument."""
-    presence = interface.argument("transformers", "TrainingArguments", name)
-    version = versions.transformers or interface.newest("transformers")
-    return presence is not None and version is not None and presence.at(version)
 
 
 def trials_of(observed: Iterable[Sequence[Mapping[str, Any]]]) -> Trials:

@@ -1,0 +1,102 @@
+"""What the user typed and the plan turns off is named, with the reason, in every format."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from emit_machines import IPEX_ERA, TODAY, machine, script_workload
+
+from cputune.emitters import FORMATS, Cluster, emit, parse_hosts
+from cputune.emitters.turned_off import turned_off
+from cputune.host.facts import HostFacts
+from cputune.plans.carrier.command import Carried, carried
+from cputune.plans.layout import mild_plan
+from cputune.plans.workload import Workload
+
+ERA = {**TODAY, "transformers": "4.56.2", "torch": "2.8.0"}
+
+
+def without_bf16() -> HostFacts:
+    """A processor without bf16, IPEX and oneCCL."""
+    facts = machine("AMD EPYC", sockets=1, cores=8)
+    return replace(facts, cpu=replace(facts.cpu, isa=("avx2",)))
+
+
+@pytest.fixture(autouse=True)
+def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+WORDS = ("--use_ipex", "--no_cuda", "--ddp_backend", "ccl", "--bf16", "--output_dir", "out")
+SHORT = (
+    "your --bf16, --ddp_backend ccl and --use_ipex are off here: the plan trains in fp32, over "
+    "gloo and without IPEX"
+)
+
+
+@pytest.mark.parametrize("format", [*FORMATS, "command"])
+def test_the_words_of_the_guide_are_named_in_every_format(format: str) -> None:
+    hosts = parse_hosts("a,b")
+    main, *_ = emit(
+        None,
+        format,
+        facts=without_bf16(),
+        workload=replace(script_workload(*WORDS), batch_per_rank=12),
+        versions=ERA,
+        hosts=hosts,
+        ranks_per_node=2,
+        cluster=Cluster(image="registry.example.com/bert:1", interface="eth0"),
+    )
+    assert SHORT in main.notes
+    (reason,) = (note for note in main.notes if note.startswith("that is off here because"))
+    assert "this CPU has none of amx_bf16" in reason
+    assert "oneccl_bindings_for_pytorch is not installed" in reason
+    assert "intel_extension_for_pytorch is not installed" in reason
+
+
+@pytest.mark.parametrize(
+    ("words", "off"),
+    [
+        (("--bf16",), "your --bf16 is off here: the plan trains in fp32"),
+        (("--bf16", "True"), "your --bf16 is off here: the plan trains in fp32"),
+        (("--fp16", "--bf16"), "your --bf16 and --fp16 are off here: the plan trains in fp32"),
+        (("--use_ipex",), "your --use_ipex is off here: the plan trains without IPEX"),
+        (("--bf16", "False"), None),
+        (("--no_cuda",), None),  # --use_cpu says the same
+        (("--torch_compile",), None),  # it stays
+        (("--per_device_train_batch_size", "8"), None),
+    ],
+)
+def test_each_flag_that_is_turned_off_is_named(words: tuple[str, ...], off: str | None) -> None:
+    workload = script_workload(*words)
+    way = carried(workload, mild_plan(without_bf16()), ERA)
+    assert turned_off(workload, way, {}) == ([] if off is None else [off])
+
+
+@pytest.mark.parametrize(
+    ("launch", "off"),
+    [
+        ("accelerate launch --cpu --mixed_precision bf16 train.py", "--mixed_precision bf16"),
+        ("accelerate launch --mixed_precision no train.py", None),
+        ("torchrun --nproc-per-node 2 train.py", None),
+    ],
+)
+def test_what_a_launcher_was_given_is_named_too(launch: str, off: str | None) -> None:
+    workload = Workload.of(launch).observed(framework="accelerate")
+    found = turned_off(workload, Carried(variables={}), {})
+    assert found == ([] if off is None else [f"your {off} is off here: the plan trains in fp32"])
+
+
+def test_without_a_reason_of_the_machine_none_is_made_up() -> None:
+    facts = machine("Intel(R) Xeon(R) 8480+", sockets=1, cores=8)
+    main, *_ = emit(
+        None,
+        "torchrun",
+        facts=facts,
+        workload=script_workload("--optim", "adamw_torch", "--bf16", "False"),
+        versions=IPEX_ERA,
+    )
+    assert any("--bf16 False is off here" in note for note in main.notes)
+    assert not any("because" in note for note in main.notes)
