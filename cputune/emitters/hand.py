@@ -32,12 +32,11 @@ from cputune.emitters.words import WIDTH, ShellWord
 from cputune.errors import UsageError
 from cputune.host import Host
 from cputune.launch.launch import Launch
-from cputune.launch.launchers.mpirun import is_openmpi, unbound
+from cputune.launch.launchers.mpirun import interface_arguments, is_openmpi, unbound
 from cputune.launch.launchers.torchrun import on_nodes, on_this_machine
 from cputune.launch.script import Script
 from cputune.launch.write import LaunchLine, ShellText, assigned, exact, packed, start
 from cputune.plans.carrier.environment import is_cleared
-from cputune.plans.carrier.interface import interface_arguments
 from cputune.text import cpulist
 
 PORT = 29500
@@ -281,12 +280,12 @@ def emit_command(job: LaunchJob) -> tuple[EmittedFile, ...]:
     if secret:
         notes = ("export the variables of your secrets before you run the command",)
     notes += tuple(note for note in job.notes if OFF_HERE in note)
-    if job.plan.world_size > 1 and is_typed(job):
-        notes += _of_ranks(job)
     several = job.plan.world_size > 1 and job.named is None
     if several and job.self_contained and applied(without_carried(job)):
         job = replace(job, self_contained=False)
         notes += ("the line needs cputune in the Python that trains",)
+    if job.plan.world_size > 1 and is_typed(job):
+        notes += _of_ranks(job)
     launches = tuple[Launch, ...]()
     if is_typed(job):
         launches = tuple(started.launch for _, started in typed_each(job))

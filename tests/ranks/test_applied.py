@@ -1,4 +1,4 @@
-"""What the parts of a plan changed in a real trial is in the result, and decides what emit writes."""
+"""What a plan changed in a real trial is in the result, and decides what emit writes."""
 
 from __future__ import annotations
 
@@ -39,9 +39,7 @@ def test_a_trainer_with_its_own_flags_needs_no_file_after_its_trial(
     Path("train.py").write_text(TRAINER)
     facts = cputune.probe()
     cpus = facts.topology.allowed
-    plan = Plan(
-        processes_per_node=2, threads_per_process=1, cpus=(cpus[:1], cpus[1:2] or cpus[:1])
-    )
+    plan = Plan(processes_per_node=2, threads_per_process=1, cpus=(cpus[:1], cpus[1:2] or cpus[:1]))
     words = ["train.py", "--output_dir", "out", "--use_cpu", "--report_to", "none"]
     with ProcessRunner(Workload.script(words), facts, offline=True) as runner:
         with closing(runner.steps(baseline_plan(facts))) as typed:
