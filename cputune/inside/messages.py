@@ -318,8 +318,15 @@ LOCAL_RANK_NAMES = (
 TCP = "tcp:"
 """How an address begins that ranks of other hosts can reach: ``tcp:TOKEN:PORT:HOST``."""
 
+RELAY = "relay:"
+"""How an address begins that is relayed: ``relay:PATH``. On the host of the tuner this is the path
+of its socket, on another one that of ``remote/sent/hold.py``, with the name of the host."""
+
 CONNECT_SECONDS = 20.0
 """For a rank to reach the tuner on another host. Assumed."""
+
+RELAY_SECONDS = 60.0
+"""For the relay of a host to begin: a busy host needs long for a login."""
 
 SILENT_SECONDS = 20
 """A listener that cannot be reached for so long is gone, and its ranks with it."""
@@ -400,7 +407,7 @@ class Speaker:
             "pid": os.getpid(),
         }
         connection.sendall(_line(hello))
-        if self.path.startswith(TCP):
+        if self.path.startswith((TCP, RELAY)):
             threading.Thread(target=self._end_with, args=(connection,), daemon=True).start()
 
     def _end_with(self, connection: socket.socket) -> None:
@@ -449,7 +456,12 @@ def leave() -> NoReturn:
 
 
 def connected(address: str) -> socket.socket:
-    """A line to a listener: a Unix socket's path, or ``tcp:TOKEN:PORT:HOST``. Raises OSError."""
+    """A line to a listener: a Unix socket's path, ``relay:PATH`` or ``tcp:TOKEN:PORT:HOST``.
+
+    Raises OSError.
+    """
+    if address.startswith(RELAY):
+        return _relayed(address[len(RELAY) :])
     if not address.startswith(TCP):
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         with short_path(address) as path:
@@ -461,6 +473,21 @@ def connected(address: str) -> socket.socket:
     keep_alive(connection)
     connection.sendall(token.encode() + b"\n")
     return connection
+
+
+def _relayed(path: str) -> socket.socket:
+    """A connection to the relay of this host, or to the tuner itself. Raises OSError."""
+    import time
+
+    until = time.monotonic() + RELAY_SECONDS
+    while True:
+        for place in (f"{path}.{os.uname().nodename}", path):
+            try:
+                return connected(place)
+            except OSError:
+                if time.monotonic() > until:
+                    raise
+        time.sleep(0.1)
 
 
 @contextlib.contextmanager

@@ -1,8 +1,9 @@
 """What starts a launch: this machine, or over hosts the engine that the cluster has.
 
 A trial is the launch that ``emit`` would write for its plan: the same files, started as an operator
-starts them. Only variables come on top: where the ranks report (address, token, interface), and
-whose turn it is. The commands of this machine by which a launch begins run below a supervisor.
+starts them. Only variables come on top: where the ranks report, and whose turn it is. What ranks of
+other hosts report comes over a connection of that host (``relay``). The commands of this machine by
+which a launch begins run below a supervisor.
 
 ======= ============ ==================================================================
 way     format       how it is started
@@ -10,7 +11,7 @@ way     format       how it is started
 none    none         here: a process for each rank (``local_ranks``)
 none    mpirun.sh    here, where oneCCL wants the ranks started by an MPI
 ssh     torchrun.sh  on every host, held there by ``remote/sent/hold.py``: that ends all
-                     of it when its standard input ends or the line home is cut
+                     of it when its standard input ends
 srun    slurm.sh     here, inside our allocation: its srun is a step of it
 mpirun  mpirun.sh    here; its daemons go through an ssh that hands our variables on
 ======= ============ ==================================================================
@@ -49,6 +50,7 @@ from cputune.inside import (
     site_directory,
 )
 from cputune.inside.carry.force import Force
+from cputune.inside.messages import RELAY
 from cputune.plans.carrier.environment import rank_numbers
 from cputune.plans.plan import Plan
 from cputune.plans.workload import Workload
@@ -90,6 +92,10 @@ PLACE_SECONDS = 30.0
 HERE = "{folder}"
 """Stands for the folder in which a held launch is unpacked."""
 
+SOCKET = "socket"
+RELAYED = f"{RELAY}{HERE}/{SOCKET}"
+"""Where ranks on hosts report: to a socket in the folder of the launch (``ranks/relay.py``)."""
+
 LAUNCH, LIBRARY = "launch", "lib"
 SITE = f"{LIBRARY}/cputune/inside/site"
 
@@ -103,7 +109,8 @@ class Launch:
         nodes: the hosts, in the order of the plan's nodes; none: this machine.
         files: the emitted files; the first is started. None where ``argv`` is given.
         argv: a command that is run as found, in the place of an emitted file.
-        variables: make its ranks report (on other hosts to ``tcp:TOKEN:PORT:HOST``).
+        variables: make its ranks report.
+        post: the socket of this machine to which they report.
         environment: that of this process.
         folder: of this launch, on this machine; other hosts may have it at the same path.
     """
@@ -113,6 +120,7 @@ class Launch:
     files: tuple[EmittedFile, ...] = ()
     argv: tuple[str, ...] = ()
     variables: Mapping[str, str]
+    post: str = ""
     environment: Mapping[str, str]
     folder: Path = Path()
 
@@ -141,19 +149,16 @@ class Held:
                 "argv": [_moved(word) for word in started],
                 "env": {**ours, **reported, **several},
                 "cwd": os.getcwd(),
-                "home": launch.variables[SOCKET_VARIABLE],
             }
             commands.append(
                 {
                     "argv": list(self.reach.argv(node, far_command())),
                     "env": {**launch.environment, **self.reach.variables},
                     "input": sent_lines(script_text("hold.py"), asked).decode(),
+                    "relay": launch.post,
                 }
             )
         return commands
-
-    def watch(self, launch: Launch) -> None:
-        """Nothing: the way to a host that is gone ends by itself."""
 
     def end(self, launch: Launch) -> None:
         """Nothing stays on a host once the command that leads there has ended."""
@@ -200,11 +205,26 @@ class FromHere:
             programs = ssh_handing_on(folder, reported, ssh, environment)
             reported["PATH"] = f"{programs}:{environment.get('PATH', os.defpath)}"
         script = str(folder / LAUNCH / launch.files[0].name)
-        return [{"argv": ["bash", script], "env": {**environment, **reported}}]
+        commands: list[RankCommand] = [
+            {"argv": ["bash", script], "env": {**environment, **reported}}
+        ]
+        if launch.nodes and launch.post != str(folder / SOCKET):
+            (folder / SOCKET).symlink_to(launch.post)
+        for node in self._others(launch):
+            asked = {"relay": str(folder / SOCKET)}
+            commands.append(
+                {
+                    "argv": list(self.reach.argv(node, far_command())),
+                    "env": {**environment, **self.reach.variables},
+                    "input": sent_lines(script_text("hold.py"), asked).decode(),
+                    "relay": launch.post,
+                    "host": node.name,
+                }
+            )
+        return commands
 
-    def watch(self, launch: Launch) -> None:
-        """Raise HostLost where a host is gone: before its ranks have called nothing shows it."""
-        self._ask_others(launch, "print('{}')", {})
+    def _others(self, launch: Launch) -> list[Node]:
+        return [node for node in launch.nodes if not is_here(node.name)]
 
     def end(self, launch: Launch) -> None:
         """Remove the files from every other host; a host that is lost keeps them."""
@@ -225,8 +245,9 @@ class FromHere:
 
     def _ask_others(self, launch: Launch, script: str, asked: Mapping[str, object]) -> None:
         """Raise HostLost where another host gives no answer: its ranks will not come up."""
-        others = [node for node in launch.nodes if not is_here(node.name)]
-        for answer in ask_each(others, self.reach, script, lambda _: asked, PLACE_SECONDS):
+        for answer in ask_each(
+            self._others(launch), self.reach, script, lambda _: asked, PLACE_SECONDS
+        ):
             if answer.unreachable is not None:
                 raise HostLost(answer.node.name, answer.unreachable.reason)
 

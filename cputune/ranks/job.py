@@ -31,7 +31,7 @@ from cputune.ranks.compare import drift, global_batch
 from cputune.ranks.engines import Engine, Launch, on_python_path
 from cputune.ranks.failure import early_end, failure
 from cputune.ranks.gather import Gather, of_rank
-from cputune.ranks.hangs import LOOK_SECONDS as LOOK_SECONDS_IDLE, IdleWatch
+from cputune.ranks.hangs import LOOK_SECONDS, IdleWatch
 from cputune.ranks.listen import Inbox
 from cputune.ranks.supervisor import Supervisor, WorkFolder, tail_of
 from cputune.ranks.supervisor_main import TAIL_BYTES, Exit, RankCommand
@@ -66,9 +66,6 @@ SMALLEST_STEP_TIMEOUT = 60.0
 SLOWER_THAN_BEFORE = 20.0
 """The patience with a later step, over the slowest one before it. One busy process beside it can
 make a step 9 times as long."""
-
-LOOK_SECONDS = 20.0
-"""How often a launch over hosts looks, before its first step, whether they are there."""
 
 LONG_STEP_SECONDS = 3.0
 AHEAD_SECONDS, MOST_AHEAD = 0.05, 64
@@ -153,7 +150,7 @@ class Job:
     def __post_init__(self) -> None:
         self.post.add(self.supervisor.socket, self.supervisor.lines)
         self._gather = Gather(self.world)
-        self._look_at = 0.0
+        self._relays: dict[int, str] = {}
         self._idle = IdleWatch(below=self.supervisor.below)
         self._memory_kills = kernel_kills()
 
@@ -166,7 +163,10 @@ class Job:
         self, commands: Sequence[RankCommand], *, mark: tuple[str, str] | None = None
     ) -> None:
         """Start the ranks, or the launchers that start them (``mark``: see ``Request``)."""
-        self._started = len(commands)
+        self._relays = {
+            number: command["host"] for number, command in enumerate(commands) if "host" in command
+        }
+        self._started = len(commands) - len(self._relays)
         self.supervisor.start(commands, mark=mark)
 
     def turn(self, steps: int, *, profiled: int = 0) -> None:
@@ -239,7 +239,6 @@ class Job:
         of the time: once there are steps, for another one that is no slower.
         """
         since, checked = time.monotonic(), False
-        self._look_at = since + LOOK_SECONDS
         while True:
             self._allow_what_is_wanted()
             for step in self.hear(self._patience(since, seconds_left())):
@@ -291,14 +290,8 @@ class Job:
         if time_left + self._slowest <= 0:
             waits_for = self._idle.waits_for(now) if watched else ""
             raise TimeUp(BEFORE_ITS_FIRST_STEP + (f"; {waits_for}" if waits_for else ""))
-        soon = LOOK_SECONDS_IDLE if watched else math.inf
-        if self._engine is None or count:
-            return min(since + longest - now, time_left + self._slowest, soon)
-        if now >= self._look_at:  # before the first step; later the line of a rank is cut
-            self._look_at = now + LOOK_SECONDS
-            engine, launch = self._engine
-            engine.watch(launch)
-        return min(since + longest - now, time_left + self._slowest, LOOK_SECONDS, soon)
+        soon = LOOK_SECONDS if watched else math.inf
+        return min(since + longest - now, time_left + self._slowest, soon)
 
     def _allow_what_is_wanted(self) -> None:
         """Let the ranks take the steps of this turn, once they have taken all they may.
@@ -361,7 +354,11 @@ class Job:
                 if message is None:
                     raise source.died()
                 exit_message = cast(Exit, message)
-                if exit_message["event"] == "exit":
+                lost = self._relays.get(exit_message.get("rank", -1))
+                if exit_message["event"] == "exit" and lost is not None:
+                    if not self._is_ending:
+                        raise HostLost(lost, self._why_lost(lost, exit_message))
+                elif exit_message["event"] == "exit":
                     self.exits.append({**exit_message, "tail": self.cleaned(exit_message["tail"])})
             elif isinstance(source, int):
                 rank = self.ranks.setdefault(source, Rank(number=source))
@@ -370,11 +367,15 @@ class Job:
                 except (KeyError, TypeError, ValueError) as error:
                     raise Crashed(f"rank {source} sent a message that cannot be read") from error
                 steps += [] if step is None else [step]
-        for number in self.post.lost if self.hosts else ():
-            each = max(1, self.world // len(self.hosts))
-            name = self.hosts[min(number // each, len(self.hosts) - 1)]
-            raise HostLost(name, "the connection was cut")
         return steps
+
+    def _why_lost(self, host: str, ended: Exit) -> str:
+        """Why the connection to a host has ended."""
+        if self._engine is None:
+            return "the connection was cut"
+        engine, launch = self._engine
+        node = next(node for node in launch.nodes if node.name == host)
+        return engine.reach.explain(node, ended["status"], self.cleaned(ended["tail"]))[0]
 
     def cleaned(self, text: str) -> str:
         """What a script wrote, without secrets; it is cut last, or half of one would stay."""

@@ -502,8 +502,7 @@ class LivingPlan:
             if not is_new and not (plan.as_found and workload.launch):
                 modules = modules_of(plan, workload, runner.source)
         supervisor = runner.supervisors.ready(base, modules, runner.seconds_left())
-        home = None if hosts is None else engines.own_address(hosts.addresses)
-        post = Inbox(self._folder, host=home)
+        post = Inbox(self._folder)
         self.job = Job(
             supervisor=supervisor,
             post=post,
@@ -543,12 +542,14 @@ class LivingPlan:
         Raises Infeasible where it cannot be written down or there are too few hosts, HostLost.
         """
         runner, plan, workload = self._runner, self._plan, self._runner.workload
+        address = post if hosts is None else engines.RELAYED
         asked = engines.trial_variables(
-            post, f"{engines.HERE}/scratch", self._question(), self._asks
+            address, f"{engines.HERE}/scratch", self._question(), self._asks
         )
         launch = Launch(
             plan=plan,
             variables={**variables, **asked},
+            post=post,
             environment=os.environ,
             folder=self._folder,
         )

@@ -43,13 +43,19 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from typing import IO, Literal, NoReturn, TypedDict
+from typing import IO, TYPE_CHECKING, Literal, NoReturn, TypedDict
+
+if TYPE_CHECKING:
+    from cputune.ranks.relay import Relay
 
 TAIL_BYTES = 32 << 10
 """The most bytes of a tail. Secrets are removed first, then half of it is kept: a secret that was
 cut in two is in the other half."""
 HELD_SECONDS = 5.0
 """How long a launch that is held on another host may take to end before the way to it is ended."""
+
+LOST_STATUS = 255
+"""Of a way to a host that is silent: as OpenSSH ends if the connection is cut."""
 
 REAP_SECONDS = 5.0
 """How long is waited for the kernel to take down what was killed, with its threads and memory."""
@@ -76,6 +82,8 @@ class RankCommand(TypedDict, total=False):
         cpus: those that it is bound to.
         fork: it is a fork of the supervisor, which has imported the training stack.
         input: written to its standard input, which stays open until it is to end.
+        relay: the tuner's socket; what ranks send over its standard output is forwarded to it.
+        host: it is no launch, but the relay of this host.
     """
 
     argv: list[str]
@@ -84,6 +92,8 @@ class RankCommand(TypedDict, total=False):
     cpus: list[int] | None
     fork: bool
     input: str
+    relay: str
+    host: str
 
 
 class Request(TypedDict, total=False):
@@ -121,8 +131,10 @@ class Child:
         self.number = number
         self.pipe: int | None = pipe
         self.input: IO[bytes] | None = None
+        self.relay: Relay | None = None
         self.written = bytearray()
         self.runs = True
+        self.is_lost = False
 
     @property
     def tail(self) -> str:
@@ -137,9 +149,19 @@ class Child:
             data = os.read(self.pipe, 1 << 18)
         except BlockingIOError:
             return None
+        self.keep(data)
+        return bool(data)
+
+    def keep(self, data: bytes) -> None:
+        """Keep the end of what it has written."""
         self.written += data
         del self.written[:-TAIL_BYTES]
-        return bool(data)
+
+    def give(self, data: bytes) -> None:
+        """Write to its standard input; what does not read it, or has ended, gets nothing."""
+        if self.input is not None and not self.input.closed:
+            with contextlib.suppress(BlockingIOError, BrokenPipeError):
+                self.input.write(data)
 
 
 class Children:
@@ -162,9 +184,9 @@ class Children:
         rest = b""
         given: list[int] = []
         while True:
-            for key, _ in self._selector.select():
+            for key, events in self._selector.select(self._beat()):
                 if key.fileobj is not self._control:
-                    self._attend(key)
+                    self._attend(key, events)
                     continue
                 data, more, *_ = socket.recv_fds(self._control, 1 << 16, 1)
                 given += more
@@ -214,6 +236,22 @@ class Children:
         with contextlib.suppress(OSError):
             self._control.sendall(json.dumps({"event": event, **details}).encode() + b"\n")
 
+    def _beat(self) -> float | None:
+        """Show every host that we are there, and end the way to one that is lost.
+
+        Gives for how long to sleep.
+        """
+        seconds = None
+        for pid, child in self._children.items():
+            if child.relay is None or not child.runs:
+                continue
+            seconds = child.relay.seconds
+            if not child.relay.beat() and not child.is_lost:
+                child.is_lost = True
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        return seconds
+
     def _fork_myself(self, descriptor: int) -> None:
         parent = os.getpid()
         if os.fork() == 0:
@@ -231,7 +269,13 @@ class Children:
         parent = os.getpid()
         try:
             if not command.get("fork"):
-                pid, child.input = spawn(command, write_end)
+                pid, child.input, reports = spawn(command, write_end)
+                if reports is not None:
+                    from cputune.ranks.relay import Relay  # few launches have one
+
+                    child.relay = Relay(
+                        reports, child.give, command["relay"], self._selector, child.keep
+                    )
             elif (pid := os.fork()) == 0:
                 self._forget()
                 _be_rank(command, write_end, parent)
@@ -262,12 +306,15 @@ class Children:
     def _wait(self, seconds: float) -> None:
         """Wait, then reap and read: a rank that writes much can only end while it is read."""
         time.sleep(seconds)
-        for key, _ in self._selector.select(0):
+        for key, events in self._selector.select(0):
             if key.fileobj is not self._control:
-                self._attend(key)
+                self._attend(key, events)
 
-    def _attend(self, key: selectors.SelectorKey) -> None:
+    def _attend(self, key: selectors.SelectorKey, events: int) -> None:
         """Reap those that have ended, or read what a child has written."""
+        if callable(key.data):  # a relay's
+            key.data(events)
+            return
         child: Child | None = key.data
         if child is None:
             with contextlib.suppress(BlockingIOError):  # came while ranks ended
@@ -293,7 +340,12 @@ class Children:
                     continue
                 child.runs = False
                 child.read()  # all of it: more than a pipe holds
+                if child.relay is not None:
+                    child.relay.close()
                 code = os.waitstatus_to_exitcode(status)
+                if child.is_lost:
+                    code = LOST_STATUS
+                    child.keep(b"\nTimeout, server not responding.\n")
                 self.say("exit", rank=child.number, status=code, tail=child.tail)
         return False
 
@@ -362,29 +414,35 @@ def end_with(parent: int) -> None:
         os._exit(1)
 
 
-def spawn(command: RankCommand, output: int) -> tuple[int, IO[bytes] | None]:
+def spawn(command: RankCommand, output: int) -> tuple[int, IO[bytes] | None, int | None]:
     """Start a rank as a new process that writes to ``output``.
 
-    Its process id, and its standard input, which is held open, where it has one.
+    Its process id; its standard input, which is held open, if it has one; and the descriptor of
+    its standard output, if that is relayed.
     """
     parent, text = os.getpid(), command.get("input")
+    reports, stdout = None, output
+    if command.get("relay"):
+        reports, stdout = os.pipe2(os.O_CLOEXEC)
     child = subprocess.Popen(
         command["argv"],
         env=command["env"],
         cwd=command.get("cwd"),
         stdin=subprocess.DEVNULL if text is None else subprocess.PIPE,
-        stdout=output,
+        stdout=stdout,
         stderr=output,
         bufsize=0,
         preexec_fn=lambda: _prepare(command.get("cpus"), parent),
     )
+    if reports is not None:
+        os.close(stdout)
     if text is not None and child.stdin is not None:
         fcntl.fcntl(child.stdin, fcntl.F_SETPIPE_SZ, MOST_INPUT_BYTES)
         os.set_blocking(child.stdin.fileno(), False)
         with contextlib.suppress(BrokenPipeError):  # it has ended
             child.stdin.write(text.encode())
     child.returncode = 0  # this process reaps it, not subprocess
-    return child.pid, child.stdin
+    return child.pid, child.stdin, reports
 
 
 def _be_rank(command: RankCommand, output: int, parent: int) -> NoReturn:

@@ -23,9 +23,9 @@ from cputune.host.files import entries, exists, real_path
 from cputune.host.remote.ask import ask_each
 from cputune.host.remote.named import Node
 from cputune.host.remote.reach import Ssh
-from cputune.inside import SCRATCH_VARIABLE
+from cputune.inside import SCRATCH_VARIABLE, SOCKET_VARIABLE
 from cputune.launch.shell import assignments, paths_below
-from cputune.ranks.engines import HERE, FromHere, Held, Launch, is_here, own_address
+from cputune.ranks.engines import HERE, RELAYED, FromHere, Held, Launch, is_here, own_address
 from cputune.ranks.job import Begin, Launched, observe
 from cputune.ranks.supervisor import WorkFolder
 from cputune.ranks.supervisor_main import RankCommand
@@ -206,12 +206,16 @@ def over_hosts(
         )
 
         def begin(reporting: Mapping[str, str]) -> Sequence[RankCommand]:
-            variables = {**reporting, SCRATCH_VARIABLE: f"{HERE}/scratch"}
-            return engine.start(replace(launch, variables=variables))
+            post = reporting[SOCKET_VARIABLE]
+            variables = {
+                **reporting,
+                SCRATCH_VARIABLE: f"{HERE}/scratch",
+                SOCKET_VARIABLE: RELAYED,
+            }
+            return engine.start(replace(launch, variables=variables, post=post))
 
         try:
-            address = own_address(expected.hosts)
-            yield from measured(begin, expected, consumer, interpreter=python, address=address)
+            yield from measured(begin, expected, consumer, interpreter=python)
         finally:
             engine.end(launch)
 

@@ -63,7 +63,7 @@ def test_the_batch_script_trains_to_its_end(allocated: Cluster, tmp_path: Path) 
     assert (out / "model.safetensors").exists()
 
 
-LIGHT = Path(__file__).parent.parent / "faults" / "light.py"
+LIGHT = Path(__file__).with_name("answering.py")
 CUT = ("env", "SRUN_CPUS_PER_TASK=1", "SLURM_EXACT=1", "SLURM_CPUS_PER_TASK=1")
 """What salloc hands on where it was asked for one CPU: each cuts a step to that."""
 

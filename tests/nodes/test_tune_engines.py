@@ -23,7 +23,7 @@ from nodes.slurm_nodes import slurm
 
 pytestmark = [pytest.mark.nodes, pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(600)]
 
-LIGHT = str(Path(__file__).parent.parent / "faults" / "light.py")
+LIGHT = str(Path(__file__).with_name("answering.py"))
 MPIS = ("mpich", "openmpi4", "impi")
 ENGINES = ("ssh", "srun", *MPIS)
 SCRIPT = f"""

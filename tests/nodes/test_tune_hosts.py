@@ -25,7 +25,7 @@ import cputune
 
 pytestmark = pytest.mark.nodes
 
-LIGHT = Path(__file__).parent.parent / "faults" / "light.py"
+LIGHT = Path(__file__).with_name("answering.py")
 
 
 def tune(hosts: Cluster, folder: Path, *words: str) -> subprocess.Popen[str]:

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -160,19 +159,26 @@ def test_a_trial_is_the_emitted_launch_with_variables_that_report(
     files = cputune.emitters.render(TWO, job, format, asked)
     if engine == engines.engine_of(reach, TWO):
         assert files == engines.render_for(engine, TWO, job, facts, nodes, "eth0")
-    report = {"CPUTUNE_TRIAL_SOCKET": "tcp:TOKEN:4711:10.0.0.9", "CPUTUNE_TRIAL_TURNS": "1"}
+    report = {"CPUTUNE_TRIAL_SOCKET": "relay:{folder}/socket", "CPUTUNE_TRIAL_TURNS": "1"}
     environment = {"PATH": "/usr/bin", "HF_HOME": "/data", "HOME": "/home/me"}
     launch = engines.Launch(
         plan=TWO,
         nodes=nodes,
         files=files,
         variables=report,
+        post=str(tmp_path / "socket"),
         environment=environment,
         folder=tmp_path / "launch-1",
     )
     held = format == "torchrun"
     for number, command in enumerate(engine.start(launch)):
-        if held:
+        assert "tcp:" not in str(command["argv"])
+        if command.get("host"):
+            assert command["relay"] == str(tmp_path / "socket")
+            asked = {"relay": str(tmp_path / "launch-1/socket")}
+            assert engines_question(command["input"])[1] == asked
+        elif held:
+            assert command["relay"] == str(tmp_path / "socket")
             script, question = engines_question(command["input"])
             assert "tempfile.mkdtemp" in script
             argv, told = question["argv"], question["env"]
@@ -193,10 +199,13 @@ def test_a_trial_is_the_emitted_launch_with_variables_that_report(
             kept = dict(environment)
             if through:
                 kept["PATH"] = f"{folder}/bin:/usr/bin"  # an ssh that hands variables on
+        if command.get("host"):
+            continue
         assert argv == ["bash", f"{folder}/launch/{files[0].name}"]
         assert written == {file.name: file.text for file in files}
         site = {"PYTHONPATH": f"{folder}/lib/cputune/inside/site"}
-        assert told == {**kept, **report, **site, **own}
+        placed = {name: value.replace("{folder}", folder) for name, value in report.items()}
+        assert told == {**kept, **placed, **site, **own}
 
 
 WITNESS = """import json, os, sys
@@ -283,20 +292,6 @@ def engines_question(text: str) -> tuple[str, dict[str, Any]]:
         for packed in map(base64.b85decode, text.splitlines())
     )
     return script, json.loads(question)
-
-
-def test_a_far_rank_is_one_with_the_token_alone_and_speaks_once(facts: HostFacts) -> None:
-    with ProcessRunner(JOB, facts, hosts=two(facts), offline=True) as runner:
-        job = runner.living(TWO).job
-        assert job is not None
-        post = job.post
-        _, port, address = post.address[4:].split(":", 2)
-        hello = b'{"event": "hello", "rank": 0, "local_rank": 0, "pid": 1}\n'
-        with socket.create_connection((address, int(port))) as wrong:
-            wrong.sendall(b"no token\n" + hello)
-            heard = [told for _ in range(3) for told in post.wait(1)]
-            assert all(message is None for _, message in heard)
-            assert not any(isinstance(source, int) for source, _ in heard)
 
 
 def nodes(*names: str) -> list[Node]:

@@ -101,7 +101,7 @@ def tried(folder, **expected):
 
 def test_a_launch_is_brought_to_its_hosts_as_a_trial_is(tmp_path, monkeypatch):
     def observe(begin, **_):
-        for command in begin({SOCKET_VARIABLE: "tcp:TOKEN:4711:10.0.0.9"}):
+        for command in begin({SOCKET_VARIABLE: "/work/socket"}):
             packed = base64.b85decode(command["input"].splitlines()[1].strip())
             reader = bz2 if packed.startswith(b"BZh") else zlib
             questions.append(json.loads(reader.decompress(packed)))
@@ -114,6 +114,7 @@ def test_a_launch_is_brought_to_its_hosts_as_a_trial_is(tmp_path, monkeypatch):
     here, there = (question["env"] for question in questions)
     assert [one["NODE_RANK"] for one in (here, there)] == ["0", "1"]
     assert there[SCRATCH_VARIABLE] == "{folder}/scratch"
+    assert there[SOCKET_VARIABLE] == "relay:{folder}/socket"
     files = questions[1]["files"]
     assert files["launch/rank.py"] == "the rank"
     assert "launch/notes.txt" not in files

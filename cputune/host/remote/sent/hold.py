@@ -1,20 +1,25 @@
 """Holds a launch on this host: unpacks its files, starts it, and cleans up after it.
 
-It ends everything that it started, and removes the folder, as soon as its standard input ends, the
-connection home is cut, or a signal arrives. So it also ends if the process that started it is
-killed, or a cable is pulled. The question has ``files`` (name: text), the names of those that are
-``programs``, ``argv``, ``env`` and ``cwd``, with ``{folder}`` for the folder of the files, and
-``home``: the address of a connection that only shows that we are alive.
+It ends everything that it started, and removes the folder, as soon as its standard input ends or is
+silent for too long, or a signal arrives. So it also ends if the process that started it is killed,
+or a cable is pulled. The question has ``files`` (name: text), the names of those that are
+``programs``, ``argv``, ``env`` and ``cwd``, with ``{folder}`` for the folder of the files.
+
+Ranks connect to a Unix socket in the folder. What they send goes to our standard output, and turns
+for them come over our standard input (``ranks/relay.py``). If the question has a ``relay``, the
+ranks are started by somebody else: that is the path of the socket, and nothing else is done.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
 import select
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -32,6 +37,12 @@ LONGEST_PLACE = 48
 """Characters. A Unix socket's path has at most 108 bytes (unix(7)). We and multiprocessing need the
 rest.
 """
+
+BEAT_SECONDS, SILENT_SECONDS = 5.0, 30.0
+"""An empty line comes every BEAT_SECONDS. Whoever sends none for SILENT_SECONDS is gone."""
+
+PIECE_BYTES = 4096
+"""As much as can be written without waiting to a pipe that is ready (pipe(7))."""
 
 GONE_SECONDS = 20.0
 """Seconds that a process may outlive SIGKILL while the kernel holds it (a disk that does not
@@ -88,6 +99,79 @@ def unpack(asked: dict[str, Any], folder: str) -> None:
         os.chmod(path, mode)
 
 
+class Relay:
+    """The socket of the ranks of this host, copied to standard output and from standard input."""
+
+    def __init__(self, path: str) -> None:
+        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        folder = os.open(os.path.dirname(path), os.O_RDONLY)
+        self.listener.bind(f"/proc/self/fd/{folder}/{os.path.basename(path)}")
+        os.close(folder)
+        self.listener.listen(256)
+        self.ranks: dict[int, socket.socket] = {}
+        self.parts: dict[int, bytes] = {}
+        self.count = 0
+        self.to_write = bytearray(b"@cputune\n")
+        self.turns = b""
+        self.heard_at = time.monotonic()
+
+    def wait(self, more: list[Any]) -> bool:
+        """Copy what is there; False when nobody is at the other end any more."""
+        waited: list[Any] = [0, self.listener, *more]
+        if not self.to_write:
+            waited += self.ranks.values()
+        writing = [1] if self.to_write else []
+        ready, writable, _ = select.select(waited, writing, [], BEAT_SECONDS)
+        if writable:
+            del self.to_write[: os.write(1, self.to_write[:PIECE_BYTES])]
+        if self.listener in ready:
+            self.count += 1
+            self.ranks[self.count] = self.listener.accept()[0]
+            self.parts[self.count] = b""
+        for number, rank in list(self.ranks.items()):
+            if rank in ready:
+                self.report(number, rank)
+        if 0 in ready:
+            data = os.read(0, 1 << 16)
+            if not data:
+                return False
+            self.heard_at = time.monotonic()
+            self.turn(data)
+        return time.monotonic() - self.heard_at < SILENT_SECONDS
+
+    def report(self, number: int, rank: socket.socket) -> None:
+        """Write what a rank sends, in whole lines."""
+        try:
+            data = rank.recv(1 << 16)
+        except OSError:
+            data = b""
+        *lines, self.parts[number] = (self.parts[number] + data).split(b"\n")
+        for line in lines:
+            self.to_write += b"@cputune %d %s\n" % (number, line)
+        if not data:
+            self.to_write += b"@cputune %d \n" % number
+            self.drop(number)
+
+    def turn(self, data: bytes) -> None:
+        """Give the lines from the tuner to the ranks; an empty one is answered."""
+        *lines, self.turns = (self.turns + data).split(b"\n")
+        for line in lines:
+            number, _, text = line.partition(b" ")
+            if not number:
+                self.to_write += b"@cputune\n"
+            elif int(number) in self.ranks and text:
+                try:
+                    self.ranks[int(number)].sendall(text + b"\n")
+                except OSError:
+                    self.drop(int(number))
+            elif int(number) in self.ranks:
+                self.drop(int(number))
+
+    def drop(self, number: int) -> None:
+        self.ranks.pop(number).close()
+        del self.parts[number]
+
+
 def hold(asked: dict[str, Any], folder: str) -> int:
     """Start the launch and wait. Returns its exit status, or 75 if it was ended."""
     unpack(asked, folder)
@@ -95,10 +179,7 @@ def hold(asked: dict[str, Any], folder: str) -> int:
     variables = {n: v for n, v in os.environ.items() if not n.startswith(OF_LAUNCHERS)}
     for name, value in asked["env"].items():
         variables[name] = value.replace("{folder}", folder)
-    sys.path.insert(0, os.path.join(folder, "lib"))
-    from cputune.inside.messages import connected
-
-    home = connected(asked["home"])
+    relay = Relay(os.path.join(folder, "socket"))
     wake_read, wake_write = os.pipe()
     os.set_blocking(wake_write, False)
     signal.set_wakeup_fd(wake_write)
@@ -108,23 +189,29 @@ def hold(asked: dict[str, Any], folder: str) -> int:
         env=dict(variables, TMPDIR=folder),  # torchrun leaves its torchelastic_* folders behind
         cwd=asked["cwd"],
         stdin=subprocess.DEVNULL,
+        stdout=2,  # standard output is the ranks' alone
         start_new_session=True,
     )
-    while True:
-        waited: list[Any] = [0, home, wake_read]
-        ready, _, _ = select.select(waited, [], [])
-        if wake_read in ready:
+    os.set_blocking(wake_read, False)
+    while relay.wait([wake_read]):
+        with contextlib.suppress(BlockingIOError):
             os.read(wake_read, 4096)
         code = child.poll()
         if code is not None:
+            finish(relay)
             if code < 0:
                 return 128 - code
             return code
-        try:
-            if (0 in ready and not os.read(0, 4096)) or (home in ready and not home.recv(4096)):
-                return 75
-        except OSError:
-            return 75
+    return 75
+
+
+def finish(relay: Relay) -> None:
+    """Write the last words of ranks that have ended."""
+    until = time.monotonic() + 5
+    while time.monotonic() < until:
+        ready = select.select([relay.listener, *relay.ranks.values()], [], [], 0)[0]
+        if not (ready or relay.to_write) or not relay.wait([]):
+            return
 
 
 def main() -> None:
@@ -132,13 +219,19 @@ def main() -> None:
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda number, _: sys.exit(128 + number))
+    asked = json.loads(sys.argv[1])
+    if asked.get("relay"):
+        relay = Relay(f"{asked['relay']}.{os.uname().nodename}")
+        while relay.wait([]):
+            pass
+        os._exit(75)
     place = None
     if len(tempfile.gettempdir()) > LONGEST_PLACE:
         place = "/tmp"
     folder = tempfile.mkdtemp(prefix="cputune-launch-", dir=place)
     status = 3
     try:
-        status = hold(json.loads(sys.argv[1]), folder)
+        status = hold(asked, folder)
     except OSError as error:
         sys.stderr.write(f"error: {error}\n")
     finally:
