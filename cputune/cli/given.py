@@ -136,12 +136,17 @@ def chosen_hosts(
         )
     mpi = None
     if through == "mpirun" or not (shutil.which("ssh") or shutil.which("srun")):
-        for launcher in facts_of().launchers:
-            if launcher.name in MPI_PROGRAMS and launcher.dialect:
-                mpi = launcher.path, launcher.dialect
-                break
+        mpi = mpirun_here()
     reach = find_reach(through, ssh=ssh, allocated=hosts == SLURM or not named, mpi=mpi)
     return nodes, reach
+
+
+def mpirun_here() -> tuple[str, str] | None:
+    """Path and dialect of the mpirun of this machine."""
+    for launcher in facts_of().launchers:
+        if launcher.name in MPI_PROGRAMS and launcher.dialect:
+            return launcher.path, launcher.dialect
+    return None
 
 
 def asked_hosts(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from cputune.cli.output import console, tell, verbosity
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 _REFRESH_PER_SECOND = 1
 """A redraw takes one or two milliseconds of the measured time."""
 
+SILENT_SECONDS = 30.0
+"""Without a terminal, a line says at least this often what goes on."""
+
 
 @contextmanager
 def progress(started: float, most_seconds: float | None = None) -> Iterator[OnEvent]:
@@ -32,6 +36,7 @@ def progress(started: float, most_seconds: float | None = None) -> Iterator[OnEv
     live = None
     if verbosity() == 0 and sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
         live = _live(standing)
+    waiting = Waiting(standing)
 
     def show(event: Event) -> None:
         if not isinstance(event, StudyEnded):
@@ -45,14 +50,54 @@ def progress(started: float, most_seconds: float | None = None) -> Iterator[OnEv
                     visible(line), style=style_of(event), no_wrap=one_line, overflow="ellipsis"
                 )
         elif isinstance(event, TrialEnded):
-            tell(f"{line}  [{standing.tail(time.monotonic())}]")
+            waiting.tell(f"{line}  [{standing.tail(time.monotonic())}]")
         elif line is not None:
-            tell(line)
+            waiting.tell(line)
         if live is not None:
             live.refresh()
 
-    with live or nullcontext():
+    with live or waiting:
         yield show
+
+
+class Waiting:
+    """Prints lines, and after SILENT_SECONDS without one what the study is waiting for.
+
+    Its thread sleeps in between, so it costs the measurement nothing.
+    """
+
+    def __init__(self, standing: Standing) -> None:
+        self._standing = standing
+        self._told_at = time.monotonic()
+        self._has_ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def tell(self, line: str) -> None:
+        """Print a line."""
+        self._told_at = time.monotonic()
+        tell(line)
+
+    def _watch(self) -> None:
+        left = SILENT_SECONDS
+        while not self._has_ended.wait(left):
+            left = self._told_at + SILENT_SECONDS - time.monotonic()
+            if left > 0:
+                continue
+            doing = self._standing.doing
+            if self._standing.detail:
+                doing += f": {self._standing.detail}"
+            self.tell(f"still {visible(doing)}  [{self._standing.tail(time.monotonic())}]")
+            left = SILENT_SECONDS
+
+    def __enter__(self) -> Waiting:
+        if verbosity() >= 0:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._has_ended.set()
+        if self._thread.is_alive():
+            self._thread.join()
 
 
 def _live(standing: Standing) -> Live:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,8 @@ from cputune.cli.given import (
     choose_python,
     facts_of,
     launched,
+    mpirun_here,
+    opened,
     python_option,
     say,
     secret_option,
@@ -29,11 +32,12 @@ from cputune.plans.layout import baseline_plan, guide_plan, mild_plan
 from cputune.plans.training_command import require_trainable
 from cputune.plans.workload import Workload
 from cputune.records.options import KEEP
-from cputune.records.steps import Infeasible
+from cputune.records.steps import HostLost, Infeasible
 from cputune.text import cpulist
 
 if TYPE_CHECKING:
     from cputune.plans.plan import Plan
+    from cputune.ranks.hosts import RankHosts
     from cputune.records.result import Result
 
 
@@ -74,16 +78,17 @@ def command(
     secret: tuple[str, ...],
     python: str | None,
 ) -> None:
-    """Train with the best plan on this machine, now, in the foreground.
+    """Train with the best plan, now, in the foreground, on this machine or the measured hosts.
 
     RESULT is what `cputune tune` wrote (cputune.json), or an id of `cputune history`. Without it,
     your script starts with its plan for this machine, from cputune.json or the history. If there is
     no plan, your command starts with one bound thread per core and a faster allocator if one is
     installed, which does not change what it computes.
 
-    Output, signals and exit code are those of the training. Nothing is measured. Several ranks are
-    compared now and then: if their weights or learning rates differ, all of them stop, with exit
-    code 5.
+    A plan for several hosts is started on the hosts that measured it, through the same ssh, srun or
+    mpirun. Output, signals and exit code are those of the training. Nothing is measured. Several
+    ranks are compared now and then: if their weights or learning rates differ, all of them stop,
+    with exit code 5.
 
     \b
     cputune run
@@ -111,23 +116,26 @@ def command(
         if unknown and plan == "best":
             _as_typed(typed, facts, dry_run=dry_run)
             return
-    found = None
+    found, there = None, None
     if not unknown:
+        there, facts = _hosts_of(result, script, plan, facts)
         found = tuned(result, facts, other_machine=other_machine)
     if found is not None:
         found = keeping(found, keep)
     workload = launched(found, script, secret=secret, python=trains)
     if not dry_run:
         _take_secrets(workload)
-    chosen = _chosen(found, plan, facts, workload)
+    chosen = _chosen(found, plan, facts, workload, hosts=there)
     try:
         how = _how(found, chosen, workload, facts)
-        ctx.exit(_train(workload, chosen, facts, dry_run=dry_run, how=how, guard=not no_guard))
+        ctx.exit(
+            _train(workload, chosen, facts, there, dry_run=dry_run, how=how, guard=not no_guard)
+        )
     except ValueError as error:
         raise UsageError(
             str(error), hint="--plan baseline trains as your current launch"
         ) from error
-    except (Infeasible, OSError) as error:
+    except (Infeasible, HostLost, OSError) as error:
         raise CannotError(
             f"the plan cannot run here: {error}", hint="run `cputune doctor` to examine the machine"
         ) from error
@@ -170,7 +178,45 @@ def _is_of(path: Path, workload: Workload, facts: HostFacts) -> bool:
     return there is None
 
 
-def _chosen(found: Result | None, which: str, facts: HostFacts, workload: Workload) -> Plan:
+def _hosts_of(
+    name: str | None, script: tuple[str, ...] | None, which: str, facts: HostFacts
+) -> tuple[RankHosts | None, HostFacts]:
+    """The hosts on which a result was measured, if its plan needs several, and their facts.
+
+    Else None, and the facts of this machine. Raises CannotError if a host cannot take part.
+    """
+    from cputune.host.remote.named import Node
+    from cputune.host.remote.reach import find_reach
+
+    if name is None and not DEFAULT_RESULT.exists():
+        return None, facts
+    result, _ = opened(name)
+    plans = {str(trial.number): trial.plan for trial in result.trials}
+    plan = {"best": result.best.plan, "baseline": result.baseline.plan}.get(which, plans.get(which))
+    if plan is None or plan.nodes == 1 or result.through is None:
+        return None, facts
+    words = shlex.split(result.through)
+    if os.path.basename(words[0]) == "srun":
+        reach = find_reach("srun")
+    elif os.path.basename(words[0]) == "mpirun":
+        reach = find_reach("mpirun", mpi=mpirun_here())
+    else:
+        reach = find_reach("ssh", ssh=result.through)
+    from cputune.ranks.hosts import open_hosts
+
+    nodes = [Node(name=host) for host in result.hosts]
+    hosts = open_hosts(nodes, reach, launched(result, script))
+    return hosts, hosts.facts[0][1]
+
+
+def _chosen(
+    found: Result | None,
+    which: str,
+    facts: HostFacts,
+    workload: Workload,
+    *,
+    hosts: RankHosts | None = None,
+) -> Plan:
     if which not in ("best", "baseline"):
         numbered = {}
         if found is not None:
@@ -187,7 +233,7 @@ def _chosen(found: Result | None, which: str, facts: HostFacts, workload: Worklo
         plan = found.best.plan
     else:
         plan = found.baseline.plan
-    if plan.nodes > 1:
+    if plan.nodes > 1 and hosts is None:
         raise UsageError(
             f"the plan is for {plan.nodes} nodes, and run starts ranks only on this machine",
             hint="write its launch with cputune emit --format mpirun",
@@ -249,11 +295,28 @@ def _as_typed(workload: Workload, facts: HostFacts, *, dry_run: bool) -> None:
 
 
 def _train(
-    workload: Workload, plan: Plan, facts: HostFacts, *, dry_run: bool, how: str, guard: bool
+    workload: Workload,
+    plan: Plan,
+    facts: HostFacts,
+    hosts: RankHosts | None,
+    *,
+    dry_run: bool,
+    how: str,
+    guard: bool,
 ) -> int:
-    from cputune.ranks import typed
+    """Start the ranks of a plan, on ``hosts`` if it needs several.
+
+    A single rank replaces this process.
+    """
+    from cputune.ranks import foreground, typed
 
     note = f"training with {plan.describe()} ({how})"
+    if plan.nodes > 1 and hosts is not None:
+        if dry_run:
+            click.echo("\n".join(foreground.lines_on_hosts(workload, plan, hosts)))
+            return 0
+        say(f"{note} on {', '.join(hosts.names[: plan.nodes])}, through {hosts.reach.typed}")
+        return foreground.run_on_hosts(workload, plan, hosts, guard=guard)
     if plan.world_size == 1:
         command = typed.alone(workload, plan, facts, filled=not dry_run)
         if not dry_run:
@@ -261,8 +324,6 @@ def _train(
             typed.become(command)
         click.echo(typed.line_of(command, os.environ))
         return 0
-    from cputune.ranks import foreground
-
     if not dry_run:
         say(note)
         return foreground.run(workload, plan, facts, guard=guard)

@@ -6,7 +6,7 @@ import math
 import shlex
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -37,6 +37,7 @@ from cputune.errors import (
     UsageError,
 )
 from cputune.host.interpreter import Interpreter, install_tuning
+from cputune.host.remote.named import folded
 from cputune.plans.training_command import require_trainable
 from cputune.plans.workload import DEFAULT_RECIPE, Workload, left_out
 from cputune.records.options import DEFAULT_LIMIT_SECONDS, TuneOptions, keywords
@@ -110,7 +111,6 @@ def command(ctx: click.Context, /, script: tuple[str, ...], **typed: Any) -> Non
     job = _job_of(script, typed, python)
 
     from cputune.cli.progress import progress
-    from cputune.ranks.hosts import open_hosts
     from cputune.tuner import tune
     from cputune.tuner.databases import database_of
     from cputune.tuner.space import space_of
@@ -126,7 +126,7 @@ def command(ctx: click.Context, /, script: tuple[str, ...], **typed: Any) -> Non
         _require_room(destination, database, force=typed["force"], resume=options.resume)
     opened = None
     if named is not None:
-        opened = open_hosts(*named, job, interpreter=python, seconds=typed["host_timeout"])
+        opened = _opened(*named, job, python, typed)
     facts = _facts(opened, typed["root"], python)
     space = space_of(options, facts, job, opened)
     if typed["dry_run"]:
@@ -161,6 +161,28 @@ def command(ctx: click.Context, /, script: tuple[str, ...], **typed: Any) -> Non
         if isinstance(error, NotMeasurableError):
             raise
         raise Interrupted(str(error) or "interrupted", hint=f"{RESUME} continues it") from None
+
+
+def _opened(
+    nodes: Sequence[Node],
+    reach: Reach,
+    job: Workload,
+    python: Interpreter,
+    typed: Mapping[str, Any],
+) -> RankHosts:
+    """The hosts, examined, and the rate of what is sent between them."""
+    from cputune.ranks.hosts import open_hosts, with_rate
+
+    seconds = typed["host_timeout"]
+    tell(f"examining {', '.join(folded([node.name for node in nodes]))} through {reach.typed}")
+    opened = open_hosts(nodes, reach, job, interpreter=python, seconds=seconds)
+    if not typed["dry_run"] and opened.interface is not None:
+        opened = with_rate(opened, python, seconds=seconds)
+        if isinstance(opened.rate, str):
+            tell(f"the rate between the hosts could not be measured: {opened.rate}")
+        elif opened.rate is not None:
+            tell(opened.rate.words)
+    return opened
 
 
 def _say_limit(options: TuneOptions) -> float:

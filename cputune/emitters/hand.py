@@ -25,6 +25,7 @@ from cputune.emitters.command import (
     typed_batch,
 )
 from cputune.emitters.format import Beside, EmittedFile, Format, LaunchJob, Secret, Word
+from cputune.emitters.job import mpi_of
 from cputune.emitters.planfile import applied_of
 from cputune.emitters.shell import variables
 from cputune.emitters.turned_off import OFF_HERE
@@ -57,6 +58,8 @@ def typed_lines(job: LaunchJob) -> str:
         )
     result = ShellWord(job.named)
     if job.plan.nodes > 1:
+        if mpi_of(job.target) is None:
+            return f"cputune emit --format torchrun -o launch {result}\n"
         return f"cputune emit --format mpirun -o launch {result} && sh launch/mpirun.sh\n"
     return f"cputune run {result}\n"
 

@@ -110,7 +110,8 @@ class Launch:
         files: the emitted files; the first is started. None where ``argv`` is given.
         argv: a command that is run as found, in the place of an emitted file.
         variables: make its ranks report.
-        post: the socket of this machine to which they report.
+        post: the socket of this machine to which they report; empty: they do not, and what the
+            launch writes is shown.
         environment: that of this process.
         folder: of this launch, on this machine; other hosts may have it at the same path.
     """
@@ -149,6 +150,7 @@ class Held:
                 "argv": [_moved(word) for word in started],
                 "env": {**ours, **reported, **several},
                 "cwd": os.getcwd(),
+                "shown": not launch.post,
             }
             commands.append(
                 {
@@ -208,6 +210,8 @@ class FromHere:
         commands: list[RankCommand] = [
             {"argv": ["bash", script], "env": {**environment, **reported}}
         ]
+        if not launch.post:
+            return commands
         if launch.nodes and launch.post != str(folder / SOCKET):
             (folder / SOCKET).symlink_to(launch.post)
         for node in self._others(launch):

@@ -12,12 +12,15 @@ import signal
 import subprocess
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 
 from cputune.host.children import below, end
 from cputune.host.facts import HostFacts
 from cputune.plans.plan import Plan
 from cputune.plans.workload import Workload
 from cputune.ranks import engines
+from cputune.ranks.hosts import RankHosts
+from cputune.ranks.relay import BEAT_SECONDS
 from cputune.ranks.supervisor import WorkFolder
 from cputune.ranks.supervisor_main import RankCommand, end_with
 from cputune.ranks.typed import alone, bind, line_of
@@ -62,6 +65,47 @@ def run(workload: Workload, plan: Plan, facts: HostFacts, *, guard: bool = True)
     return supervise(_ranks(workload, plan, facts, filled=True, guard=guard))
 
 
+def run_on_hosts(workload: Workload, plan: Plan, hosts: RankHosts, *, guard: bool = True) -> int:
+    """Train with a plan over hosts, as its trials ran there; returns its exit code.
+
+    What is started there ends if this process ends. Raises Infeasible if the plan cannot be written
+    down or there are too few hosts, HostLost.
+    """
+    with WorkFolder() as work:
+        engine, launch = _launch_on_hosts(workload, plan, hosts, work.path, guard=guard)
+        try:
+            return supervise(engine.start(launch))
+        finally:
+            engine.end(launch)
+
+
+def lines_on_hosts(workload: Workload, plan: Plan, hosts: RankHosts) -> list[str]:
+    """What ``run_on_hosts`` would start: the launch script, and where."""
+    with WorkFolder() as work:
+        _, launch = _launch_on_hosts(workload, plan, hosts, work.path, guard=True)
+        names = ", ".join(node.name for node in launch.nodes)
+        return [f"# through {hosts.reach.typed}, on {names}", launch.files[0].text]
+
+
+def _launch_on_hosts(
+    workload: Workload, plan: Plan, hosts: RankHosts, folder: Path, *, guard: bool
+) -> tuple[engines.Engine, engines.Launch]:
+    there, engine = hosts.of(plan), engines.engine_of(hosts.reach, plan)
+    nodes = tuple(host.node for host in there)
+    files = engines.render_for(
+        engine, plan, workload, there[0].facts, nodes, hosts.interface, guard=guard
+    )
+    launch = engines.Launch(
+        plan=plan,
+        nodes=nodes,
+        files=files,
+        variables={},
+        environment=dict(os.environ),
+        folder=folder / "launch",
+    )
+    return engine, launch
+
+
 def _ranks(
     workload: Workload, plan: Plan, facts: HostFacts, *, filled: bool, guard: bool
 ) -> Sequence[RankCommand]:
@@ -81,7 +125,11 @@ def supervise(ranks: Sequence[RankCommand]) -> int:
         running = [_start(rank) for rank in ranks]
         status = 0
         while running:
-            received = signal.sigwaitinfo(_WAITED_FOR)
+            received = signal.sigtimedwait(_WAITED_FOR, BEAT_SECONDS)
+            if received is None:  # shows every host that we are here
+                for rank in running:
+                    _give(rank, b"\n")
+                continue
             if received.si_signo != signal.SIGCHLD:
                 # SI_KERNEL (above 0): the terminal has sent the signal, to the whole process group.
                 if received.si_code <= 0:
@@ -108,7 +156,25 @@ def _start(rank: RankCommand) -> subprocess.Popen[bytes]:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _WAITED_FOR)
         bind(rank)
 
-    return subprocess.Popen(rank["argv"], env=rank["env"], preexec_fn=prepare)
+    text = rank.get("input")
+    started = subprocess.Popen(
+        rank["argv"],
+        env=rank["env"],
+        stdin=None if text is None else subprocess.PIPE,
+        bufsize=0,
+        preexec_fn=prepare,
+    )
+    if text is not None:
+        _give(started, text.encode())
+    return started
+
+
+def _give(process: subprocess.Popen[bytes], data: bytes) -> None:
+    """Write to the standard input of a process, if it has one of its own and still lives."""
+    if process.stdin is not None:
+        with contextlib.suppress(BrokenPipeError):
+            while data:
+                data = data[os.write(process.stdin.fileno(), data) :]
 
 
 def _pass_on(number: int) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from cputune.doctor.hosts.differences import (
     SeenHost,
@@ -21,7 +21,7 @@ from cputune.doctor.hosts.differences import (
     python,
     training_stack,
 )
-from cputune.doctor.hosts.network import ask_ports, judge_ports, listening
+from cputune.doctor.hosts.network import Rate, ask_ports, judge_ports, listening, measure_rate
 from cputune.errors import CannotError, Unreachable, UsageError
 from cputune.host import Interpreter
 from cputune.host.facts import HostFacts
@@ -40,11 +40,13 @@ from cputune.records.steps import Infeasible
 class RankHosts:
     """The hosts of a study, and how they are reached.
 
-    ``interface`` is the network interface that ranks talk on; None for one host.
+    ``interface`` is the network interface that ranks talk on; None for one host. ``rate`` is what
+    gloo reaches over it, or why that is not known; None: it was not measured.
     """
 
     hosts: list[Probed]
     interface: str | None = None
+    rate: Rate | str | None = None
     reach: Reach = field(default_factory=Ssh)
 
     @property
@@ -104,6 +106,24 @@ def open_hosts(
         found.append(host)
     refuse_differences(found, paths, interpreter.executable)
     return RankHosts(hosts=found, interface=interface_between(found, reach, seconds), reach=reach)
+
+
+def with_rate(
+    hosts: RankHosts, interpreter: Interpreter, *, seconds: float = ANSWER_SECONDS
+) -> RankHosts:
+    """The hosts, with the rate of an all-reduce between them (``measure_rate``)."""
+    if hosts.interface is None:
+        return hosts
+    address = next(iter(listening(hosts.hosts)[hosts.interface].values()))
+    rate = measure_rate(
+        hosts.hosts,
+        hosts.reach,
+        hosts.interface,
+        address,
+        seconds=seconds,
+        python=interpreter.executable,
+    )
+    return replace(hosts, rate=rate)
 
 
 def open_named(

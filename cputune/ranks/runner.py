@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from cputune.doctor.hosts.network import Rate
 from cputune.host.facts import HostFacts
 from cputune.host.hub import OFFLINE, hub_reachable
 from cputune.inside.asking import POINTS, STARTS
@@ -114,6 +115,7 @@ class ProcessRunner:
         self.supervisors = Supervisors(self.work, self.on_note, self.python.executable)
         self._unseen: set[str] = set()
         self._offline = offline
+        self._has_said_cost = False
         self.lives: list[LivingPlan] = []
         """What holds processes; the runner closes it at the latest when it is closed itself."""
         self._last: LivingPlan | None = None
@@ -319,6 +321,18 @@ class ProcessRunner:
         lines = [named(setting, self._given.name) for setting in settings]
         return f"{difference} ({', '.join(lines)})" if lines else difference
 
+    def say_what_nodes_cost(self, plan: Plan) -> None:
+        """Before the first plan of several nodes: how long its gradients are on their way."""
+        size = self.workload.gradient_bytes
+        if plan.nodes == 1 or self.hosts is None or not size or self._has_said_cost:
+            return
+        self._has_said_cost = True
+        if isinstance(self.hosts.rate, Rate):
+            self.on_note(
+                f"{plan.nodes} nodes send {size / 1e6:.3g} MB of gradients in each step, which "
+                f"takes {self.hosts.rate.step_seconds(size):.2g} s at the measured rate"
+            )
+
     def hub_offline(self) -> bool:
         """Whether the model hub is needed but out of reach; looked up once."""
         if self._offline is None:
@@ -492,6 +506,7 @@ class LivingPlan:
             way = carried(workload, plan, runner.versions)
         except ValueError as error:
             raise Infeasible(str(error)) from error
+        runner.say_what_nodes_cost(plan)
         offline = runner.hub_offline()
         emitted = hosts is not None or engines.needs_mpirun(plan)
         base, modules = dict(os.environ), tuple[str, ...]()

@@ -310,7 +310,7 @@ class Result:
     no currency. ``hosts`` are the machines as the user named them, in the order of nodes; empty for
     this machine alone. ``kernel`` is the Linux release, ``microcode`` that of the processor.
     ``asked`` are the options that changed the search. ``interface`` is that of the ranks if the
-    plan does not name one.
+    plan does not name one. ``through`` reached the hosts (``ssh -F FILE``, ``srun``, ``mpirun``).
     """
 
     drawing: ClassVar[Drawing | None] = None
@@ -319,6 +319,7 @@ class Result:
     host: Mapping[str, Any]
     hosts: tuple[HostName, ...] = ()
     interface: InterfaceName | None = None
+    through: Annotated[str, Meta(max_length=4096)] | None = None
     kernel: Annotated[str, Meta(max_length=256)] | None = None
     microcode: Annotated[str, Meta(max_length=256)] | None = None
     asked: Mapping[str, Any] = field(default_factory=dict)

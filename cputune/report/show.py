@@ -134,7 +134,12 @@ def worth_words(change: ChangeMade) -> str:
 
 
 def launch_commands(
-    file: str, nodes: int = 1, facts: HostFacts | None = None, *, elsewhere: bool = False
+    file: str,
+    nodes: int = 1,
+    facts: HostFacts | None = None,
+    *,
+    elsewhere: bool = False,
+    through: str | None = None,
 ) -> tuple[str, ...]:
     """The commands that train with the best plan of a result file: at once, and by launch files.
 
@@ -145,7 +150,7 @@ def launch_commands(
     if elsewhere:
         words = f"--other-machine {words}"
     by_torchrun = f"cputune emit --format torchrun -o launch {words}"
-    if nodes == 1:
+    if nodes == 1 or (through is not None and not elsewhere):
         return f"cputune run {words}", by_torchrun
     if facts is not None and usual_format(facts) == "mpirun":
         return f"cputune emit --format mpirun -o launch {words} && sh launch/mpirun.sh", by_torchrun
@@ -300,7 +305,8 @@ class ResultToShow:
 
     def verdict(self) -> Verdict:
         nodes = self.result.best.plan.nodes
-        now = launch_commands(self.file, nodes, self.facts)[0]
+        through = self.result.through
+        now = launch_commands(self.file, nodes, self.facts, through=through)[0]
         return verdict_of(self.result, now, self.context)
 
     def by_hand(self) -> str:
@@ -321,7 +327,10 @@ class ResultToShow:
         if self.elsewhere is not None:
             files = launch_commands(self.file, plan.nodes, self.facts, elsewhere=True)[1]
             return {"launch files": files}
-        now, files = launch_commands(self.file, plan.nodes, self.facts)
+        through = result.through
+        now, files = launch_commands(self.file, plan.nodes, self.facts, through=through)
+        if plan.nodes > 1:  # no line says what is set on each of several hosts
+            return {"train": now, "launch files": files}
         commands = {"train": now, "launch files": files}
         try:
             commands = {"train": self.by_hand(), "the same": now, "launch files": files}

@@ -69,6 +69,7 @@ def conclude(
     seconds: float,
     hosts: Sequence[str] = (),
     interface: str | None = None,
+    through: str | None = None,
     busy: Sequence[str] = (),
 ) -> Result:
     """The result of a study. Raises NoValidTrialError if no trial has a number.
@@ -90,6 +91,7 @@ def conclude(
         asked=options.narrowed,
         hosts=tuple(hosts),
         interface=interface,
+        through=through,
         versions=_versions(facts),
         workload=workload,
         baseline=advice.baseline,

@@ -238,6 +238,7 @@ class TuningStudy:
             seconds=self._timer.used_seconds,
             hosts=self._named,
             interface=None if self._hosts is None else self._hosts.interface,
+            through=None if self._hosts is None else self._hosts.reach.typed,
             busy=busy,
         )
 

@@ -11,10 +11,11 @@ from nodes.launches import tiny
 from nodes.namespaces import Odd
 
 from cputune.doctor.hosts import HostsDiagnosis, look_at_hosts
+from cputune.doctor.hosts.network import Rate
 from cputune.host import this_interpreter
 from cputune.host.remote.named import parse_hosts
 from cputune.host.remote.reach import find_reach
-from cputune.ranks.hosts import open_hosts
+from cputune.ranks.hosts import open_hosts, with_rate
 
 pytestmark = pytest.mark.nodes
 
@@ -93,6 +94,35 @@ def test_frames_that_a_switch_drops_are_found_and_what_works_is_named(
             interpreter=this_interpreter(),
         )
         assert there.interface == "eth1"
+
+
+@pytest.mark.torch
+def test_a_slow_network_is_measured_before_the_first_trial(tmp_path: Path) -> None:
+    with two_hosts() as hosts:
+        way = find_reach("ssh", ssh=shlex.join(hosts.ssh))
+        there = open_hosts(parse_hosts("alpha,beta"), way, tiny(tmp_path), seconds=60)
+        quick = with_rate(there, seconds=60).rate
+        for name in hosts.names:
+            hosts.shape(name, "2mbit")
+        slow = with_rate(there, seconds=60).rate
+    assert isinstance(quick, Rate), quick
+    assert isinstance(slow, Rate), slow
+    assert slow.bytes_per_second < 1e6 < quick.bytes_per_second
+    assert "over eth0" in slow.words
+
+
+@pytest.mark.parametrize("slow", ["alpha", "beta"])
+def test_a_slow_login_makes_no_network_a_broken_one(
+    slow: str, hosts: Cluster, tmp_path: Path
+) -> None:
+    """12 s later than the other: more than a connection has."""
+    ssh = tmp_path / "ssh"
+    late = f'case "$*" in *" {slow} "*) sleep 12;; esac'
+    ssh.write_text(f'#!/bin/sh\n{late}\nexec {" ".join(hosts.ssh)} "$@"\n')
+    ssh.chmod(0o755)
+    way = find_reach("ssh", ssh=str(ssh))
+    there = open_hosts(parse_hosts("alpha,beta"), way, tiny(tmp_path), seconds=60)
+    assert there.interface == "eth0"
 
 
 def test_debian_s_own_name_is_found_on_the_host_that_has_it() -> None:

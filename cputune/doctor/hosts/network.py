@@ -333,6 +333,104 @@ def ask_ports(
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rate:
+    """What an all-reduce of gloo over all hosts reaches, as ``looks/reduce.py`` measured it.
+
+    ``slowest`` names the two hosts between which least gets through, and their bytes in a second;
+    None for two hosts.
+    """
+
+    interface: str
+    bytes_per_second: float
+    delay_seconds: float
+    slowest: tuple[str, str, float] | None = None
+
+    @property
+    def words(self) -> str:
+        """The figures, with the time of 100 MB."""
+        rate = self.bytes_per_second / 1e6
+        text = (
+            f"an all-reduce over {self.interface} reaches {rate:.3g} MB/s, with a delay of "
+            f"{1000 * self.delay_seconds:.2g} ms: 100 MB of gradients take {100 / rate:.3g} s"
+        )
+        if self.slowest is not None:
+            first, second, slow = self.slowest
+            text += f"; slowest from {first} to {second}, {slow / 1e6:.3g} MB/s"
+        return text
+
+    def step_seconds(self, gradient_bytes: int) -> float:
+        """What the gradients of a step take."""
+        return self.delay_seconds + gradient_bytes / self.bytes_per_second
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfReduce:
+    """Answer of ``looks/reduce.py``."""
+
+    bytes_per_second: float = 0.0
+    delay_seconds: float = 0.0
+    pairs: tuple[tuple[int, int, float], ...] = ()
+
+
+def measure_rate(
+    hosts: Sequence[Probed],
+    reach: Reach,
+    interface: str,
+    address: str,
+    *,
+    seconds: float,
+    python: str,
+) -> Rate | str:
+    """How fast gloo adds gradients over an interface; or why that could not be measured.
+
+    ``address`` is that of the first host on the interface, ``python`` has torch on all of them.
+    """
+    port = random.randrange(*EPHEMERAL)
+    numbers = {host.name: number for number, host in enumerate(hosts)}
+
+    def question(node: Node) -> dict[str, object]:
+        return {
+            "rank": numbers[node.name],
+            "ranks": len(hosts),
+            "address": address,
+            "port": port,
+            "interface": interface,
+            "seconds": seconds,
+        }
+
+    script = script_text("reduce.py", "cputune.doctor.looks")
+    nodes = [host.node for host in hosts]
+    answers = ask_together(
+        nodes,
+        reach,
+        script,
+        question,
+        start_seconds=seconds,
+        work_seconds=seconds,
+        pythons=(python,),
+    )
+    read = [answer.read(partial(record_of, OfReduce)) for answer in answers]
+    for answer, host in zip(read, hosts, strict=True):
+        if not isinstance(answer, OfReduce):
+            assert answer.unreachable is not None
+            return f"{host.name}: {answer.unreachable.reason}"
+    first = read[0]
+    assert isinstance(first, OfReduce)
+    if not first.bytes_per_second:
+        return "not all hosts were ready in time"
+    slowest = None
+    if first.pairs:
+        number, other, rate = min(first.pairs, key=lambda pair: pair[2])
+        slowest = hosts[number].name, hosts[other].name, rate
+    return Rate(
+        interface=interface,
+        bytes_per_second=first.bytes_per_second,
+        delay_seconds=first.delay_seconds,
+        slowest=slowest,
+    )
+
+
 def judge_ports(reached: Reached) -> Iterator[Finding]:
     """Findings from the answers: one for each port that is not reached."""
     for name, why in reached.silent.items():

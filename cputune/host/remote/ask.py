@@ -166,6 +166,7 @@ def ask_together(
     *,
     start_seconds: float,
     work_seconds: float,
+    pythons: Sequence[str] = (),
 ) -> tuple[Answer, ...]:
     """Ask all nodes. None begins its work before every other one is ready for it.
 
@@ -182,7 +183,7 @@ def ask_together(
         try:
             with tempfile.TemporaryFile() as stderr:
                 began, late = time.time(), None
-                with _started(node, reach, far_command(), stderr=stderr.fileno()) as process:
+                with _started(node, reach, far_command(pythons), stderr=stderr.fileno()) as process:
                     try:
                         sent = sent_lines(body, question(node))
                         out = _first_answer(process, sent, start_seconds)

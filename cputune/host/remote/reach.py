@@ -127,6 +127,11 @@ class Reach:
         """Variables that the command needs in addition to our environment."""
         return {}
 
+    @property
+    def typed(self) -> str:
+        """The command as a user types it: ``ssh -F FILE``, ``srun``, ``mpirun``."""
+        return self.name
+
     def argv(self, node: Node, program: Sequence[str]) -> tuple[str, ...]:
         """The command that starts ``program`` on that node."""
         raise NotImplementedError
@@ -154,6 +159,13 @@ class Ssh(Reach):
 
     words: tuple[str, ...] = ("ssh",)
     name: str = "ssh"
+
+    @property
+    def typed(self) -> str:
+        program, *options = self.words
+        if program == shutil.which(self.name):
+            program = self.name
+        return shlex.join((program, *options))
 
     def argv(self, node: Node, program: Sequence[str]) -> tuple[str, ...]:
         options = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import shlex
 import socket
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -13,7 +14,14 @@ from golden_texts import Golden
 from nodes.fakes import FakeReach
 from unknown_machine import UNKNOWN
 
-from cputune.doctor.hosts.network import OfPorts, Reached, ask_ports, judge_ports
+from cputune.doctor.hosts.network import (
+    OfPorts,
+    Rate,
+    Reached,
+    ask_ports,
+    judge_ports,
+    measure_rate,
+)
 from cputune.host.facts import Network
 from cputune.host.remote.ask import script_text
 from cputune.host.remote.named import Node
@@ -137,6 +145,36 @@ def test_an_answer_that_makes_no_sense_is_the_finding_of_its_host_alone(
     assert set(seen.answers) == {"localhost"}
     deaf = next(found for found in judge_ports(seen) if found.code == "hosts-not-asked")
     golden(deaf.evidence)
+
+
+@pytest.mark.torch
+def test_the_rate_of_gloo_is_measured_and_the_slowest_pair_is_named() -> None:
+    hosts = [asked(name) for name in ("a", "b", "c")]
+    rate = measure_rate(hosts, REACH, "lo", "127.0.0.1", seconds=60, python=sys.executable)
+    assert isinstance(rate, Rate), rate
+    assert 1e6 < rate.bytes_per_second < 1e12
+    assert 0 < rate.delay_seconds < 10
+    assert rate.slowest is not None
+    first, second, slow = rate.slowest
+    assert (first, second) in {("a", "b"), ("a", "c"), ("b", "c")}
+    assert f"slowest from {first} to {second}" in rate.words
+    assert slow > 0
+
+
+def test_a_rate_that_cannot_be_measured_has_a_reason() -> None:
+    hosts = [asked(name) for name in ("a", "b")]
+    reach = FakeReach(instead={"b": ("sh", "-c", "echo no torch >&2; exit 3")})
+    rate = measure_rate(hosts, reach, "lo", "127.0.0.1", seconds=60, python=sys.executable)
+    assert rate == "b: it ended with 3: no torch"
+
+
+def test_what_gradients_take_over_a_slow_line() -> None:
+    rate = Rate(interface="eth0", bytes_per_second=0.125e6, delay_seconds=0.002)
+    assert rate.words == (
+        "an all-reduce over eth0 reaches 0.125 MB/s, with a delay of 2 ms: 100 MB of gradients "
+        "take 800 s"
+    )
+    assert rate.step_seconds(44_800_000) == pytest.approx(358.4, rel=0.01)
 
 
 def test_what_is_sent_needs_no_more_than_python_3_7() -> None:

@@ -7,7 +7,8 @@ or a cable is pulled. The question has ``files`` (name: text), the names of thos
 
 Ranks connect to a Unix socket in the folder. What they send goes to our standard output, and turns
 for them come over our standard input (``ranks/relay.py``). If the question has a ``relay``, the
-ranks are started by somebody else: that is the path of the socket, and nothing else is done.
+ranks are started by somebody else: that is the path of the socket, and nothing else is done. If it
+is to be ``shown``, standard output is that of the launch.
 """
 
 from __future__ import annotations
@@ -114,10 +115,13 @@ class Relay:
         self.to_write = bytearray(b"@cputune\n")
         self.turns = b""
         self.heard_at = time.monotonic()
+        self.shown = False
 
     def wait(self, more: list[Any]) -> bool:
         """Copy what is there; False when nobody is at the other end any more."""
         waited: list[Any] = [0, self.listener, *more]
+        if self.shown:
+            self.to_write.clear()
         if not self.to_write:
             waited += self.ranks.values()
         writing = [1] if self.to_write else []
@@ -180,6 +184,7 @@ def hold(asked: dict[str, Any], folder: str) -> int:
     for name, value in asked["env"].items():
         variables[name] = value.replace("{folder}", folder)
     relay = Relay(os.path.join(folder, "socket"))
+    relay.shown = asked.get("shown", False)
     wake_read, wake_write = os.pipe()
     os.set_blocking(wake_write, False)
     signal.set_wakeup_fd(wake_write)
@@ -189,7 +194,7 @@ def hold(asked: dict[str, Any], folder: str) -> int:
         env=dict(variables, TMPDIR=folder),  # torchrun leaves its torchelastic_* folders behind
         cwd=asked["cwd"],
         stdin=subprocess.DEVNULL,
-        stdout=2,  # standard output is the ranks' alone
+        stdout=1 if relay.shown else 2,
         start_new_session=True,
     )
     os.set_blocking(wake_read, False)
