@@ -128,6 +128,7 @@ def test_a_rank_ends_when_its_relay_has_gone(
     assert notes(heard) == {4: ["xxxxx"]}
     supervisor.end()
     assert rank.wait(30) == 75
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_relay_that_answers_no_beat_is_lost(

@@ -40,7 +40,7 @@ rest.
 """
 
 BEAT_SECONDS, SILENT_SECONDS = 5.0, 30.0
-"""An empty line comes every BEAT_SECONDS. Whoever sends none for SILENT_SECONDS is gone."""
+"""An empty line comes every BEAT_SECONDS. If none comes for SILENT_SECONDS, the tuner is gone."""
 
 PIECE_BYTES = 4096
 """As much as can be written without waiting to a pipe that is ready (pipe(7))."""
@@ -118,7 +118,7 @@ class Relay:
         self.shown = False
 
     def wait(self, more: list[Any]) -> bool:
-        """Copy what is there; False when nobody is at the other end any more."""
+        """Copy what is there; False if the other end is gone."""
         waited: list[Any] = [0, self.listener, *more]
         if self.shown:
             self.to_write.clear()
@@ -226,10 +226,14 @@ def main() -> None:
         signal.signal(number, lambda number, _: sys.exit(128 + number))
     asked = json.loads(sys.argv[1])
     if asked.get("relay"):
-        relay = Relay(f"{asked['relay']}.{os.uname().nodename}")
-        while relay.wait([]):
-            pass
-        os._exit(75)
+        path = f"{asked['relay']}.{os.uname().nodename}"
+        relay = Relay(path)
+        try:
+            while relay.wait([]):
+                pass
+        finally:  # ranks that lose us remove the folder, and the socket is in it
+            os.unlink(path)
+            os._exit(75)
     place = None
     if len(tempfile.gettempdir()) > LONGEST_PLACE:
         place = "/tmp"

@@ -33,8 +33,11 @@ def remove(folder: str) -> None:
     while is_ours and os.path.isdir(folder) and time.monotonic() < deadline:
         with contextlib.suppress(OSError):  # the other one removes it, or writes into it
             for name in os.listdir(folder):
-                if name != OURS:
-                    shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
+                path = os.path.join(folder, name)
+                if os.path.isdir(path):
+                    shutil.rmtree(path, ignore_errors=True)
+                elif name != OURS:  # the socket of a relay that was killed
+                    os.unlink(path)
             if set(os.listdir(folder)) <= {OURS}:
                 shutil.rmtree(folder)
         time.sleep(0.1)
