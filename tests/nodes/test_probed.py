@@ -17,11 +17,18 @@ from cputune.host.facts import HostFacts
 from cputune.host.remote.ask import Answer, ask_each, script_text
 from cputune.host.remote.named import Node
 from cputune.host.remote.probed import Probed, _Shelf, probe_each
+from cputune.host.remote.reach import Mpirun
 
 LASTING = ("cpu", "settings", "python", "packages", "libraries", "launchers", "network")
 """What does not change between two looks."""
 
 NODE = Node(name="node1")
+
+
+class FakeMpirun(FakeReach):
+    """It gives its rank the variables of an mpirun."""
+
+    sets = Mpirun.sets
 
 
 def probed(reach: FakeReach | None = None, **how: Any) -> Probed:
@@ -103,6 +110,15 @@ def test_the_alarm_over_there_rings_after_we_have_given_up() -> None:
     script = f"import json, signal\nprint(json.dumps({{'left': {left}}}))"
     (answer,) = ask_each([NODE], FakeReach(), script, lambda node: {})
     assert answer.content == {"left": 32}
+
+
+def test_variables_of_an_mpirun_that_starts_the_probe_are_none_of_the_host() -> None:
+    started = ("env", "OMPI_COMM_WORLD_RANK=0", "PMIX_RANK=0", "PMI_RANK=0", "OMP_NUM_THREADS=1")
+    plain = probed(FakeReach(started=started)).facts.environment
+    assert {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "OMP_NUM_THREADS"} <= set(plain)
+    by_mpirun = probed(FakeMpirun(started=started)).facts.environment
+    assert by_mpirun["OMP_NUM_THREADS"] == "1"
+    assert not {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"} & set(by_mpirun)
 
 
 def test_noise_of_a_login_shell_is_passed_over() -> None:

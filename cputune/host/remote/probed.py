@@ -210,7 +210,7 @@ def probe_each(
         names: host names that each host resolves.
         on_probed: called with each host as it arrives, from several threads.
     """
-    asked = question(content, names)
+    asked = question(content, names, without=reach.sets)
     hosts: dict[int, Probed | Answer] = {}
 
     def judge(answer: Answer) -> None:
@@ -228,8 +228,10 @@ def probe_each(
     return tuple(hosts[id(node)] for node in nodes)
 
 
-def question(content: Sequence[str] = (), names: Sequence[str] = ()) -> dict[str, Any]:
-    """The question to ``sent/probe.py``."""
+def question(
+    content: Sequence[str] = (), names: Sequence[str] = (), *, without: Sequence[str] = ()
+) -> dict[str, Any]:
+    """The question to ``sent/probe.py``. Variables that begin ``without`` are left out."""
     return {
         "read": READ,
         "list": LISTED,
@@ -246,6 +248,7 @@ def question(content: Sequence[str] = (), names: Sequence[str] = ()) -> dict[str
         "content": tuple(content),
         "names": tuple(names),
         "look_seconds": LOOK_SECONDS,
+        "without": tuple(without),
     }
 
 

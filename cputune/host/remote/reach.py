@@ -120,6 +120,8 @@ class Reach:
 
     __slots__ = ()
     says: ClassVar[MessagePatterns] = _SSH_SAYS
+    sets: ClassVar[tuple[str, ...]] = ()
+    """Prefixes of the variables that it sets for a program. The host itself does not have them."""
     name: str
 
     @property
@@ -224,6 +226,10 @@ class Srun(Reach):
 class Mpirun(Reach):
     """One rank on the host, started by the mpirun of a dialect, without binding."""
 
+    sets: ClassVar[tuple[str, ...]] = (
+        *("OMPI_", "PMIX_", "PMI_", "ORTE_", "OPAL_", "PRTE_"),
+        *("HYDI_", "HYDRA_", "MPI_LOCAL", "MPIR_"),
+    )
     dialect: str
     program: str = "mpirun"
     name: str = "mpirun"

@@ -100,7 +100,7 @@ def record(asked: dict[str, Any]) -> dict[str, Any]:
                 unreadable[path] = error.errno
     for path in matching(asked["list"]):
         directories[path] = quiet(os.listdir, path) or []
-    variables = os.environ
+    variables, without = os.environ, tuple(asked["without"])
     real = find_libraries(asked, sites, directories)
     for entry in re.split(r"[:\s]+", variables.get("LD_PRELOAD", "")):
         if entry.startswith("/"):
@@ -111,7 +111,7 @@ def record(asked: dict[str, Any]) -> dict[str, Any]:
     return {
         "python": ".".join(map(str, sys.version_info[:3])),
         "affinity": ranges(sorted(os.sched_getaffinity(0))),
-        "environment": dict(variables),
+        "environment": {n: v for n, v in variables.items() if not n.startswith(without)},
         "launchers": {name: found for name, found in launchers.items() if found["path"]},
         "processes": processes(asked["look_seconds"]),
         "disk_bytes": sizes,
