@@ -27,6 +27,7 @@ from cputune.cli.given import (
 from cputune.cli.settings import ConfiguredCommand, script_of
 from cputune.errors import CannotError, CputuneError, MissingPackageError, UsageError
 from cputune.host.facts import HostFacts
+from cputune.host.interpreter import Interpreter
 from cputune.host.process import keep_secrets
 from cputune.plans.layout import baseline_plan, guide_plan, mild_plan
 from cputune.plans.training_command import require_trainable
@@ -118,7 +119,7 @@ def command(
             return
     found, there = None, None
     if not unknown:
-        there, facts = _hosts_of(result, script, plan, facts)
+        there, facts = _hosts_of(result, script, plan, facts, trains)
         found = tuned(result, facts, other_machine=other_machine)
     if found is not None:
         found = keeping(found, keep)
@@ -179,7 +180,11 @@ def _is_of(path: Path, workload: Workload, facts: HostFacts) -> bool:
 
 
 def _hosts_of(
-    name: str | None, script: tuple[str, ...] | None, which: str, facts: HostFacts
+    name: str | None,
+    script: tuple[str, ...] | None,
+    which: str,
+    facts: HostFacts,
+    python: Interpreter,
 ) -> tuple[RankHosts | None, HostFacts]:
     """The hosts on which a result was measured, if its plan needs several, and their facts.
 
@@ -205,7 +210,8 @@ def _hosts_of(
     from cputune.ranks.hosts import open_hosts
 
     nodes = [Node(name=host) for host in result.hosts]
-    hosts = open_hosts(nodes, reach, launched(result, script))
+    job = launched(result, script, python=python)
+    hosts = open_hosts(nodes, reach, job, interpreter=python)
     return hosts, hosts.facts[0][1]
 
 

@@ -100,11 +100,17 @@ def test_frames_that_a_switch_drops_are_found_and_what_works_is_named(
 def test_a_slow_network_is_measured_before_the_first_trial(tmp_path: Path) -> None:
     with two_hosts() as hosts:
         way = find_reach("ssh", ssh=shlex.join(hosts.ssh))
-        there = open_hosts(parse_hosts("alpha,beta"), way, tiny(tmp_path), seconds=60)
-        quick = with_rate(there, seconds=60).rate
+        there = open_hosts(
+            parse_hosts("alpha,beta"),
+            way,
+            tiny(tmp_path),
+            interpreter=this_interpreter(),
+            seconds=60,
+        )
+        quick = with_rate(there, this_interpreter(), seconds=60).rate
         for name in hosts.names:
             hosts.shape(name, "2mbit")
-        slow = with_rate(there, seconds=60).rate
+        slow = with_rate(there, this_interpreter(), seconds=60).rate
     assert isinstance(quick, Rate), quick
     assert isinstance(slow, Rate), slow
     assert slow.bytes_per_second < 1e6 < quick.bytes_per_second
@@ -121,7 +127,9 @@ def test_a_slow_login_makes_no_network_a_broken_one(
     ssh.write_text(f'#!/bin/sh\n{late}\nexec {" ".join(hosts.ssh)} "$@"\n')
     ssh.chmod(0o755)
     way = find_reach("ssh", ssh=str(ssh))
-    there = open_hosts(parse_hosts("alpha,beta"), way, tiny(tmp_path), seconds=60)
+    there = open_hosts(
+        parse_hosts("alpha,beta"), way, tiny(tmp_path), interpreter=this_interpreter(), seconds=60
+    )
     assert there.interface == "eth0"
 
 
