@@ -54,7 +54,7 @@ class Cluster:
         env: Mapping[str, str] | None = None,
         cwd: Path | str | None = None,
         check: bool = True,
-        timeout: float = 120,
+        timeout: float = 600,
     ) -> subprocess.CompletedProcess[str]:
         """Run a command on a host to its end; AssertionError where it fails and ``check``."""
         started = self.start(host, argv, env=env, cwd=cwd)

@@ -8,12 +8,18 @@ import pytest
 from nodes import install
 from nodes.cluster import Cluster, two_hosts
 
+LONGEST_SECONDS = 900
+"""Of a test, on a busy machine."""
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     asked = [item for item in items if item.get_closest_marker("nodes")]
     reason = install.why_not() if asked else None
-    for item in asked if reason is not None else ():
-        item.add_marker(pytest.mark.skip(reason=reason))
+    for item in asked:
+        if reason is not None:
+            item.add_marker(pytest.mark.skip(reason=reason))
+        elif item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(LONGEST_SECONDS))
 
 
 @pytest.fixture(scope="module")

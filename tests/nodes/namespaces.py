@@ -199,8 +199,11 @@ def call(*argv: str) -> str:
     return done.stdout
 
 
-def until(found: Callable[[], T | None], seconds: float = 30.0) -> T:
-    """What is found, as soon as there is something; AssertionError after so many seconds."""
+def until(found: Callable[[], T | None], seconds: float = 120.0) -> T:
+    """What is found, as soon as there is something; AssertionError after ``seconds``.
+
+    A busy machine needs long; nothing waits longer than it has to.
+    """
     deadline = time.monotonic() + seconds
     while not (there := found()):
         assert time.monotonic() < deadline, f"not within {seconds:g} s"

@@ -33,8 +33,11 @@ def assert_nothing_is_left(hosts: Cluster) -> None:
     until(lambda: [hosts.left(name) for name in hosts.names] == [[], []] or None)
 
 
-@pytest.mark.parametrize("format", ["mpirun", "accelerate"])
-@pytest.mark.parametrize("mpi_hosts", MPIS, indirect=True)
+@pytest.mark.parametrize(
+    ("mpi_hosts", "format"),
+    [*((mpi, "mpirun") for mpi in MPIS), ("mpich", "accelerate")],
+    indirect=["mpi_hosts"],
+)
 def test_mpi_starts_four_ranks_as_planned(mpi_hosts: Cluster, format: str, tmp_path: Path) -> None:
     script = write(tmp_path, format, witnessed(tmp_path))
     mpi_hosts.run("alpha", [str(script)])
@@ -46,7 +49,7 @@ def test_mpi_starts_four_ranks_as_planned(mpi_hosts: Cluster, format: str, tmp_p
 @pytest.mark.parametrize("mpi_hosts", MPIS, indirect=True)
 def test_mpi_trains_a_recipe_to_its_end(mpi_hosts: Cluster, format: str, tmp_path: Path) -> None:
     script, out = write(tmp_path, format, tiny(tmp_path)), tmp_path / "out"
-    mpi_hosts.run("alpha", [str(script), "--max_steps", "2", "--output_dir", str(out)], timeout=240)
+    mpi_hosts.run("alpha", [str(script), "--max_steps", "2", "--output_dir", str(out)], timeout=600)
     assert (out / "model.safetensors").exists()
     assert_nothing_is_left(mpi_hosts)
 
@@ -55,7 +58,7 @@ def on_both(hosts: Cluster, script: Path, *arguments: str) -> None:
     """Start the script of torchrun on each host, as pdsh does, to the end."""
     started = [hosts.start(name, [str(script), *arguments]) for name in hosts.names]
     for each in started:
-        out, err = each.communicate(timeout=240)
+        out, err = each.communicate(timeout=600)
         assert each.returncode == 0, f"{out[-2000:]}\n{err[-4000:]}"
 
 

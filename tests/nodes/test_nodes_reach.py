@@ -32,7 +32,7 @@ def test_hosts_are_reached_by_an_mpirun(mpi: str) -> None:
     path = Odd(environment={"PATH": f"{prefix(mpi)}/bin:{os.environ['PATH']}"})
     with two_hosts(alpha=path, beta=path) as hosts:
         asked = (*DOCTOR, "--hosts", "alpha,beta", "--through", "mpirun")
-        done = hosts.run("alpha", asked, timeout=200)
+        done = hosts.run("alpha", asked, timeout=600)
         assert reached(done.stdout) == {"alpha": True, "beta": True}
         told = json.loads(done.stdout)["hosts"]
         allowed = ",".join(map(str, sorted(os.sched_getaffinity(0))))

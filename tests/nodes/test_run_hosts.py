@@ -52,7 +52,7 @@ def test_a_plan_of_two_hosts_trains_there_to_its_end(
 ) -> None:
     hosts, through = way
     measured(tmp_path, witnessed(tmp_path), through)
-    done = hosts.run("alpha", RUN, cwd=tmp_path, timeout=240)
+    done = hosts.run("alpha", RUN, cwd=tmp_path, timeout=600)
     assert f"on alpha, beta, through {through}" in done.stderr
     assert_four_ranks(tmp_path)
     until(lambda: [hosts.left(name) for name in hosts.names] == [[], []] or None)
@@ -74,7 +74,7 @@ def test_output_comes_at_once_and_one_rank_that_fails_ends_all(
     job = Workload.script([str(tmp_path / "fails.py")])
     job = job.observed(framework="trainer", global_batch_size=8, parses_arguments=False)
     measured(tmp_path, job, shlex.join(hosts.ssh))
-    done = subprocess.run(RUN, cwd=tmp_path, capture_output=True, text=True, timeout=240)
+    done = subprocess.run(RUN, cwd=tmp_path, capture_output=True, text=True, timeout=600)
     assert done.returncode != 0
     assert all(f"rank {number} began" in done.stdout for number in range(4)), done
     until(lambda: [hosts.left(name) for name in hosts.names] == [[], []] or None)

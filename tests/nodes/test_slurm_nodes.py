@@ -39,7 +39,7 @@ def allocated() -> Iterator[Cluster]:
 def submit(hosts: Cluster, script: Path, *arguments: str) -> str:
     """Run a batch script to its end on the first host; its output."""
     argv = ["sbatch", "--wait", "--output=job.out", script.name, *arguments]
-    done = hosts.run("alpha", argv, cwd=script.parent, check=False, timeout=240)
+    done = hosts.run("alpha", argv, cwd=script.parent, check=False, timeout=600)
     out = script.with_name("job.out")
     told = out.read_text() if out.exists() else ""
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}\n{told[-4000:]}"
@@ -68,7 +68,7 @@ CUT = ("env", "SRUN_CPUS_PER_TASK=1", "SLURM_EXACT=1", "SLURM_CPUS_PER_TASK=1")
 """What salloc hands on where it was asked for one CPU: each cuts a step to that."""
 
 
-TUNE = [sys.executable, "-m", "cputune", "tune", "--share-machine", "--max-time", "8m"]
+TUNE = [sys.executable, "-m", "cputune", "tune", "--share-machine", "--max-time", "3m"]
 
 
 def tuned(hosts: Cluster, folder: Path, granted: tuple[str, ...], *words: str) -> dict[str, Any]:
@@ -81,7 +81,7 @@ def tuned(hosts: Cluster, folder: Path, granted: tuple[str, ...], *words: str) -
 def test_a_tune_means_its_allocation_and_its_plan_runs_as_a_job(
     allocated: Cluster, tmp_path: Path
 ) -> None:
-    fixed = ("--fix", "nodes=2", "--fix", "ranks=2", "--budget", "3")
+    fixed = ("--fix", "nodes=2", "--fix", "ranks=2", "--budget", "2")
     result = tuned(allocated, tmp_path, ("-N2", "--exclusive"), *fixed, "--", str(LIGHT), "0.05")
     assert result["hosts"] == ["alpha", "beta"]
     allowed = cpulist.render(sorted(os.sched_getaffinity(0)))
@@ -104,7 +104,7 @@ def test_a_tune_means_its_allocation_and_its_plan_runs_as_a_job(
         (tmp_path / "launch" / file.name).chmod(0o755)
     verify = [sys.executable, "-m", "cputune", "verify", "--submit", "--share-machine", "--json"]
     done = allocated.run(
-        "alpha", [*verify, "launch/slurm.sh"], cwd=tmp_path, check=False, timeout=240
+        "alpha", [*verify, "launch/slurm.sh"], cwd=tmp_path, check=False, timeout=600
     )
     (verdict,) = json.loads(done.stdout)["verdicts"]
     checks = {check["name"]: check for check in verdict["checks"]}
@@ -112,7 +112,7 @@ def test_a_tune_means_its_allocation_and_its_plan_runs_as_a_job(
     until(lambda: not any(allocated.left(name) for name in allocated.names))
 
 
-@pytest.mark.timeout(500)
+@pytest.mark.timeout(900)
 def test_beside_an_allocation_of_one_node_that_node_is_meant(
     allocated: Cluster, tmp_path: Path
 ) -> None:
@@ -121,7 +121,7 @@ def test_beside_an_allocation_of_one_node_that_node_is_meant(
     assert result["hosts"] == ["beta"]
 
 
-@pytest.mark.timeout(500)
+@pytest.mark.timeout(900)
 def test_of_its_own_node_a_job_has_the_cpus_that_were_granted(
     allocated: Cluster, tmp_path: Path
 ) -> None:

@@ -48,7 +48,7 @@ def result_of(tuner: subprocess.Popen[str], folder: Path) -> dict[str, Any]:
     return json.loads((folder / "cputune.json").read_text())
 
 
-def until(is_so: Callable[[], object], seconds: float = 150.0) -> None:
+def until(is_so: Callable[[], object], seconds: float = 400.0) -> None:
     deadline = time.monotonic() + seconds
     while not is_so():
         assert time.monotonic() < deadline, "it has not come to that"
@@ -64,7 +64,7 @@ def tuned(hosts: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The result of a recipe that was tuned over both hosts, with two ranks on each."""
     folder = tmp_path_factory.mktemp("tuned")
     tiny(folder)
-    recipe = ("--recipe", str(folder / "tiny.toml"), "--budget", "3", "--max-time", "10m")
+    recipe = ("--recipe", str(folder / "tiny.toml"), "--budget", "2", "--max-time", "4m")
     result_of(tune(hosts, folder, *recipe, "--fix", "ranks=2", "--fix", "nodes=2"), folder)
     return folder / "cputune.json"
 
@@ -83,7 +83,7 @@ def test_a_recipe_trains_with_world_size_four(hosts: Cluster, tuned: Path) -> No
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("mpi", ["mpich", "openmpi5", "impi"])
+@pytest.mark.parametrize("mpi", ["mpich"])  # the others: test_emitted_launches
 def test_what_was_tuned_trains_as_it_is_emitted(mpi: str, tuned: Path, tmp_path: Path) -> None:
     result = cputune.Result.load(tuned)
     four = next(trial.plan for trial in result.trials if trial.plan.world_size == 4)
@@ -98,24 +98,24 @@ def test_what_was_tuned_trains_as_it_is_emitted(mpi: str, tuned: Path, tmp_path:
     out = tmp_path / "out"
     with two_hosts(**{name: Odd(environment=path) for name in result.hosts}) as named:
         argv = [str(tmp_path / "mpirun.sh"), "--max_steps", "2", "--output_dir", str(out)]
-        named.run("alpha", argv, timeout=240)
+        named.run("alpha", argv, timeout=600)
         assert (out / "model.safetensors").exists()
         assert [named.left(name) for name in named.names] == [[], []]
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_a_host_with_a_long_path_for_temporary_files_takes_part(tmp_path: Path) -> None:
     """Longer than the path of a Unix socket may be (unix(7))."""
     long = tmp_path / ("x" * 60) / ("y" * 60)
     long.mkdir(parents=True)
-    fixed = ("--budget", "2", "--fix", "nodes=2", "--fix", "ranks=1")
+    fixed = ("--budget", "2", "--fix", "nodes=2", "--fix", "ranks=1", "--max-time", "3m")
     with two_hosts(beta=Odd(environment={"TMPDIR": str(long)})) as named:
         result = result_of(tune(named, tmp_path, *fixed, "--", str(LIGHT), "0.05"), tmp_path)
     assert 2 in map(world_size, result["trials"]), [t["reason"] for t in result["trials"]]
     assert list(long.iterdir()) == []
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("number", ["SIGTERM", "SIGINT"])
 def test_nothing_is_left_anywhere_of_a_tuner_that_was_ended(
     number: str, hosts: Cluster, tmp_path: Path

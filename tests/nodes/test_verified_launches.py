@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.nodes, pytest.mark.torch, pytest.mark.slow]
 def verify(hosts: Cluster, script: Path, *options: str) -> dict[str, dict[str, Any]]:
     """The checks of a launch by their names, as they are seen from alpha."""
     argv = [sys.executable, "-m", "cputune", "verify", "--steps", "3", "--share-machine", "--json"]
-    done = hosts.run("alpha", [*argv, *options, str(script)], check=False, timeout=240)
+    done = hosts.run("alpha", [*argv, *options, str(script)], check=False, timeout=600)
     assert done.stdout, done.stderr
     (verdict,) = json.loads(done.stdout)["verdicts"]
     return {check["name"]: check for check in verdict["checks"]}
@@ -120,7 +120,7 @@ def test_nothing_outlives_a_verify_that_is_killed(format: str, tmp_path: Path) -
         def training() -> bool:
             return all(any("sleeps.py" in one for one in hosts.left(name)) for name in hosts.names)
 
-        until(training, 60)
+        until(training, 300)
         hosts.itself(started).send_signal(signal.SIGKILL)
         started.communicate()
         until(lambda: [hosts.left(name) for name in hosts.names] == [[], []], 60)
