@@ -78,7 +78,10 @@ def check_file(
     if is_csh(text, name):
         sets = "setenv"
     places = Places(text, yaml=is_yaml(text, name), sets=sets)
-    return by_severity(_judge(text, replace(context, places=places)))
+    return tuple(
+        replace(finding, command=finding.command and places.typed(finding.command))
+        for finding in by_severity(_judge(text, replace(context, places=places)))
+    )
 
 
 def _is_dockerfile(text: str, name: str) -> bool:

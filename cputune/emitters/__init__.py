@@ -80,7 +80,8 @@ def emit(result: Result | None, format: str, asked: Emission) -> tuple[EmittedFi
                 hint="--format slurm --tune; on Kubernetes --format tunejob",
             )
         formats = (SLURM_TUNE,)
-    return judged(job, _with_plan(job, _written(job, formats), formats))
+    files = _with_plan(job, _written(job, formats), formats)
+    return judged(job, files)
 
 
 def render(plan: Plan, workload: Workload, format: str, asked: Emission) -> tuple[EmittedFile, ...]:

@@ -54,9 +54,10 @@ def training_command(
             f"python would read the script name {first!r} as an option",
             hint=f"write ./{first}",
         )
+    off = turned_off(workload, way, why)
     words = (*as_typed(workload), *map(Argument, way.flags))
     notes = [left_out(workload.secrets)] if workload.secrets else []
-    notes += turned_off(workload, way, why)
+    notes += off
     known = workload.framework is not None or workload.parses_arguments is not None
     if way.sets_objects:
         takes = "takes" if known else "was not run yet: it may take"

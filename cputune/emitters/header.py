@@ -8,13 +8,12 @@ from importlib import metadata
 from cputune.emitters.command import PLAN_FILE
 from cputune.emitters.format import LaunchJob
 from cputune.emitters.manifest import PLAN
-from cputune.emitters.promise import global_batch, is_extrapolated, scale
+from cputune.emitters.promise import global_batch, scale
+from cputune.emitters.tuned import Tuned
 from cputune.emitters.words import comment
 from cputune.plans.plan import Plan
 from cputune.plans.workload import Workload
-from cputune.records.claims import ClaimContext, machine_name
-from cputune.records.result import Result, Throughput
-from cputune.records.words import verdict_of
+from cputune.records.claims import InContext, machine_name
 from cputune.text.plain import count, figure
 
 TRAINING_PACKAGES = (
@@ -59,29 +58,25 @@ def promised(job: LaunchJob, format: str) -> str:
     return f"# {PLAN}: {format}, {PLAN_FILE}{_needs(job)}\n"
 
 
-def measured(result: Result, plan: Plan, context: ClaimContext) -> tuple[str, ...]:
-    """What a result says of its best plan in the context of a launch.
+def measured(tuned: Tuned, plan: Plan, found: InContext) -> tuple[str, ...]:
+    """What was measured of a plan, in the context of a launch.
 
     ``plan`` is the one that is written down. In another context than that of the measurement the
     lines say what was measured, and give no ratio.
     """
-    best = result.best
-    found = result.claim.in_context(context)
     if not found.applies:
-        lines = [f"M{found.not_measured[1:]}.", f"Plan: {plan.describe()}."]
-    else:
-        verdict = verdict_of(result, "start it")
-        lines = [
-            f"{verdict.means} How sure: {verdict.sure}",
-            f"Plan: {plan.describe()}.",
-            f"Measured {found.measured}: {_speed(result, best.samples_per_second)}.",
-            *verdict.ladder,
-        ]
-    if best.plan.as_found and found.applies:
+        return (f"M{found.not_measured[1:]}.", f"Plan: {plan.describe()}.")
+    lines = [
+        f"{tuned.means} How sure: {tuned.sure}",
+        f"Plan: {plan.describe()}.",
+        f"Measured {found.measured}: {_speed(tuned)}.",
+        *tuned.ladder,
+    ]
+    if tuned.plan.as_found:
         why = "No plan beat plain `python train.py` beyond noise"
-        if result.speedup is None:
+        if not tuned.compared:
             why = "No plan was compared with plain `python train.py`"
-        if result.disturbed:
+        if tuned.disturbed:
             why = "The machine was not quiet, no plan is known to beat plain `python train.py`"
         lines.insert(2, f"{why}: this is that launch.")
     return tuple(lines)
@@ -108,9 +103,10 @@ def unmeasured(
     )
 
 
-def _speed(result: Result, value: Throughput) -> str:
+def _speed(tuned: Tuned) -> str:
+    value = tuned.samples_per_second
     words = f"{figure(value.centre, 4)} samples/s"
-    if result.speedup is None:
+    if not tuned.compared:
         return f"{words} in a single trial"
     return f"{words} (95 % interval {figure(value.low, 4)} to {figure(value.high, 4)})"
 
@@ -122,16 +118,16 @@ def _version() -> str:
         return "from a checkout"
 
 
-def scale_lines(result: Result | None, plan: Plan, workload: Workload) -> tuple[str, ...]:
+def scale_lines(tuned: Tuned | None, plan: Plan, workload: Workload) -> tuple[str, ...]:
     """Of a job on several nodes, or on others than were measured: who takes how many samples."""
     now = scale(plan, workload)
-    if result is None or not is_extrapolated(result, plan):
+    if tuned is None or plan.nodes == tuned.plan.nodes:
         return (f"Batch: {now}.",) if plan.nodes > 1 else ()
     lines = [
-        f"Extrapolated: {now}. Measured: {scale(result.best.plan, result.workload)}, "
+        f"Extrapolated: {now}. Measured: {scale(tuned.plan, tuned.workload)}, "
         f"nothing on {count(plan.nodes, 'node')}."
     ]
-    before, after = global_batch(result.best.plan, result.workload), global_batch(plan, workload)
+    before, after = global_batch(tuned.plan, tuned.workload), global_batch(plan, workload)
     if None not in (before, after) and before != after:
         lines.append(f"The global batch is {after}, {before} were measured: another training.")
     return tuple(lines)

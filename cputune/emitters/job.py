@@ -18,6 +18,7 @@ from cputune.emitters.command import (
 from cputune.emitters.format import Emission, LaunchJob
 from cputune.emitters.promise import Promise, global_batch
 from cputune.emitters.trained import digests, trained
+from cputune.emitters.tuned import Tuned, tuned_of
 from cputune.emitters.turned_off import reasons
 from cputune.emitters.words import HostName, typed
 from cputune.errors import UsageError
@@ -25,18 +26,17 @@ from cputune.host import Host
 from cputune.host.facts import HostFacts, Package
 from cputune.host.probing import probe
 from cputune.host.remote.named import Node, choose
-from cputune.inside.carry.parts import needed
 from cputune.launch.launchers.mpirun import DIALECTS
-from cputune.plans.carrier.command import Carried, as_typed, carried, is_guarded
+from cputune.plans.carrier.command import Carried, carried, is_guarded
 from cputune.plans.carrier.interface import checked
-from cputune.plans.carrier.used import trials_of, used
+from cputune.plans.carrier.used import fitted
 from cputune.plans.cores import usable_cores
 from cputune.plans.layout import guide_plan, make_plan, mild_plan
 from cputune.plans.plan import Plan
 from cputune.plans.workload import DEFAULT_RECIPE, Workload
 from cputune.records.claims import ClaimContext, host_fingerprint, machine_name, section
 from cputune.records.options import Cluster
-from cputune.records.result import Result
+from cputune.records.result import Result, Throughput
 from cputune.stack import Versions
 from cputune.text.plain import count
 
@@ -49,8 +49,8 @@ def make_job(result: Result | None, asked: Emission) -> LaunchJob:
     """
     facts = asked.facts
     if result is not None:
-        plan = _with_ranks(result.best.plan, facts, asked.ranks_per_node)
-        return _job(result, plan, asked.workload or result.workload, asked)
+        tuned = tuned_of(result)
+        return _job(tuned, tuned.plan, asked.workload or tuned.workload, asked)
     if facts is None:
         raise UsageError(
             "emit needs a result, or the facts of a machine",
@@ -61,8 +61,7 @@ def make_job(result: Result | None, asked: Emission) -> LaunchJob:
     found = guide_plan(with_versions(facts, asked.versions or {}), job, nodes=max(1, nodes))
     if job.framework == "pytorch":
         found = mild_plan(facts)
-    named = asked.ranks_per_node is not None
-    return _job(None, _with_ranks(found, facts, asked.ranks_per_node), job, asked, named=named)
+    return _job(None, found, job, asked, named=asked.ranks_per_node is not None)
 
 
 def _with_ranks(plan: Plan, facts: HostFacts | None, ranks: int | None) -> Plan:
@@ -108,58 +107,64 @@ def plan_job(plan: Plan, workload: Workload, asked: Emission) -> LaunchJob:
 
 
 def _job(
-    result: Result | None, found: Plan, workload: Workload, asked: Emission, *, named: bool = False
+    tuned: Tuned | None, found: Plan, workload: Workload, asked: Emission, *, named: bool = False
 ) -> LaunchJob:
     """The job of a plan and a workload; ``named``: a caller named the plan, unmeasured."""
+    files = {} if asked.host is None else digests(workload.argv, asked.host)
+    found = _with_ranks(found, asked.facts, asked.ranks_per_node)
     mpi, nodes, hosts, facts = asked.mpi, asked.nodes, asked.hosts, asked.facts
-    cluster = asked.cluster or Cluster()
     host: Mapping[str, object] = {} if facts is None else host_fingerprint(facts)
     known: Mapping[str, str] = {} if facts is None else versions_of(facts)
-    if result is not None:
-        host, known = result.host, result.versions
+    if tuned is not None:
+        host, known = tuned.host, tuned.versions
     _refuse_unknown(mpi, nodes)
-    if result is not None and not hosts and (nodes or found.nodes) <= len(result.hosts):
-        hosts = tuple(Node(name=HostName(name)) for name in result.hosts)
+    if tuned is not None and not hosts and (nodes or found.nodes) <= len(tuned.hosts):
+        hosts = tuple(Node(name=HostName(name)) for name in tuned.hosts)
         nodes = nodes or found.nodes
     nodes = nodes or len(hosts) or found.nodes
     hosts = choose(hosts, nodes, found.processes_per_node) if hosts else ()
     plan = replace(found, nodes=nodes, as_found=False)
     chosen = {**known, **(asked.versions or {})}
     refuse_impossible(plan, Versions.from_names(chosen))
-    target = target_facts(facts, chosen)
+    interface = interface_of(asked, plan, tuned, hosts)
     context = ClaimContext(
         workload=workload,
         host=None if facts is None else host_fingerprint(facts),
         nodes=nodes,
         versions={} if facts is None else {**versions_of(facts), **(asked.versions or {})},
         plan=found,
-        files={} if asked.host is None else digests(workload.argv, asked.host),
+        files=files,
     )
+    # What of the result applies to this launch.
+    rate, held, claimed = None, None, None
+    trials: tuple[tuple[Mapping[str, object], ...], ...] = ()
+    is_same_work = tuned is not None and workload == tuned.workload
+    if tuned is not None:
+        held = tuned.rank_bytes(found)
+        claimed = tuned.claim.in_context(context)
+        if claimed.applies and not tuned.disturbed:
+            rate = tuned.samples_per_second
+        if chosen == known:
+            trials = tuned.observed(found)
+    # How the plan gets into the training.
     workload = with_typed_batch(workload)
     whole = _way(workload, plan, chosen)
     way, left_out = whole, dict[str, str]()
-    if result is not None and workload == with_typed_batch(result.workload):
-        typed_way = as_typed(workload, plan, chosen, found=found)
-        if typed_way is not None:
-            way = typed_way
-            parts = needed(whole.force) if whole.force is not None else ()
-            left_out = {part.module: "your launch trains so by itself" for part in parts}
-        elif chosen == known:
-            trials = [trial.observed for trial in result.trials if trial.plan == found]
-            way, left_out = used(whole, trials_of(trials), workload, Versions.from_names(chosen))
+    if is_same_work:
+        way, left_out = fitted(whole, workload, plan, chosen, found=found, trials=trials)
+    guarded = is_guarded(workload, way)
     refuse_unchosen_batch(workload, plan, way)
-    scale = header.scale_lines(result, plan, workload)
-    if result is not None:
-        lines = header.measured(result, plan, context)
+    # What it says of itself.
+    scale = header.scale_lines(tuned, plan, workload)
+    if tuned is not None and claimed is not None:
+        lines = header.measured(tuned, plan, claimed)
     else:
         own = workload.framework == "pytorch"
         lines = header.unmeasured(host, plan, asked=named, own_loop=own)
-    said = (*lines[:2], *scale, *lines[2:])
-    command, notes = training_command(
-        workload, way, reasons(with_versions(target, chosen), workload)
-    )
-    applies = result is not None and result.claim.in_context(context).applies
-    promised = promise(plan, workload, result if applies else None, way.variables, hosts)
+    target = target_facts(facts, chosen)
+    why = reasons(with_versions(target, chosen), workload)
+    command, notes = training_command(workload, way, why)
+    promised = promise(plan, workload, rate, way.variables, hosts)
     siblings = 1 if facts is None else facts.topology.threads_per_core
     found_mpi = "intelmpi" if plan.backend == "ccl" else mpi_of(facts)
     job = LaunchJob(
@@ -168,7 +173,7 @@ def _job(
         command=command,
         environment=typed(way.variables),
         companions=(),
-        header=said,
+        header=(*lines[:2], *scale, *lines[2:]),
         promise=replace(promised, trained=trained(workload, command, asked.host)),
         notes=notes,
         threads_per_core=_count(host, "threads_per_core") or siblings,
@@ -178,19 +183,19 @@ def _job(
         mpi_asked=mpi is not None,
         python=asked.python,
         versions=chosen,
-        cluster=cluster,
-        interface=interface_of(asked, plan, result, hosts),
+        cluster=asked.cluster or Cluster(),
+        interface=interface,
         aloud=scale,
         target=target,
         host=asked.host,
         force=way.force,
-        named=None if result is None else asked.named,
+        named=None if tuned is None else asked.named,
         context=context,
         surrounding=frozenset(() if facts is None else facts.environment),
         patch=asked.patch,
-        rank_bytes=None if result is None else rank_bytes(result, found),
+        rank_bytes=held,
         self_contained=asked.self_contained or not asked.importable or nodes > 1,
-        guard=not asked.no_guard and is_guarded(workload, way),
+        guard=not asked.no_guard and guarded,
         draws_apart=whole.force is not None and whole.force.other_ranks,
         left_out=left_out,
     )
@@ -221,35 +226,25 @@ def _way(workload: Workload, plan: Plan, versions: Mapping[str, str]) -> Carried
         ) from error
 
 
-def rank_bytes(result: Result, plan: Plan) -> int | None:
-    """The most that a rank of this plan was seen to hold in its trials; None where none shows it.
-
-    /dev/shm is not part of it: of what lies there each rank counts what it has touched.
-    """
-    trials = (trial for trial in result.trials if trial.plan == plan)
-    held = (rank.get("peak_bytes") for trial in trials for rank in trial.observed)
-    return max((int(number) for number in held if isinstance(number, int)), default=None)
-
-
 def promise(
     plan: Plan,
     workload: Workload,
-    result: Result | None,
+    rate: Throughput | None,
     variables: Mapping[str, str],
     hosts: tuple[Node, ...],
 ) -> Promise:
-    """What `cputune verify` holds an artefact against, beside its format.
+    """What `cputune verify` compares an artefact with, besides its format.
 
-    ``result`` is None if its speed was not measured in the context of this launch.
+    ``rate`` is None if the speed was not measured in the context of this launch.
     """
-    believed = result is not None and not result.disturbed
+    batch = global_batch(plan, workload)
     keeps = workload.training is not None and workload.keeps(workload.training)
     return Promise(
         plan=plan,
         environment=dict(variables),
         hosts=tuple(str(node.name) for node in hosts) if plan.nodes > 1 else (),
-        samples_per_second=result.best.samples_per_second if result and believed else None,
-        global_batch_size=global_batch(plan, workload),
+        samples_per_second=rate,
+        global_batch_size=batch,
         sequence_length=workload.recipe.every_length if workload.recipe is not None else None,
         training=workload.training if keeps else None,
     )
@@ -308,7 +303,7 @@ def _count(host: Mapping[str, object], name: str) -> int | None:
 
 
 def interface_of(
-    asked: Emission, plan: Plan, result: Result | None, hosts: tuple[Node, ...]
+    asked: Emission, plan: Plan, tuned: Tuned | None, hosts: tuple[Node, ...]
 ) -> str | None:
     """The interface's name; None where each layer may choose by itself.
 
@@ -316,7 +311,7 @@ def interface_of(
     UsageError for a name that is none, or that leads nowhere.
     """
     found = None if asked.cluster is None else asked.cluster.interface
-    measured = result is not None and all(node.name in result.hosts for node in hosts)
-    if found is None and result is not None and measured and plan.nodes > 1:
-        found = result.interface
+    measured = tuned is not None and all(node.name in tuned.hosts for node in hosts)
+    if found is None and tuned is not None and measured and plan.nodes > 1:
+        found = tuned.interface
     return None if found is None else checked(found, nodes=plan.nodes)

@@ -21,13 +21,14 @@ def plan_file(job: LaunchJob, files: Iterable[EmittedFile]) -> str:
     ``cputune.apply``. ``versions`` are those of the measurement and ``result`` its file; ``notes``
     were printed. ``left_out`` says of each part why it is not applied.
     """
+    applied = applied_of(job)
     beside = [file for file in files if not file.name.endswith((".sh", ".yaml"))]
     promise = replace(job.promise, trained=with_companions(job.promise.trained, beside))
     said = {name: value for name, value in plain(promise).items() if value not in (None, [])}
     document = {
         "schema": f"{SCHEMA}{VERSION}",
         **said,
-        "apply": applied_of(job),
+        "apply": applied,
         "versions": dict(job.versions),
         "result": job.named,
         "notes": list(job.notes),

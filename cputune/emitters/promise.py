@@ -17,7 +17,7 @@ from cputune.plans.equivalence import Training
 from cputune.plans.plan import Plan
 from cputune.plans.workload import Workload
 from cputune.records.migration import with_centres
-from cputune.records.result import Result, Throughput
+from cputune.records.result import Throughput
 from cputune.text.documents import parse, plain, record_of
 from cputune.text.plain import count
 
@@ -42,11 +42,6 @@ def scale(plan: Plan, workload: Workload) -> str:
         return f"{words} that share the script's own batch"
     each = f"{words} with {count(together // plan.world_size, 'sample')}"
     return each if plan.world_size == 1 else f"{each} each, {together} together"
-
-
-def is_extrapolated(result: Result, plan: Plan) -> bool:
-    """Whether the plan runs on another number of nodes than its speed was measured on."""
-    return plan.nodes != result.best.plan.nodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -354,6 +354,18 @@ class Places:
         between = " " if self.sets == "setenv" else "="
         return f"{self.sets} {name}{between}{value}"
 
+    def typed(self, command: str) -> str:
+        """A command of bash that sets or unsets variables, in the shell of this file."""
+        if self.sets != "setenv":
+            return command
+        first, *names = command.split(" ")
+        if first == "unset":
+            return "; ".join(f"unsetenv {name}" for name in names)
+        if first == "export" and all(re.match(r"[A-Za-z_]\w*=", name) for name in names):
+            settings = [name.partition("=") for name in names]
+            return "; ".join(self.setting(name, value) for name, _, value in settings)
+        return command
+
     def rename_variable(self, name: str, instead: str) -> tuple[Edit, ...]:
         """Another name for a variable, wherever it is set."""
         named = (re.search(re.escape(name), self.text[at:]) for at, *_ in self.assigned(name))

@@ -84,6 +84,20 @@ def verdict_of(result: Result, do: str, context: ClaimContext | None = None) -> 
         return _elsewhere(result, claim)
     if speedup is None:
         return _not_compared(result)
+    means, sure = how_fast(result)
+    if speedup.outcome == FASTER:
+        return Verdict(means=means, do=do, sure=sure, good=True, ladder=ladder_of(result))
+    if speedup.outcome == UNDECIDED:
+        step = result.next_step or NextStep(kind="keep")
+        return Verdict(means=means, do=command_of(step, result), sure=sure, when=step.when)
+    return Verdict(means=means, do=KEEP_THE_LAUNCH, sure=sure)
+
+
+def how_fast(result: Result) -> tuple[str, str]:
+    """What was found about the speed, and how sure it is."""
+    speedup = result.speedup
+    if speedup is None:
+        return _why_not_compared(result)
     sure = f"{between(speedup)}, {count(speedup.pairs, 'pair')} side by side"
     other = YOURS
     if not result.baseline.plan.as_found:
@@ -92,15 +106,13 @@ def verdict_of(result: Result, do: str, context: ClaimContext | None = None) -> 
         means = f"{times_as_fast(speedup)} as {other}: {saved(result, speedup.ratio)}."
         if not speedup.narrow:
             means = f"Faster than {other}, but it was not measured long enough to say how much."
-        return Verdict(means=means, do=do, sure=sure, good=True, ladder=ladder_of(result))
-    step = result.next_step or NextStep(kind="keep")
+        return means, sure
     if speedup.outcome == UNDECIDED:
         means = (
             f"Undecided: the best other plan ran {times_as_fast(speedup)} as {other}, and the "
             f"interval {speedup.low:.2f}–{speedup.high:.2f} allows both faster and slower."
         )
-        sure = f"{sure}; {why_undecided(result, speedup)}"
-        return Verdict(means=means, do=command_of(step, result), sure=sure, when=step.when)
+        return means, f"{sure}; {why_undecided(result, speedup)}"
     means = f"{other[:1].upper()}{other[1:]} is faster than every other plan that was tried"
     if speedup.outcome == EQUIVALENT:
         means = (
@@ -111,7 +123,7 @@ def verdict_of(result: Result, do: str, context: ClaimContext | None = None) -> 
         means += f"; not tried: {'; '.join(out.what for out in result.untried)}"
     if others := ", ".join(dict.fromkeys(out.what for out in result.left_out)):
         means += f"; left out, with reasons in the report: {others}"
-    return Verdict(means=f"{means}.", do=KEEP_THE_LAUNCH, sure=sure)
+    return f"{means}.", sure
 
 
 FEW_PAIRS = 12
@@ -160,22 +172,17 @@ OUTCOME_WORDS: Mapping[Outcome, str] = {
 def _not_compared(result: Result) -> Verdict:
     step = result.next_step or NextStep()
     do = command_of(step, result)
-    if result.disturbed:
-        others = " by other processes"
-        if result.busy:
-            others = f" by {', '.join(result.busy)}"
-        return Verdict(
-            means=f"Not compared: the machine was kept busy{others}.",
-            do=do,
-            sure=result.not_compared or "",
-            when=step.when,
-        )
-    return Verdict(
-        means=f"Not compared with {YOURS}: {result.not_compared}.",
-        do=do,
-        sure=single_trials(result),
-        when=step.when,
-    )
+    means, sure = how_fast(result)
+    return Verdict(means=means, do=do, sure=sure, when=step.when)
+
+
+def _why_not_compared(result: Result) -> tuple[str, str]:
+    if not result.disturbed:
+        return f"Not compared with {YOURS}: {result.not_compared}.", single_trials(result)
+    others = " by other processes"
+    if result.busy:
+        others = f" by {', '.join(result.busy)}"
+    return f"Not compared: the machine was kept busy{others}.", result.not_compared or ""
 
 
 def single_trials(result: Result) -> str:

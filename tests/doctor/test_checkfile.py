@@ -516,3 +516,15 @@ def test_an_mpirun_that_nothing_can_bring_must_be_there(
     golden(found["file-launcher-missing"].evidence)
     found = {one.code: one for one in check_file(f"module load mpi\n{launch}", "x.sh", facts, host)}
     assert "file-launcher-missing" not in found
+
+
+def test_commands_for_a_csh_script_are_commands_of_csh() -> None:
+    text = (
+        "#!/bin/tcsh\n#SBATCH --nodes 1\n#SBATCH --cpus-per-task=4\n"
+        "setenv OMP_NUM_THREADS 64\nsrun python train.py\n"
+    )
+    commands = {found.command for found in check_file(text, "job.csh", machine(TODAY))}
+    assert {
+        "setenv OMP_NUM_THREADS 4",
+        "setenv SRUN_CPUS_PER_TASK $SLURM_CPUS_PER_TASK",
+    } <= commands

@@ -12,7 +12,8 @@ from typing import Any
 
 from cputune.inside.carry.parts import needed
 from cputune.inside.carry.ranks import PRETENDED
-from cputune.plans.carrier.command import Carried
+from cputune.plans.carrier.command import Carried, as_typed
+from cputune.plans.plan import Plan
 from cputune.plans.workload import Workload
 from cputune.stack import Versions, has_argument
 
@@ -30,6 +31,26 @@ AS_FOUND = {
 
 Trials = Sequence[Sequence[Mapping[str, Any]]]
 """What the ranks of each trial of a plan showed (``RankState``)."""
+
+
+def fitted(
+    whole: Carried,
+    workload: Workload,
+    plan: Plan,
+    versions: Mapping[str, str],
+    *,
+    found: Plan,
+    trials: Iterable[Sequence[Mapping[str, Any]]],
+) -> tuple[Carried, dict[str, str]]:
+    """A plan of a study without what it does not need, and why each part is left out.
+
+    ``found`` is the plan as it ran, and ``trials`` what the ranks of its trials reported.
+    """
+    typed = as_typed(workload, plan, versions, found=found)
+    if typed is None:
+        return used(whole, trials_of(trials), workload, Versions.from_names(versions))
+    parts = needed(whole.force) if whole.force is not None else ()
+    return typed, {part.module: "your launch trains so by itself" for part in parts}
 
 
 def used(
