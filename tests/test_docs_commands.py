@@ -74,7 +74,10 @@ def typed(block: Shown) -> list[str]:
 
 
 def commands() -> Iterator[Any]:
-    """Each command once, without its comment, under the first page that shows it."""
+    """Each command once, without its comment, under the first page that shows it.
+
+    Commands that are the same once they are made small are one, too.
+    """
     seen: dict[str, str] = {}
     for block in shown():
         if block.not_run is None:
@@ -85,8 +88,10 @@ def commands() -> Iterator[Any]:
             line = " ".join(words.split())
             if line not in ALL_OF_IT:
                 seen.setdefault(without_comment(line), page.name)
+    run: set[str] = set()
     for number, (line, page) in enumerate(seen.items()):
-        if line:
+        if line and small(line) not in run:
+            run.add(small(line))
             marks = (pytest.mark.torch, pytest.mark.slow) if is_heavy(line) else ()
             marks += (pytest.mark.matrix,) if "--deep" in line else ()  # tests/doctor/test_deep.py
             yield pytest.param(line, id=f"{page}-{number}", marks=marks)
@@ -142,6 +147,8 @@ SMALLER = (
         f"{sys.executable} -m pip install --dry-run --no-index --no-deps --no-build-isolation "
         rf"'{HERE}\1'",
     ),
+    # The environment stays as it is.
+    (r"^pip install py-spy$", f"{sys.executable} -m pip install --help"),
     # A trial more is a second more; what is searched, and how, is of tests/tuner.
     (r"^(cputune tune\b(?!.* --dry-run).*?) --budget \d+", r"\1"),
     (r"^cputune tune\b(?!.* --dry-run)", "cputune tune --budget 2"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import pkgutil
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -208,11 +209,11 @@ def test_no_two_knobs_share_a_name_a_variable_or_an_argument() -> None:
     assert len(set(NAMES)) == len(NAMES) == len(TODAY)
 
 
-def test_an_unknown_knob_is_named_with_those_that_there_are(golden: Golden) -> None:
+def test_an_unknown_knob_is_named_with_those_that_there_are() -> None:
     with pytest.raises(UsageError) as caught:
         knob_named("colour")
-    golden(caught.value)
-    assert "precision" in caught.value.hint
+    assert "'colour'" in str(caught.value)
+    assert set(NAMES) <= set(re.findall(r"\w+", caught.value.hint))
 
 
 @pytest.mark.parametrize(
