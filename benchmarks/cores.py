@@ -28,6 +28,7 @@ import starting
 from machines import AVX512, EVERY_LIBRARY, SEEN_WARMUP, TODAY, Machine, Model, machine, simulated
 
 import cputune
+from cputune.errors import NoValidTrialError
 
 Shape = tuple[str, int, int, int, tuple[str, ...]]
 """Name, sockets, cores of a socket, NUMA nodes of a socket, instruction sets."""
@@ -79,7 +80,13 @@ def row(machine: Machine, seeds: Sequence[int]) -> str:
     faster = 0
     for seed in seeds:
         runner = machine.runner(seed)
-        result = starting.tuned(runner, machine.workload, machine.facts, budget=20, seed=seed)
+        try:
+            result = starting.tuned(runner, machine.workload, machine.facts, budget=20, seed=seed)
+        except NoValidTrialError:  # not even the current launch was measured in time
+            shares.append(100 * best / machine.seconds(space.baseline))
+            gains.append(1.0)
+            seconds.append(runner.spent_seconds)
+            continue
         shares.append(100 * best / machine.seconds(result.best.plan))
         gains.append(machine.seconds(space.baseline) / machine.seconds(result.best.plan))
         seconds.append(runner.spent_seconds)

@@ -438,6 +438,7 @@ class Measuring:
 
     def rules(self, plan: Plan, number: int | None = None) -> Rules:
         def on_step(index: int, step: Step, delayed: bool) -> None:
+            self.race.step_seconds = step.seconds
             self.on_event(
                 StepTaken(number=number, index=index, seconds=step.seconds, delayed=delayed)
             )

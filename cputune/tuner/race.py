@@ -132,6 +132,10 @@ LEAST_KEPT = 3
 FIRST_KEPT = 4
 """The same for the first trial of a study, from which the warm-up is learnt."""
 
+LONG_STEP_SECONDS, LONG_KEPT = 4.0, 2
+"""Of steps that take so long, this many suffice: what delays a step for a moment is a small share
+of it, and six minutes hold few of them."""
+
 MOST_KEPT, MOST_STEPS = 8, 24
 """The most steps of a trial that count, and the most of all."""
 
@@ -155,6 +159,8 @@ MOST_DELAY = math.log(8)
 class Race:
     noise: Noise = field(default_factory=Noise)
     fastest: Estimate | None = None
+    step_seconds: float = 0.0
+    """Seconds of the last step."""
     excesses: list[list[float]] = field(default_factory=list)
     """Of each run: how far its first, second… step was above its centre."""
 
@@ -173,7 +179,9 @@ class Race:
                 return "lost"
         if len(logs) >= MOST_STEPS or len(now.kept) >= MOST_KEPT:
             return "enough"
-        if self.excesses:
+        if self.step_seconds >= LONG_STEP_SECONDS:
+            least = LONG_KEPT
+        elif self.excesses:
             least = LEAST_KEPT
         else:
             least = FIRST_KEPT

@@ -8,7 +8,15 @@ import random
 import pytest
 from hypothesis import given, strategies as st
 
-from cputune.tuner.race import USUAL_NOISE, Estimate, Noise, Race, estimate, spread
+from cputune.tuner.race import (
+    LONG_STEP_SECONDS,
+    USUAL_NOISE,
+    Estimate,
+    Noise,
+    Race,
+    estimate,
+    spread,
+)
 
 WARMING = (1.0, 1.0, 0.66, 0.62, 0.57, 0.49, 0.49, 0.5, 0.49)
 """The first steps of BERT on two cores, in seconds."""
@@ -245,3 +253,12 @@ def test_noise_is_never_less_or_more_than_is_plausible(
     noise = Noise()
     noise.learn(steps * 20)
     assert noise.deviation == deviation
+
+
+def test_two_level_steps_suffice_if_steps_are_long() -> None:
+    logs = [2.0, 1.0, 1.01]
+    race = Race()
+    assert race.verdict(logs) == "more"
+    race.step_seconds = LONG_STEP_SECONDS
+    assert race.verdict(logs) == "enough"
+    assert race.verdict(logs[:2]) == "more"
