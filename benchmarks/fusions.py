@@ -1,18 +1,18 @@
-"""Is a step faster if chains of small operations are compiled, or weights lie in memory otherwise?
+"""Is a step faster if chains of small operations are compiled, or weights lie otherwise in memory?
 
     python benchmarks/fusions.py [--rounds 8] [--steps 4] [--only pointwise,transposed]
 
 One process with a model for each variant, the four-layer BERT of ``recipes/bert-mini.toml`` with
-AdamW (fused) and random tokens. The models take some steps in turn, in another order in every round,
-and each round gives one ratio to the model as it is. Prints a Markdown row for each variant: how
-many times as fast it is, with the 95 % interval of the mean over rounds, the seconds until its first
-step, and the loss after all steps beside that of the model as it is.
+AdamW (fused) and random tokens. The models take some steps in turn, in another order in every
+round, and each round gives one ratio to the model as it is. Prints a Markdown row for each variant:
+how many times as fast it is, with the 95 % interval of the mean over rounds, the seconds of its
+first step, and the loss after all steps beside that of the model as it is.
 
-- ``pointwise``: dropout, the residual sum and LayerNorm after each of the two output projections are
-  compiled as one chain (``torch.compile``), and GELU as another; matmuls and attention stay.
+- ``pointwise``: dropout, the residual sum and LayerNorm after each of the two output projections
+  are compiled as one chain (``torch.compile``), and GELU as another; matmuls and attention stay.
 - ``layer``: each layer is compiled as a whole.
-- ``transposed``: the weights of all linear maps are stored as (inputs, outputs), so that the matmuls
-  of the forward pass read them along their rows.
+- ``transposed``: the weights of all linear maps are stored as (inputs, outputs), so that the
+  matmuls of the forward pass read them along their rows.
 - ``bf16_matmul``: fp32 matmuls are computed in bf16 inside oneDNN
   (``torch.backends.mkldnn.matmul.fp32_precision``); ``autocast``: bf16 by autocast. Both are left
   out if the CPU has no bf16 instructions, unless they are named.
@@ -72,7 +72,7 @@ class Variant:
             loss.backward()
         self.optimizer.step()
         self.optimizer.zero_grad()
-        self.loss = float(loss)
+        self.loss = float(loss.detach())
         return time.perf_counter() - begun
 
 

@@ -179,13 +179,7 @@ class Race:
                 return "lost"
         if len(logs) >= MOST_STEPS or len(now.kept) >= MOST_KEPT:
             return "enough"
-        if self.step_seconds >= LONG_STEP_SECONDS:
-            least = LONG_KEPT
-        elif self.excesses:
-            least = LEAST_KEPT
-        else:
-            least = FIRST_KEPT
-        if not now.level or len(now.kept) < least or len(logs) < self.warmup + 2:
+        if not now.level or len(now.kept) < self._least_kept or len(logs) < self.warmup + 2:
             return "more"
         if self.fastest is None:
             return "enough"
@@ -193,6 +187,14 @@ class Race:
         if behind or now.error <= PROCESS:
             return "enough"
         return "more"
+
+    @property
+    def _least_kept(self) -> int:
+        if self.step_seconds >= LONG_STEP_SECONDS:
+            return LONG_KEPT
+        if self.excesses:
+            return LEAST_KEPT
+        return FIRST_KEPT
 
     def estimate(self, logs: Sequence[float]) -> Estimate:
         """The centre of a run, without its own warm-up or the one that earlier runs had."""
