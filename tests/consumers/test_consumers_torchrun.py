@@ -33,7 +33,7 @@ def test_a_recipe_that_was_cut_fails_and_so_does_a_variable_beside_the_plan(writ
     )
     (verdict,) = verify([script], steps=4)
     failed = {check.name: check for check in verdict.checks if check.state == "failed"}
-    assert set(failed) == {"workload", "environment", "files"}, verdict
+    assert set(failed) == {"workload", "environment", "variables", "files"}, verdict
     seen = {row.seen for row in failed["workload"].evidence}
     assert seen == {"4 tokens"}
     assert "OMP_WAIT_POLICY=active" in failed["environment"].summary
