@@ -201,6 +201,8 @@ def _typed_command(ctx: click.Context, job: Workload) -> tuple[str, ...]:
         name = parameter.name or ""
         if ctx.get_parameter_source(name) != ParameterSource.COMMANDLINE or name in _NOT_REPEATED:
             continue
+        if name not in ctx.params:  # -v and -q are options of every command
+            continue
         value = ctx.params[name]
         flag = max(parameter.opts, key=len)
         if value is True:

@@ -179,7 +179,7 @@ def refuse_differences(hosts: Sequence[Probed], paths: Sequence[str], python_her
             if host.content[path] != first.content[path]:
                 raise CannotError(
                     f"{path} on {host.name} is another one than on {first.name}",
-                    hint=f"copy it there: rsync -a {path} {host.name}:{path}",
+                    hint=f"copy it there: rsync -a {path} {host.node.login}:{path}",
                 )
     seen = [
         SeenHost(node=host.node, seconds=host.seconds, facts=host.facts, python=host.python)

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -139,6 +140,27 @@ def test_a_line_of_a_log_is_whole_however_long_it_is(
     assert all(line.endswith("]") and "…" not in line for line in lines)
     assert max(map(len, lines)) > 60
     assert "…" not in cputune("doctor").out
+
+
+def test_verbose_is_no_part_of_the_command_that_is_kept(cputune: Run, tmp_path: Path) -> None:
+    assert cputune("tune", "-v", "--budget", "2", "-o", "found.json").code == 0
+    command = ("cputune", "tune", "--output", "found.json", "--budget", "2")
+    assert sorted(Result.load("found.json").command[:6]) == sorted(command)
+
+
+def test_without_a_terminal_a_line_says_what_is_waited_for(
+    cputune: Run, runner: type[FakeProcessRunner], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slow_steps(plan: Plan) -> Iterator[Step]:
+        time.sleep(1.0)
+        yield from true_steps(plan)
+
+    monkeypatch.setattr("cputune.cli.progress.SILENT_SECONDS", 0.2)
+    runner.script = staticmethod(slow_steps)
+    said = cputune("tune", "--budget", "2").err
+    waits = [line for line in said.splitlines() if line.startswith("still ")]
+    assert any(line.startswith("still trial 1 ") for line in waits), said
+    assert all(line.endswith("]") for line in waits)
 
 
 def test_json_is_the_document_and_nothing_more(cputune: Run) -> None:

@@ -134,6 +134,12 @@ class Cluster:
         rule = ("-i", "eth0", "-p", "tcp", "--dport", str(port), "-j", "DROP")
         self._in_network(host, "iptables", "-I", "INPUT", *rule)
 
+    def no_way_to_us(self) -> None:
+        """No host can begin a connection to us: a firewall, or a NAT between us and them."""
+        rule = ("-p", "tcp", "--syn", "-d", self.here, "-j", "DROP")
+        for name in self.names:
+            self._in_network(name, "iptables", "-I", "OUTPUT", *rule)
+
     def unblock(self, host: str, port: int) -> None:
         """The port is open again."""
         rule = ("-i", "eth0", "-p", "tcp", "--dport", str(port), "-j", "DROP")

@@ -104,12 +104,15 @@ def test_what_was_tuned_trains_as_it_is_emitted(mpi: str, tuned: Path, tmp_path:
 
 
 @pytest.mark.timeout(900)
-def test_a_host_with_a_long_path_for_temporary_files_takes_part(tmp_path: Path) -> None:
-    """Longer than the path of a Unix socket may be (unix(7))."""
+def test_a_host_behind_a_firewall_with_a_long_path_for_temporary_files_takes_part(
+    tmp_path: Path,
+) -> None:
+    """Longer than the path of a Unix socket may be (unix(7)); and nothing there reaches us."""
     long = tmp_path / ("x" * 60) / ("y" * 60)
     long.mkdir(parents=True)
     fixed = ("--budget", "2", "--fix", "nodes=2", "--fix", "ranks=1", "--max-time", "3m")
     with two_hosts(beta=Odd(environment={"TMPDIR": str(long)})) as named:
+        named.no_way_to_us()
         result = result_of(tune(named, tmp_path, *fixed, "--", str(LIGHT), "0.05"), tmp_path)
     assert 2 in map(world_size, result["trials"]), [t["reason"] for t in result["trials"]]
     assert list(long.iterdir()) == []
