@@ -88,7 +88,7 @@ def test_nothing_is_left_of_a_run_that_is_killed(hosts: Cluster, tmp_path: Path)
     with subprocess.Popen(RUN, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as run:
         assert run.stdout is not None
         assert run.stdout.readline() == "began\n"
-        time.sleep(12)  # more than two beats
+        time.sleep(35)  # without a beat the hosts would have ended it
         assert run.poll() is None
         run.send_signal(signal.SIGKILL)
     until(lambda: [hosts.left(name) for name in hosts.names] == [[], []] or None, 60)
