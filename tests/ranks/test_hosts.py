@@ -22,6 +22,7 @@ from golden_texts import Golden
 from nodes.fakes import FakeReach
 
 import cputune
+from cputune.doctor.hosts.network import Rate
 from cputune.emitters.format import Emission, EmittedFile
 from cputune.errors import CannotError, CputuneError, Unreachable, UsageError
 from cputune.host import Host, this_interpreter
@@ -292,6 +293,20 @@ def engines_question(text: str) -> tuple[str, dict[str, Any]]:
         for packed in map(base64.b85decode, text.splitlines())
     )
     return script, json.loads(question)
+
+
+def test_what_a_second_node_costs_is_said_once_and_before_it_is_tried(facts: HostFacts) -> None:
+    rate = Rate(interface="eth0", bytes_per_second=50e6, delay_seconds=0.001)
+    job = replace(JOB, gradient_bytes=44_800_000)
+    notes: list[str] = []
+    there = replace(two(facts), rate=rate)
+    with ProcessRunner(job, facts, hosts=there, offline=True, on_note=notes.append) as runner:
+        runner.say_what_nodes_cost(FIRST_ALONE)
+        assert notes == []
+        runner.say_what_nodes_cost(TWO)
+        runner.say_what_nodes_cost(TWO)
+    said = "2 nodes send 44.8 MB of gradients in each step, which takes 0.9 s at the measured rate"
+    assert notes == [said]
 
 
 def nodes(*names: str) -> list[Node]:
