@@ -72,7 +72,7 @@ def tune(
     engine: str, hosts: Cluster, script: Path, *words: str, step_seconds: float = 0.05
 ) -> subprocess.Popen[str]:
     """A tuner on the first host."""
-    argv = [sys.executable, "-m", "cputune", "tune", "--share-machine", "--max-time", "4m"]
+    argv = [sys.executable, "-m", "cputune", "tune", "--share-machine", "--max-time", "9m"]
     ways = {
         "ssh": ["--hosts", "alpha,beta", "--through", "ssh"],
         "srun": [],
@@ -90,15 +90,19 @@ def ranks(hosts: Cluster, host: str, script: Path) -> list[str]:
 
 
 def training(hosts: Cluster, host: str, script: Path) -> bool:
-    """Whether a rank there has called: not its ``rank.py``, which waits for those of the others."""
+    """Whether a rank there reports: to the tuner, or to the relay of its host."""
     with contextlib.suppress(psutil.Error, OSError):
         for process in hosts.hosts[host].processes():
-            if str(script) in process.cmdline() and "rank.py" not in " ".join(process.cmdline()):
-                open_files = [os.readlink(one) for one in Path(f"/proc/{process.pid}/fd").iterdir()]
-                table = Path(f"/proc/{process.pid}/net/unix").read_text().splitlines()[1:]
-                lines = [line.split() for line in table]
-                if any(row[5] == "03" and f"socket:[{row[6]}]" in open_files for row in lines):
-                    return True  # one that is connected (proc(5)), to the tuner or to its relay
+            words = process.cmdline()
+            starts_others = "torch.distributed.run" in words or "tune" in words
+            if str(script) not in words or not process.name().startswith("python"):
+                continue
+            open_files = [os.readlink(one) for one in Path(f"/proc/{process.pid}/fd").iterdir()]
+            table = Path(f"/proc/{process.pid}/net/unix").read_text().splitlines()[1:]
+            lines = [line.split() for line in table]
+            connected = any(row[5] == "03" and f"socket:[{row[6]}]" in open_files for row in lines)
+            if connected and not starts_others:  # 03: connected (proc(5))
+                return True
     return False
 
 
