@@ -149,7 +149,7 @@ def test_a_host_that_is_cut_off_is_named_and_ends_the_study(
     lost = [trial for trial in result["trials"] if trial["kind"] == "host lost"]
     assert [trial["reason"].partition(":")[0] for trial in lost] == ["beta was lost"]
     assert result["trials"][-1] == lost[0]
-    assert any("the study ends there" in note for note in result["notes"])
+    assert any("beta was lost" in note and "--resume" in note for note in result["notes"])
     for name in hosts.names:
         until(lambda name=name: not ranks(hosts, name, script), 60)
 
