@@ -15,7 +15,7 @@ from cputune.doctor.files.judge import judge_everywhere, one_process
 from cputune.doctor.finding import Finding, Severity, by_severity
 from cputune.emitters.assembled import carry_file
 from cputune.emitters.format import Beside, EmittedFile, LaunchJob, Output, Secret, Word
-from cputune.emitters.turned_off import turned_off
+from cputune.emitters.turned_off import turned_off, without_refused
 from cputune.emitters.words import Argument, VariableName
 from cputune.errors import UsageError
 from cputune.host import Host
@@ -34,7 +34,7 @@ TRAIN_SCRIPT, RECIPE_FILE, CARRY_SCRIPT = "train.py", "recipe.json", "carry.py"
 
 
 def training_command(
-    workload: Workload, way: Carried, why: Mapping[str, str]
+    workload: Workload, way: Carried, why: Mapping[str, str], versions: Versions
 ) -> tuple[tuple[Word, ...], tuple[str, ...]]:
     """The words of the training command, and what is to be said about them.
 
@@ -55,7 +55,8 @@ def training_command(
             hint=f"write ./{first}",
         )
     off = turned_off(workload, way, why)
-    words = (*as_typed(workload), *map(Argument, way.flags))
+    accepted = replace(workload, argv=without_refused(workload.argv, way.flags, versions))
+    words = (*as_typed(accepted), *map(Argument, way.flags))
     notes = [left_out(workload.secrets)] if workload.secrets else []
     notes += off
     known = workload.framework is not None or workload.parses_arguments is not None

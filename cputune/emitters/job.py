@@ -163,7 +163,7 @@ def _job(
         lines = header.unmeasured(host, plan, asked=named, own_loop=own)
     target = target_facts(facts, chosen)
     why = reasons(with_versions(target, chosen), workload)
-    command, notes = training_command(workload, way, why)
+    command, notes = training_command(workload, way, why, Versions.from_names(chosen))
     promised = promise(plan, workload, rate, way.variables, hosts)
     siblings = 1 if facts is None else facts.topology.threads_per_core
     found_mpi = "intelmpi" if plan.backend == "ccl" else mpi_of(facts)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from cputune.host.facts import HostFacts
 from cputune.launch.launch import launch_of
@@ -12,6 +12,8 @@ from cputune.plans.knobs.kernels import IPEX
 from cputune.plans.knobs.precision import PRECISION
 from cputune.plans.knobs.record import Ask
 from cputune.plans.workload import Workload
+from cputune.stack import Versions
+from cputune.stack.uses import Fate, vocabulary
 
 OFF_HERE = " off here"
 
@@ -78,6 +80,29 @@ def turned_off(workload: Workload, way: Carried, why: Mapping[str, str]) -> list
     if because:
         notes.append(f"that is{OFF_HERE} because {'; '.join(because)}")
     return notes
+
+
+def without_refused(
+    words: Sequence[str], flags: Sequence[str], versions: Versions
+) -> tuple[str, ...]:
+    """The typed words without values that these versions refuse, if the plan has another one.
+
+    argparse also refuses a value that a later one replaces: ``--ddp_backend ccl`` since 5.1.
+    """
+    refused = [word.spelling for word in vocabulary(versions) if word.state is Fate.REFUSED]
+    found: list[str] = []
+    at = 0
+    while at < len(words):
+        flag, _, value = words[at].partition("=")
+        apart = not value and at + 1 < len(words)
+        if apart:
+            value = words[at + 1]
+        if flag in flags and f"{flag} {value}" in refused:
+            at += 2 if apart else 1
+        else:
+            found.append(words[at])
+            at += 1
+    return tuple(found)
 
 
 def _listed(words: Mapping[str, None]) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -99,3 +100,32 @@ def older_accelerate(request: pytest.FixtureRequest) -> Path:
 def environment() -> dict[str, str]:
     """Our environment with the interpreter of the tests, as a launch would find it."""
     return {**os.environ, "PYTHON": sys.executable}
+
+
+SSH = """#!/bin/bash
+echo "$@" >> {log}
+while [[ $1 == -* ]]; do case $1 in -[plo]) shift 2 ;; *) shift ;; esac; done
+mkdir -p "{temporary}/$1"
+node="{temporary}/$1"
+shift
+exec env -i HOME="$HOME" PATH={path} TMPDIR="$node" bash -c "$*"
+"""
+
+
+@pytest.fixture
+def through_ssh(
+    launcher_path: str, environment: dict[str, str], tmp_path: Path
+) -> Iterator[tuple[dict[str, str], Callable[[], str]]]:
+    """An environment in which ssh stays here, and a way to read where it would have gone.
+
+    Each node has a /tmp of its own, as nodes have: two daemons of Open MPI 4 that make the
+    same session directory at once fail one time in many.
+    """
+    programs, log = tmp_path / "programs", tmp_path / "ssh.log"
+    programs.mkdir()
+    outer = {**environment, "PATH": f"{programs}:{launcher_path}"}
+    with tempfile.TemporaryDirectory(prefix="nodes-", dir="/tmp") as temporary:
+        text = SSH.format(log=log, path="/usr/bin:/bin", temporary=temporary)
+        (programs / "ssh").write_text(text)
+        (programs / "ssh").chmod(0o755)
+        yield outer, lambda: log.read_text() if log.exists() else ""

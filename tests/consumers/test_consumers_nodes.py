@@ -5,7 +5,6 @@ node is not there: neither the launcher on PATH, nor a variable of the plan.
 """
 
 import socket
-import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -19,37 +18,12 @@ from cputune.plans.plan import Plan
 pytestmark = [pytest.mark.consumer, pytest.mark.torch, pytest.mark.slow]
 
 HOSTS = "127.0.0.2,127.0.0.3"
-SSH = """#!/bin/bash
-echo "$@" >> {log}
-while [[ $1 == -* ]]; do case $1 in -[plo]) shift 2 ;; *) shift ;; esac; done
-mkdir -p "{temporary}/$1"
-node="{temporary}/$1"
-shift
-exec env -i HOME="$HOME" PATH={path} TMPDIR="$node" bash -c "$*"
-"""
 
 
 def one_rank_per_node():
     return Plan(
         processes_per_node=1, threads_per_process=1, precision="bf16", cpus=two_ranks().cpus[:1]
     )
-
-
-@pytest.fixture
-def through_ssh(launcher_path, environment, tmp_path):
-    """An environment in which ssh stays here, and a way to read where it would have gone.
-
-    Each node has a /tmp of its own, as nodes have: two daemons of Open MPI 4 that make the
-    same session directory at once fail one time in many.
-    """
-    programs, log = tmp_path / "programs", tmp_path / "ssh.log"
-    programs.mkdir()
-    outer = {**environment, "PATH": f"{programs}:{launcher_path}"}
-    with tempfile.TemporaryDirectory(prefix="nodes-", dir="/tmp") as temporary:
-        text = SSH.format(log=log, path="/usr/bin:/bin", temporary=temporary)
-        (programs / "ssh").write_text(text)
-        (programs / "ssh").chmod(0o755)
-        yield outer, lambda: log.read_text() if log.exists() else ""
 
 
 def check(seen, plan):

@@ -100,3 +100,25 @@ def test_without_a_reason_of_the_machine_none_is_made_up() -> None:
     )
     assert any("--bf16 False is off here" in note for note in main.notes)
     assert not any("because" in note for note in main.notes)
+
+
+@pytest.mark.parametrize("words", [("--ddp_backend", "ccl"), ("--ddp_backend=ccl",)])
+@pytest.mark.parametrize(("versions", "stays"), [(IPEX_ERA, True), (TODAY, False)])
+def test_a_value_that_the_parser_refuses_does_not_stay_before_that_of_the_plan(
+    words: tuple[str, ...], versions: dict[str, str], stays: bool
+) -> None:
+    """argparse refuses each value, also one that is replaced by a later one."""
+    workload = replace(script_workload(*words, "--do_train"), batch_per_rank=12)
+    main, *_ = emit(
+        None,
+        "torchrun",
+        facts=without_bf16(),
+        workload=workload,
+        versions=versions,
+        ranks_per_node=2,
+    )
+    text = " ".join(main.text.partition("train=(")[2].split())
+    assert (" ".join(words) in text) == stays, text
+    assert "--do_train" in text
+    assert "--ddp_backend gloo" in text
+    assert "your --ddp_backend ccl is off here: the plan trains over gloo" in main.notes

@@ -1,0 +1,147 @@
+"""The launches of the guides, each written by one command, and started as far as this machine can.
+
+Several hosts are addresses of this one, and more ranks than CPUs share them: their lists in the
+files are replaced by those of this machine, nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from hosts.builder import machine as built
+from in_process import Run, ran
+from launches import THOROUGH
+from local_pods import pods_of
+
+from cputune import verify
+
+pytestmark = [
+    pytest.mark.consumer,
+    pytest.mark.torch,
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+]
+
+QA = (
+    *("run_qa.py", "--model_name_or_path", "google-bert/bert-large-uncased"),
+    *("--dataset_name", "squad", "--do_train", "--do_eval", "--learning_rate", "3e-5"),
+    *("--num_train_epochs", "2", "--max_seq_length", "384", "--doc_stride", "128"),
+    *("--output_dir", "out", "--use_cpu", "--ddp_backend", "ccl", "--bf16"),
+    *("--per_device_train_batch_size", "12"),
+)
+"""The guides' arguments, as transformers 5 takes them."""
+
+Through = tuple[dict[str, str], Callable[[], str]]
+
+
+@pytest.fixture(autouse=True)
+def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(Path(__file__).parent / "run_qa.py", "run_qa.py")
+
+
+def on_these_cpus(script: Path, ranks: int) -> None:
+    """The ranks of a machine on the CPUs of this one, several on one where there are too few."""
+    cpus = sorted(os.sched_getaffinity(0))
+    shares = "/".join(str(cpus[at % len(cpus)]) for at in range(ranks))
+    text, count = re.subn(r"--cpus [0-9,/-]+", f"--cpus {shares}", script.read_text())
+    assert count == 1
+    script.write_text(text)
+
+
+@pytest.mark.parametrize("launcher_path", ["mpich", "openmpi5"], indirect=True)
+def test_two_ranks_on_one_node(
+    cputune: Run, environment: dict[str, str], launcher_path: str
+) -> None:
+    done = cputune("emit", "-f", "mpirun", "--ranks-per-node", "2", "--self-contained", "--", *QA)
+    assert done.code == 0, done.err
+    on_these_cpus(Path("launch/mpirun.sh"), 2)
+    started = ran(["launch/mpirun.sh"], env={**environment, "PATH": launcher_path})
+    assert started.returncode == 0, started.stderr
+    assert started.stdout.count("trained: world 2") == 2
+
+
+@pytest.mark.parametrize(
+    "launcher_path",
+    ["mpich", pytest.param("openmpi4", marks=THOROUGH), pytest.param("openmpi5", marks=THOROUGH)],
+    indirect=True,
+)
+def test_four_ranks_on_two_nodes(cputune: Run, through_ssh: Through) -> None:
+    hosts = "127.0.0.2,127.0.0.3"
+    asked = ("--nodes", "2", "--ranks-per-node", "2", "--hosts", hosts, "--batch-per-rank", "12")
+    done = cputune("emit", "-f", "mpirun", *asked, "--", *QA)
+    assert done.code == 0, done.err
+    assert "NOTHING WAS MEASURED" in Path("launch/mpirun.sh").read_text()
+    on_these_cpus(Path("launch/mpirun.sh"), 2)
+    outer, went = through_ssh
+    started = ran(["launch/mpirun.sh"], env=outer)
+    assert started.returncode == 0, started.stderr
+    assert started.stdout.count("trained: world 4") == 4
+    assert all(host in went() for host in hosts.split(","))
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("launcher_path", ["mpich", "openmpi4"], indirect=True)
+def test_accelerate_with_four_ranks_on_each_of_four_nodes(
+    cputune: Run, through_ssh: Through, tmp_path: Path
+) -> None:
+    built(tmp_path / "machine", sockets=2, cores=4)
+    hosts = ",".join(f"127.0.0.{number}" for number in (2, 3, 4, 5))
+    asked = ("--nodes", "4", "--ranks-per-node", "4", "--hosts", hosts, "--batch-per-rank", "1")
+    done = cputune("emit", "-f", "accelerate", "--root", "machine", *asked, "--", *QA[:-2])
+    assert done.code == 0, done.err
+    written = yaml.safe_load(Path("launch/accelerate.yaml").read_text())
+    assert (written["num_machines"], written["num_processes"]) == (4, 16)
+    assert written["main_process_port"] == 29500
+    assert "mpirun_hostfile" in written["mpirun_config"]
+    on_these_cpus(Path("launch/accelerate.sh"), 4)
+    outer, _ = through_ssh
+    started = ran(["launch/accelerate.sh"], env=outer, timeout=550)
+    assert started.returncode == 0, started.stderr
+    assert started.stdout.count("trained: world 16") == 16
+
+
+def test_a_pytorchjob_of_four_workers(
+    cputune: Run, environment: dict[str, str], tmp_path: Path
+) -> None:
+    asked = ("--nodes", "4", "--ranks-per-node", "1", "--batch-per-rank", "12")
+    cluster = ("--max-restarts", "10", "--pvc", "transformers-pvc", "--image", "example.com/qa:1")
+    done = cputune("emit", "-f", "pytorchjob", *asked, *cluster, "--", *QA)
+    assert done.code == 0, done.err
+    path = Path("launch/pytorchjob.yaml")
+    checks = {
+        check.name: check.state for verdict in verify([path], run=False) for check in verdict.checks
+    }
+    assert checks.get("SDK models", "passed") == "passed"
+    job = yaml.safe_load(path.read_text())
+    assert list(job["spec"]["pytorchReplicaSpecs"]) == ["Worker"]
+    cpus = sorted(os.sched_getaffinity(0))
+    pods = pods_of(job, path, cpus, tmp_path / "volumes", environment)
+    assert len(pods) == 4
+    started = [
+        subprocess.Popen(
+            pod.argv,
+            env=dict(pod.environment),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        for pod in pods
+    ]
+    try:
+        ended = [process.communicate(timeout=250) for process in started]
+    finally:
+        for process in started:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+    assert [process.returncode for process in started] == [0] * 4, ended
+    assert sum(out.count("trained: world 4") for out, _ in ended) == 4
