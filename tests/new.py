@@ -139,7 +139,7 @@ def _why_not(facts: HostFacts, ask: Ask) -> str | None:
         before=r"^from cputune.plans.knobs.record import",
         text=f"from cputune.plans.knobs.{name} import {constant}\n",
     )
-    yield Row(path=register, before=r'^\)\n"""Every knob', text=f"    {constant},\n")
+    yield Row(path=register, before=r'^\)\n"""[^\n]*\n\nNAMES = ', text=f"    {constant},\n")
     yield NewFile(
         path=f"tests/knobs/test_{name}.py",
         text=f'''"""FILL: what is held of the knob {name}."""
@@ -210,7 +210,7 @@ exec "$python" "${rank[@]}" -- "${train[@]}" "$@"  # FILL: the program that star
     )
     imported = f"from cputune.emitters.{name} import {constant}\n"
     yield Row(path=register, before=r"^from cputune.emitters.hand import", text=imported)
-    yield Row(path=register, before=r"(?<=_ALL = \()MPIRUN", text=f"{constant}, ")
+    yield Row(path=register, before=r"(?<=_ALL = \()", text=f"{constant}, ")
     yield NewFile(
         path=f"tests/consumers/test_consumers_{name}.py",
         text=f'''"""FILL: who takes the files of {name}."""

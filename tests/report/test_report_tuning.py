@@ -9,7 +9,7 @@ import pytest
 from confirmed import BUSY, UNCOMPARED
 from golden_texts import Golden
 from rich.console import Console
-from tuner.fakes import SMALL
+from tuner.fakes import SMALL, VARIED
 
 import cputune
 from cputune import ConfirmRun, ConfirmStarted, Event, Message, Result, StudyStarted, TrialStarted
@@ -21,7 +21,7 @@ from cputune.report.tuning import line_of, plans, space_blocks
 from cputune.report.writing import print_blocks, rich_table
 from cputune.tuner.events import outcome
 
-SPACE = cputune.search_space(SMALL.facts, SMALL.workload)
+SPACE = cputune.search_space(SMALL.facts, SMALL.workload, knobs=VARIED)
 PLAN = next(SPACE.plans())
 LEGEND = max(SPACE.plans(), key=lambda plan: plan.processes_per_node).legend()
 
