@@ -194,7 +194,9 @@ def _fixed(
         except UsageError:
             stuck.add(code)
             continue
-        said = worse(launches, launches_after, text, after) if compared else None
+        said = None
+        if compared:
+            said = worse(launches, launches_after, text, after)
         if said is None and host is not None and _is_shell(text, name):
             said = refused(host, text, after)
         if said is None and proof is not None:

@@ -102,7 +102,9 @@ def _per_cycle(cpu: Cpu) -> int | None:
 def _of_what(facts: HostFacts, seen: Mapping[str, Any]) -> str:
     units = next((flag for flag, _ in _FLOPS_PER_CYCLE if facts.cpu.has(flag)), "")
     cores = len(usable_cores(facts))
-    many = "" if cores == 1 else "s"
+    many = "s"
+    if cores == 1:
+        many = ""
     return f"{cores} core{many} with {units} give at {seen['mhz'] / 1000:.1f} GHz"
 
 

@@ -311,9 +311,14 @@ def _open_files(host: Host, pid: int) -> list[str]:
 
 def _frames_of(written: str) -> tuple[str, ...]:
     head = re.search(r"(?:Current thread [^\n]*|Stack )\(most recent call first\):\n", written)
-    lines = written[head.end() :] if head else ""
+    lines = ""
+    if head:
+        lines = written[head.end() :]
     found = re.findall(r"(?m)\A(?:  File .*\n)+", lines)
-    frames = re.findall(r'  File "([^"]*)", line (\d+) in (.*)', found[0]) if found else []
+    if found:
+        frames = re.findall(r'  File "([^"]*)", line (\d+) in (.*)', found[0])
+    else:
+        frames = []
     return tuple(_frame({"filename": f, "line": n, "name": name}) for f, n, name in frames)
 
 

@@ -283,7 +283,9 @@ class Asker:
             self._tell("parameters", point, why=THAWED.format(thawed) if thawed else "")
             for question, why in self.sources.ask():
                 self._tell(question, point, why=why)
-            before = self.sources.figure() if self._point > 1 else None
+            before = None
+            if self._point > 1:
+                before = self.sources.figure()
             if self._point == 1:
                 self.tell_data()
         if self._point > 1:
@@ -366,7 +368,9 @@ class Asker:
 
         If a sample has several rows, the better one of two cuttings is reported.
         """
-        rows = self._rows if count % self._rows == 0 else 1
+        rows = 1
+        if count % self._rows == 0:
+            rows = self._rows
         samples = count // rows
         parts = next((n for n in range(2, samples + 1) if samples % n == 0), 1)
         if parts == 1:
@@ -401,7 +405,10 @@ class Asker:
         It matters if a step goes backward more than once and uses the first gradient in between
         (SAM): then the passes are repeated with the average of the earlier ones.
         """
-        share = 1.0 if self._weighs_items else 1 / len(pieces)
+        if self._weighs_items:
+            share = 1.0
+        else:
+            share = 1 / len(pieces)
         self._averaged = []
         found = yield from self._of(pieces, samples, share=share)
         passes = len(self._backwards)

@@ -37,7 +37,9 @@ def rows_of(batch: object) -> list[dict[str, Any]]:
         values = tensor.detach().cpu()
         mask = _mask_of(name, values, masks)
         for number, row in enumerate(rows):
-            kept = None if mask is None else mask[number] != 0
+            kept = None
+            if mask is not None:
+                kept = mask[number] != 0
             row[name] = _without_padding(values[number], kept)
     return rows
 
@@ -96,7 +98,9 @@ def _mask_of(name: str, values: Any, masks: list[tuple[str, Any]]) -> Any:
         before, _, after = of.partition("attention_mask")
         if len(fits) > 1 and last.startswith(before) and last.endswith(after):
             return mask
-    return fits[0][1] if fits else None
+    if fits:
+        return fits[0][1]
+    return None
 
 
 def _without_padding(row: Any, kept: Any) -> Any:
@@ -107,13 +111,19 @@ def _without_padding(row: Any, kept: Any) -> Any:
     if not row.is_floating_point():
         row = row[row != IGNORED]
     if kept is None and len(row):
-        columns = row.flatten(1) if row.ndim > 1 else row[:, None]
+        if row.ndim > 1:
+            columns = row.flatten(1)
+        else:
+            columns = row[:, None]
         last = columns[-1]
         repeats = len(row) > 1 and not row.is_floating_point() and bool((columns[-2] == last).all())
         if repeats or not last.any():
             positions = (columns != last).any(1).nonzero()
             one = 1 if last.any() else 0  # of what is repeated all along, one is left
-            row = row[: int(positions[-1]) + 1] if len(positions) else row[:one]
+            if len(positions):
+                row = row[: int(positions[-1]) + 1]
+            else:
+                row = row[:one]
     return row
 
 

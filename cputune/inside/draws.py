@@ -137,7 +137,10 @@ class Draws:
         return found.copy_(mean + deviation * self._drawn(found, "normal_"))
 
     def _bernoulli(self, original: Any, tensor: Any, *args: object, **kwargs: object) -> Any:
-        share = args[0] if args else kwargs.get("p", tensor)
+        if args:
+            share = args[0]
+        else:
+            share = kwargs.get("p", tensor)
         if self._rows(tensor.shape) is None or not tensor.is_floating_point():
             return original(tensor, *args, **kwargs)
         return (self._drawn(tensor.detach(), "uniform_") < share).to(tensor.dtype)
@@ -179,7 +182,10 @@ def _replaced(owner: Any, name: str, called: Callable[..., object]) -> Iterator[
 def _undone(original: Any, *args: Any, **kwargs: Any) -> Any:
     """What a function of torch draws, with its generator restored."""
     torch, generator = sys.modules["torch"], kwargs.get("generator")
-    before = torch.get_rng_state() if generator is None else generator.get_state()
+    if generator is None:
+        before = torch.get_rng_state()
+    else:
+        before = generator.get_state()
     found = original(*args, **kwargs)
     if generator is None:
         torch.set_rng_state(before)
@@ -202,13 +208,17 @@ def state_of_all() -> tuple[object, ...]:
 
 def _state() -> tuple[Any, Any, Any]:
     numpy = sys.modules.get("numpy")
-    state = None if numpy is None else numpy.random.get_state()
+    state = None
+    if numpy is not None:
+        state = numpy.random.get_state()
     return random.getstate(), sys.modules["torch"].get_rng_state(), state
 
 
 def _comparable(state: tuple[Any, Any, Any]) -> tuple[object, ...]:
     own, torch, numpy = state
-    legacy = None if numpy is None else (numpy[1].tobytes(), numpy[2])
+    legacy = None
+    if numpy is not None:
+        legacy = (numpy[1].tobytes(), numpy[2])
     return own, torch.numpy().tobytes(), legacy
 
 

@@ -167,7 +167,10 @@ class FirstSteps:
 
     def _clip(self, original: Original, parameters: Any, *args: object, **kwargs: object) -> object:
         if self._steps == 0 and self._gradient is None:
-            parameters = [parameters] if hasattr(parameters, "grad") else list(parameters)
+            if hasattr(parameters, "grad"):
+                parameters = [parameters]
+            else:
+                parameters = list(parameters)
             self._gradient = norm_of(parameters)
         return original(parameters, *args, **kwargs)
 
@@ -205,7 +208,8 @@ class FirstSteps:
     ) -> object:
         if not self._compiling():
             self._drops = self._drops or dropout_p > 0
-            dropout_p = 0.0 if self._rests else dropout_p
+            if self._rests:
+                dropout_p = 0.0
         return original(query, key, value, attn_mask, dropout_p, *args, **kwargs)
 
     def _next_index(self, original: Original, iterator: object) -> object:
@@ -246,7 +250,9 @@ def trained_numbers(optimizer: object, parameters: Iterable[Any]) -> int:
 
 def norm_of(parameters: Iterable[object]) -> float | None:
     gradients: list[Any] = [getattr(parameter, "grad", None) for parameter in parameters]
-    return None if all(gradient is None for gradient in gradients) else norm(gradients)
+    if all(gradient is None for gradient in gradients):
+        return None
+    return norm(gradients)
 
 
 def bytes_of(parameters: Iterable[Any]) -> tuple[int, int]:
@@ -284,7 +290,10 @@ def settings(optimizer: object) -> dict[str, Any]:
 
 def digest_of(index: Any) -> int | None:
     """The sum of each sample number's digest (the mixer of SplitMix64); None without numbers."""
-    numbers = index if isinstance(index, (list, tuple)) else [index]
+    if isinstance(index, (list, tuple)):
+        numbers = index
+    else:
+        numbers = [index]
     if not all(isinstance(number, int) or hasattr(number, "__index__") for number in numbers):
         return None
     return _sum_of([_mixed(int(number)) for number in numbers])
@@ -292,7 +301,9 @@ def digest_of(index: Any) -> int | None:
 
 def _sum_of(digests: Sequence[int | None]) -> int | None:
     known = [digest for digest in digests if digest is not None]
-    return sum(known) % (1 << 64) if len(known) == len(digests) else None
+    if len(known) == len(digests):
+        return sum(known) % (1 << 64)
+    return None
 
 
 def _mixed(number: int) -> int:

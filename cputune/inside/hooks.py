@@ -220,7 +220,10 @@ def run_script(argv: list[str]) -> int:
     except SystemExit as exit_:
         status = _status(exit_.code)
         if status:
-            text = exit_.code if isinstance(exit_.code, str) else f"exit status {status}"
+            if isinstance(exit_.code, str):
+                text = exit_.code
+            else:
+                text = f"exit status {status}"
             _tell_error(meter, "SystemExit", text)
             return status
     except KeyboardInterrupt:

@@ -73,7 +73,9 @@ class Fitting:
 
     def _limit(self, original: Any, *args: object, **kwargs: object) -> bool:
         """Whether a number of steps or epochs is reached at which the training ends."""
-        return False if self._fits else bool(original(*args, **kwargs))
+        if self._fits:
+            return False
+        return bool(original(*args, **kwargs))
 
 
 def _package_of(trainer: object) -> str:

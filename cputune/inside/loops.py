@@ -258,7 +258,9 @@ class Loops:
 
     def trains_by(self, framework: Framework) -> bool:
         """Whether a loop over this framework trains here; false if a Trainer does."""
-        own = "accelerate" if "Accelerator" in self.meter.seen else "pytorch"
+        own = "pytorch"
+        if "Accelerator" in self.meter.seen:
+            own = "accelerate"
         return framework == own and self.meter.framework != "trainer"
 
     def _iterate(
@@ -532,7 +534,9 @@ def _asked_steps(trainer: Trainer) -> int | None:
     """The steps that the script would train for: its learning rates depend on them."""
     asked, samples = asked_by(trainer.args), samples_of(trainer.train_dataset)
     if asked.steps > 0 or samples is None:
-        return asked.steps if asked.steps > 0 else None
+        if asked.steps > 0:
+            return asked.steps
+        return None
     args = trainer.args
     each = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
     return max(1, math.ceil(float(samples / each * asked.epochs)))

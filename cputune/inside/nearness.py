@@ -15,9 +15,14 @@ def norm(gradients: Sequence[Tensor | None]) -> float:
     torch, squares = sys.modules["torch"], 0.0
     for gradient in gradients:
         if gradient is not None:
-            held = gradient.coalesce().values() if gradient.is_sparse else gradient
+            if gradient.is_sparse:
+                held = gradient.coalesce().values()
+            else:
+                held = gradient
             squares += float(torch.linalg.vector_norm(held, dtype=torch.float64)) ** 2
-    return math.sqrt(squares) if math.isfinite(squares) else math.nan
+    if math.isfinite(squares):
+        return math.sqrt(squares)
+    return math.nan
 
 
 def plus(sums: list[Any] | None, other: Sequence[Any], share: float) -> list[Any]:
@@ -31,7 +36,9 @@ def sum_of(own: Any, value: Any, share: float) -> Any:
     if value is None:
         return own
     part = value * share
-    return part if own is None else own + part
+    if own is None:
+        return part
+    return own + part
 
 
 def gradients_apart(own: Any, other: Any) -> float:

@@ -126,7 +126,10 @@ class Rehearsal:
         namespace, rest = found
         for name, key in LENGTH.items():
             value = getattr(namespace, name, None)
-            most = PASSES if key == "epochs" else PASSES * STEPS
+            if key == "epochs":
+                most = PASSES
+            else:
+                most = PASSES * STEPS
             if isinstance(value, (int, float)) and value > most:
                 setattr(namespace, name, type(value)(most))
         for name in OUTPUT_NAMES:
@@ -170,7 +173,10 @@ class Rehearsal:
     def _iterate(self, original: Callable[..., Iterator[object]], loader: object) -> Iterator[Any]:
         """The batches of a pass. Ranks step together, so they cut their passes alike."""
         steps, backwards = self._steps, self._backwards
-        most = 1 if steps >= MOST_STEPS else STEPS
+        if steps >= MOST_STEPS:
+            most = 1
+        else:
+            most = STEPS
         batches = max(1, BATCHES // sharers_of(loader))
         for given, batch in enumerate(original(loader)):
             trains = self._backwards > backwards
@@ -193,7 +199,9 @@ class Rehearsal:
         else:
             place = os.path.join(self._scratch, "elsewhere") + real
         os.makedirs(os.path.dirname(place), exist_ok=True)
-        return place if isinstance(path, str) else type(path)(place)
+        if isinstance(path, str):
+            return place
+        return type(path)(place)
 
     def _save(
         self, original: Original, content: object, f: object, *args: object, **kwargs: object

@@ -121,7 +121,9 @@ class Sources:
 
     def fetched(self, iterator: Any) -> None:
         waiting = iterator.__dict__.get("_cputune_indices")
-        index = waiting.popleft() if waiting else None
+        index = None
+        if waiting:
+            index = waiting.popleft()
         is_list = isinstance(index, (list, tuple)) and None not in index
         self._latest = Taken(
             data=iterator._dataset,
@@ -164,7 +166,9 @@ class Sources:
 
     def depends_on_weights(self, before: object) -> str:
         """Why workers, which have the weights of their start, would give other batches."""
-        return LEARNS if before != self.figure() else ""
+        if before != self.figure():
+            return LEARNS
+        return ""
 
     def figure(self) -> object:
         """A number for the batch that these samples make now; None if it is not known."""
@@ -258,7 +262,9 @@ class Sources:
         with as_before(taken.data, taken.collate):
             other = self._contents(taken, seed=OTHER_SEED)
         self.drawn = None if once is None else other != once
-        return STATE if once != again else ""
+        if once != again:
+            return STATE
+        return ""
 
     def _mixes(self, taken: Taken) -> str:
         """Whether a row of the batch depends on more than its own sample.
@@ -303,7 +309,9 @@ class Sources:
             return taken.samples or []
         with self._draws.alike(0):
             many = getattr(taken.data, "__getitems__", None)
-            return list(many(list(index))) if many else [taken.data[n] for n in index]
+            if many:
+                return list(many(list(index)))
+            return [taken.data[n] for n in index]
 
     def _made(self, taken: Taken, samples: Sequence[Any], seed: int = SEED) -> Any:
         with (
@@ -318,7 +326,10 @@ class Sources:
         with self._draws.alike(0, seed=seed):
             if taken.index is not None:
                 many = getattr(taken.data, "__getitems__", None)
-                samples = many(taken.index) if many else [taken.data[n] for n in taken.index]
+                if many:
+                    samples = many(taken.index)
+                else:
+                    samples = [taken.data[n] for n in taken.index]
         with self._draws.alike(count, seed=seed, rows=seed):
             return contents_of(taken.collate(copy.deepcopy(list(samples or []))))
 
@@ -390,7 +401,9 @@ def _rare(data: Any, seconds: float) -> tuple[list[int], list[int]]:
             usual = [number for number, value in values.items() if value != rarest]
             if fewest is None or times < fewest[0]:
                 fewest = times, rare, usual
-    return ([], []) if fewest is None else fewest[1:]
+    if fewest is None:
+        return ([], [])
+    return fewest[1:]
 
 
 def _values_of(sample: Any, name: str) -> Iterator[tuple[str, str]]:
@@ -409,7 +422,10 @@ def _values_of(sample: Any, name: str) -> Iterator[tuple[str, str]]:
         if values.numel() == 1 and not values.is_floating_point():
             yield name, str(values.item())
         else:
-            missing = values.isnan() if values.is_floating_point() else values < 0
+            if values.is_floating_point():
+                missing = values.isnan()
+            else:
+                missing = values < 0
             yield name, f"missing: {bool(missing.any())}"
 
 

@@ -104,7 +104,10 @@ class SyntheticSamples(Dataset):  # type: ignore[misc]
         if not 0 <= index < self.samples:
             raise IndexError(index)
         dice = torch.Generator().manual_seed(index)
-        make = random_image if self.recipe["task"] == "image-classification" else random_tokens
+        if self.recipe["task"] == "image-classification":
+            make = random_image
+        else:
+            make = random_tokens
         return make(self.recipe, self.config, dice)
 
 
@@ -136,7 +139,10 @@ def random_tokens(
     if task == "sentence-embedding":
         pair = some(vocabulary, (length,)).masked_fill(tail, empty)
         return sample | {"pair_input_ids": pair, "pair_attention_mask": (~tail).long()}
-    labels = some(config.num_labels, (length,)) if task == "token-classification" else ids
+    if task == "token-classification":
+        labels = some(config.num_labels, (length,))
+    else:
+        labels = ids
     if task == "masked-lm":
         tail = tail | (torch.rand(length, generator=dice) >= MASKED_SHARE)
     return sample | {"labels": labels.masked_fill(tail, IGNORED)}
@@ -222,7 +228,9 @@ def main() -> None:
     model, model_name = build_model(recipe)
     data = SyntheticSamples(recipe, model.config, arguments.max_train_samples)
     if training_arguments.process_index == 0:
-        kind = "images" if recipe["task"] == "image-classification" else "tokens"
+        kind = "tokens"
+        if recipe["task"] == "image-classification":
+            kind = "images"
         print(f"model: {model_name}\ndata: synthetic {kind}, {len(data)} samples")
 
     longest = (recipe.get("lengths") or {}).get("padding") == "longest"

@@ -104,7 +104,10 @@ def _variables(function: FunctionType) -> Iterator[Any]:
 
 def _is_trained(value: Any) -> bool:
     torch = sys.modules["torch"]
-    module = getattr(value, "model", None) if hasattr(value, "train_dataset") else value
+    if hasattr(value, "train_dataset"):
+        module = getattr(value, "model", None)
+    else:
+        module = value
     if not isinstance(module, torch.nn.Module):
         return False
     return any(parameter.requires_grad for parameter in module.parameters())
@@ -117,7 +120,10 @@ def _inside(source: Any, depth: int = DEPTH) -> Iterator[Any]:
     if depth == 0 or isinstance(source, FunctionType):
         return
     for value in held.values():
-        parts = value if isinstance(value, (list, tuple)) and len(value) < 32 else [value]
+        if isinstance(value, (list, tuple)) and len(value) < 32:
+            parts = value
+        else:
+            parts = [value]
         for part in parts:
             looks_so = hasattr(part, "__getitem__") or callable(part)
             if hasattr(part, "__dict__") and looks_so and not _is_module(type(part)):
@@ -180,11 +186,16 @@ def _reached(cls: type) -> set[str]:
 def _stores(code: CodeType) -> Iterator[tuple[str, bool]]:
     """The attributes that a function sets, and whether they are those of its own object."""
     for each in _codes(code):
-        own = each.co_varnames[0] if each.co_argcount else None
+        own = None
+        if each.co_argcount:
+            own = each.co_varnames[0]
         before: dis.Instruction | None = None
         for step in dis.get_instructions(each):
             if step.opname == "STORE_ATTR":
-                loaded = "" if before is None else before.argrepr.split(", ")[-1]
+                if before is None:
+                    loaded = ""
+                else:
+                    loaded = before.argrepr.split(", ")[-1]
                 yield str(step.argval), own is not None and loaded == own
             if step.opname not in ("CACHE", "EXTENDED_ARG"):
                 before = step

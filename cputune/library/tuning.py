@@ -44,7 +44,10 @@ def tune(job: Workload | str | Sequence[str], asked: AskedToTune) -> Result:
         from cputune.report.notebook import is_notebook, view
 
         if is_notebook():
-            started = time.monotonic() if asked.started is None else asked.started
+            if asked.started is None:
+                started = time.monotonic()
+            else:
+                started = asked.started
             asked = replace(asked, started=started, on_event=view(started))
     result: Result = tune_workload(workload, **keywords(asked))
     database = database_of(asked.study, asked.study_name)

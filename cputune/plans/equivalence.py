@@ -171,7 +171,9 @@ class Deviation:
         if self.apart is None:
             return None
         loss = _relative(self.loss[0], self.loss[1], LEAST_LOSS)
-        return math.nan if math.isnan(self.apart) else max(self.apart, loss or 0.0)
+        if math.isnan(self.apart):
+            return math.nan
+        return max(self.apart, loss or 0.0)
 
 
 _OTHERWISE = {
@@ -219,9 +221,13 @@ class Licence:
         """
         for name in ("repeats", *_ALSO.get(question, (question,))):
             for answer in self.answers:
-                why = self._refused(answer) if answer.question == name else None
+                why = None
+                if answer.question == name:
+                    why = self._refused(answer)
                 if why:
-                    return f"{why}, seen {answer.point}" if answer.point else why
+                    if answer.point:
+                        return f"{why}, seen {answer.point}"
+                    return why
         return None
 
     def answered(self, question: str) -> bool:
@@ -376,7 +382,9 @@ def training_of(
 
 def _together(digests: Sequence[int | None]) -> str | None:
     known = [digest for digest in digests if digest is not None]
-    return f"{sum(known) % (1 << 64):016x}" if len(known) == len(digests) else None
+    if len(known) == len(digests):
+        return f"{sum(known) % (1 << 64):016x}"
+    return None
 
 
 def equivalent(
@@ -558,7 +566,9 @@ def _relative(own: float | None, other: float | None, least: float = 0.0) -> flo
     if own == other:
         return 0.0
     scale = max(least, min(abs(own), abs(other)))
-    return abs(own - other) / scale if scale else math.inf
+    if scale:
+        return abs(own - other) / scale
+    return math.inf
 
 
 def _close(own: float, other: float) -> bool:
@@ -571,8 +581,12 @@ def _listed(rates: Sequence[float]) -> str:
 
 def _listing(words: Sequence[str]) -> str:
     *before, last = words
-    return f"{', '.join(before)} and {last}" if before else last
+    if before:
+        return f"{', '.join(before)} and {last}"
+    return last
 
 
 def _power(apart: float) -> str:
-    return "equal" if apart == 0 else f"1e{math.ceil(math.log10(apart)):d}"
+    if apart == 0:
+        return "equal"
+    return f"1e{math.ceil(math.log10(apart)):d}"

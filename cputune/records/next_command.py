@@ -54,7 +54,10 @@ def command_of(step: NextStep, result: Result) -> str:
         replaced["--max-time"] = time_limit(step.seconds)
     if step.budget is not None:
         replaced["--budget"] = str(step.budget)
-    at = argv.index("--") if "--" in argv else len(argv)
+    if "--" in argv:
+        at = argv.index("--")
+    else:
+        at = len(argv)
     without = {"--resume", "--force"} | replaced.keys()
     if step.when == QUIET:
         without |= {"--share-machine"}

@@ -72,7 +72,9 @@ def _remembered() -> dict[str, str]:
         document = parse(read_document(state / "written.json"))
     except (OSError, ValueError):
         return {}
-    files = document.get("files") if isinstance(document, dict) else None
+    files = None
+    if isinstance(document, dict):
+        files = document.get("files")
     if not isinstance(files, dict):
         return {}
     return {str(path): str(digest) for path, digest in files.items()}

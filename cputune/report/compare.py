@@ -114,7 +114,10 @@ def verdict(shown: ComparisonToShow) -> Verdict:
             return Verdict(means=means, do=do, sure=sure, when=QUIET)
         do = command_of(NextStep(kind="tune"), shown.after or shown.before)
         return Verdict(means=means, do=do, sure=sure)
-    count = "1 pair" if ratio.pairs == 1 else f"{ratio.pairs} pairs"
+    if ratio.pairs == 1:
+        count = "1 pair"
+    else:
+        count = f"{ratio.pairs} pairs"
     sure = f"{between(ratio)}, {count} side by side on this machine now"
     if ratio.outcome == EQUIVALENT:
         means = f"{_capital(second)} is as fast as {first}, within {EQUIVALENCE_MARGIN:.0%}."

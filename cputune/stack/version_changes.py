@@ -185,7 +185,9 @@ def advised_changes(versions: Versions) -> tuple[str | None, str | None]:
 
 
 def _verb(change: VersionChange) -> str:
-    verb = "stay in" if "IPEX" in change.says else "go to"
+    verb = "go to"
+    if "IPEX" in change.says:
+        verb = "stay in"
     return f"{verb} {change.says}: {change.command()}"
 
 

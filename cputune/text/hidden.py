@@ -276,7 +276,10 @@ def hide_arguments(
             flag = word.strip("-")
             continue
         is_named = "_".join(_words(flag)) in named
-        assigned = None if says_secret(flag) or is_named else _ASSIGNED.fullmatch(word)
+        if says_secret(flag) or is_named:
+            assigned = None
+        else:
+            assigned = _ASSIGNED.fullmatch(word)
         name, value = flag, word
         if assigned:
             name, value = assigned["name"], assigned["value"]
@@ -291,7 +294,10 @@ def hide_arguments(
                 name, value = "p", short[1]
             if of_script and not _NO_SECRET.fullmatch(value):
                 hidden = hidden or _is_secret_by_short_name("_".join(_words(name)), value)
-        flag = word if flag in ("env", "genv") else ""
+        if flag in ("env", "genv"):
+            flag = word
+        else:
+            flag = ""
         if hidden or is_named or "_".join(_words(name)) in named:
             holder = held.get(value) or _variable(name, value, secrets)
             secrets[holder] = value

@@ -41,7 +41,10 @@ _TYPED_TIME = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
 
 def quantity_of(text: object) -> Fraction | None:
     """A Kubernetes quantity as an exact number; None if it is not one."""
-    match = None if isinstance(text, bool) else _QUANTITY.fullmatch(str(text).strip())
+    if isinstance(text, bool):
+        match = None
+    else:
+        match = _QUANTITY.fullmatch(str(text).strip())
     if match is None:
         return None
     number = Fraction(match[1])
@@ -52,7 +55,9 @@ def quantity_of(text: object) -> Fraction | None:
 
 def bytes_of(quantity: object) -> float | None:
     number = quantity_of(quantity)
-    return None if number is None else float(number)
+    if number is None:
+        return None
+    return float(number)
 
 
 def cpus_of(quantity: object) -> float:

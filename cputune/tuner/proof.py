@@ -95,7 +95,10 @@ def prove(
     the command has trained.
     """
     found: list[Proven] = []
-    until = math.inf if max_time_seconds is None else time.monotonic() + max_time_seconds
+    if max_time_seconds is None:
+        until = math.inf
+    else:
+        until = time.monotonic() + max_time_seconds
 
     def left() -> float:
         on_wait()
@@ -236,7 +239,9 @@ def _changed(space: SearchSpace, base: Plan, plan: Plan) -> frozenset[str]:
 
 def _name(lever: Lever) -> str:
     knob, value = lever
-    return BOUND if knob is None else f"{knob.name}={in_words(value)}"
+    if knob is None:
+        return BOUND
+    return f"{knob.name}={in_words(value)}"
 
 
 def _plain(space: SearchSpace, ranks: int) -> Plan | None:
@@ -283,7 +288,10 @@ def _proven(
     runner: ProcessRunner, workload: Workload, plan: Plan, lever: Lever, failed: str
 ) -> Proven:
     knob, name = lever[0], _name(lever)
-    keeps = kept_between(runner.today, plan) if knob is None else knob.keeps
+    if knob is None:
+        keeps = kept_between(runner.today, plan)
+    else:
+        keeps = knob.keeps
     question = _QUESTION_OF.get("" if knob is None else knob.name, "")
     licence = workload.licence or Licence()
     asked = licence.largest(question)
@@ -309,7 +317,9 @@ def _proven(
 
 
 def _claims(keeps: Keeps) -> tuple[str, ...]:
-    return (KEPT[keeps],) if keeps in ("distribution", "nothing") else ()
+    if keeps in ("distribution", "nothing"):
+        return (KEPT[keeps],)
+    return ()
 
 
 def _left_out(left_out: tuple[LeftOut, ...]) -> Iterator[Proven]:

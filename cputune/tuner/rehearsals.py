@@ -75,8 +75,13 @@ def _note(end: RehearsalEnd, ranks: int) -> str:
     if not end.compared:
         return f"{text}. What it wrote was not compared with what your current launch writes."
     *before, last = end.compared
-    listed = f"{', '.join(before)} and {last}" if before else last
-    left = "" if "metrics" in end.compared else " Values of metrics were not compared."
+    if before:
+        listed = f"{', '.join(before)} and {last}"
+    else:
+        listed = last
+    left = " Values of metrics were not compared."
+    if "metrics" in end.compared:
+        left = ""
     return f"{text}, and wrote the same {listed} as your current launch.{left}"
 
 

@@ -311,7 +311,10 @@ def numpy_too_new(facts: HostFacts) -> Iterator[Finding]:
     """
     versions = versions_of(facts)
     evidence = fit.numpy_torch(versions)
-    severity = Severity.ERROR if evidence else Severity.WARNING
+    if evidence:
+        severity = Severity.ERROR
+    else:
+        severity = Severity.WARNING
     evidence = evidence or fit.numpy_libraries(versions)
     if evidence is not None:
         remedy, command = advised_changes(versions)
@@ -479,7 +482,10 @@ def stack_variable_ignored(facts: HostFacts) -> Iterator[Finding]:
     for row in load().transformers.variables:
         text, instead = env.value(facts, row.name), version and row.instead(version)
         if text and version is not None and not row.covers(version):
-            read = [f"export {instead}={shlex.quote(text)}"] if instead else []
+            if instead:
+                read = [f"export {instead}={shlex.quote(text)}"]
+            else:
+                read = []
             yield stack_variable_ignored.finding(
                 f"{row.name}={text}; transformers {version} does not read it",
                 remedy=f"Set {instead} instead." if instead else None,
@@ -569,7 +575,10 @@ def torch_cuda_build(facts: HostFacts) -> Iterator[Finding]:
     build = torch.build or version.local or ""
     if brought or build.startswith("cu"):
         change = smallest_change(versions_of(facts))
-        kept = versions_of(facts) if change is None else change.result
+        if change is None:
+            kept = versions_of(facts)
+        else:
+            kept = change.result
         names = [n for n in ("torch", "torchvision", "torchaudio") if kept.get(n) is not None]
         pins = " ".join(f"{name}=={_public(kept, name)}" for name in names)
         uninstall = " ".join(["pip uninstall -y", *names, *brought])

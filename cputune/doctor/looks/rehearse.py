@@ -129,7 +129,9 @@ def place_of(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     places = [f"{at.filename}:{at.lineno}" for at in frames if at.filename != __file__]
     ours = [place for place in places if not place.startswith("<")]
-    return ours[-1] if ours else ""
+    if ours:
+        return ours[-1]
+    return ""
 
 
 def failed(error: BaseException, during: str) -> None:
@@ -264,7 +266,10 @@ def hangs_in_a_fork() -> bool:
                 return False
             with open(f"/proc/{child}/stat", encoding="utf-8", errors="replace") as file:
                 state = file.read().rpartition(")")[2].split()[0]
-            asleep = asleep + 1 if state == "S" else 0
+            if state == "S":
+                asleep = asleep + 1
+            else:
+                asleep = 0
     except OSError:
         return False
     os.kill(child, signal.SIGKILL)
@@ -395,7 +400,9 @@ def weightless(rehearsal: Rehearsal, transformers: Any) -> None:
             asked = getattr(config, "dtype", None) or getattr(config, "torch_dtype", None)
         if isinstance(asked, str):
             asked = getattr(torch, asked, None)
-        return model if asked is None else model.to(asked)
+        if asked is None:
+            return model
+        return model.to(asked)
 
     def automatic(cls: Any, name: str, *args: Any, **kwargs: Any) -> Any:
         config = kwargs.get("config") or transformers.AutoConfig.from_pretrained(
@@ -418,7 +425,10 @@ def weightless(rehearsal: Rehearsal, transformers: Any) -> None:
 def run_script(rehearsal: Rehearsal, asked: dict[str, Any]) -> None:
     script, arguments = str(asked["script"]), [str(word) for word in asked["arguments"]]
     sys.argv = [script, *arguments]
-    folder = os.getcwd() if asked["module"] else os.path.dirname(os.path.realpath(script))
+    if asked["module"]:
+        folder = os.getcwd()
+    else:
+        folder = os.path.dirname(os.path.realpath(script))
     sys.path[0] = folder
     try:
         if asked["module"]:
@@ -446,7 +456,10 @@ def one_step(rehearsal: Rehearsal) -> None:
     import torch
 
     for name, original in ORIGINALS.items():
-        owner = torch.Tensor if name == "backward" else torch.optim.Optimizer
+        if name == "backward":
+            owner = torch.Tensor
+        else:
+            owner = torch.optim.Optimizer
         setattr(owner, name, original)
     if rehearsal.arguments is not None:
         by_trainer(rehearsal)
