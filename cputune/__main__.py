@@ -50,7 +50,10 @@ def main() -> None:
     if _shows_help(sys.argv[1:]):
         return
     _find_own_modules_first()
-    numbers = [getattr(signal, name) for name in _STOPPING if hasattr(signal, name)]
+    numbers = []
+    for name in _STOPPING:
+        if hasattr(signal, name):
+            numbers.append(getattr(signal, name))
     # What is ignored from the start stays so (nohup, a shell's background job).
     usual = (signal.SIG_DFL, signal.default_int_handler)
     ours = [number for number in numbers if signal.getsignal(number) in usual]

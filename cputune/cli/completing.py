@@ -22,9 +22,11 @@ def values(listed: Callable[[], Iterable[str]], *, several: bool = False) -> Com
         before, comma, last = "", "", incomplete
         if several:
             before, comma, last = incomplete.rpartition(",")
-        return [
-            CompletionItem(f"{before}{comma}{word}") for word in listed() if word.startswith(last)
-        ]
+        completion_items: list[CompletionItem] = []
+        for word in listed():
+            if word.startswith(last):
+                completion_items.append(CompletionItem(f"{before}{comma}{word}"))
+        return completion_items
 
     return complete
 
@@ -73,7 +75,8 @@ def _fixes() -> Iterable[str]:
         if knob.least is not None:
             yield f"{knob.name}="
         else:
-            yield from (f"{knob.name}={in_words(value)}" for value in knob.values)
+            for value in knob.values:
+                yield f"{knob.name}={in_words(value)}"
 
 
 def _codes() -> Iterable[str]:

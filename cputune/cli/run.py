@@ -291,7 +291,10 @@ def _as_typed(workload: Workload, facts: HostFacts, *, dry_run: bool) -> None:
         click.echo(line)
         return
     env = command["env"] or {}
-    given = [f"{n}={env[n]}" for n in typed.MILD if env.get(n) != os.environ.get(n)]
+    given = []
+    for n in typed.MILD:
+        if env.get(n) != os.environ.get(n):
+            given.append(f"{n}={env[n]}")
     cpus = command.get("cpus")
     if cpus is not None:
         given.append(f"CPUs {cpulist.render(cpus)}")

@@ -64,7 +64,10 @@ def all_of(*options: Callable[[Decorated], Decorated]) -> Callable[[Decorated], 
 def options_from(record: type) -> Callable[[Decorated], Decorated]:
     options = []
     for name, hint, default, text in options_in(record):
-        kinds = [kind for kind in (int, float) if kind in (hint, *get_args(hint))]
+        kinds = []
+        for kind in (int, float):
+            if kind in (hint, *get_args(hint)):
+                kinds.append(kind)
         number = None
         if kinds and not text.reads:
             number = kinds[0]

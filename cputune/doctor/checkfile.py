@@ -318,10 +318,9 @@ def _judge(text: str, context: Context) -> Iterator[Finding]:
         yield from around.judge_breaks(file, context)
         yield from judge.judge_launches(file.launches, context)
         return
-    judged = [
-        judge_document(document, context)
-        for document in documents.read_documents(text, context.name)
-    ]
+    judged = []
+    for document in documents.read_documents(text, context.name):
+        judged.append(judge_document(document, context))
     if not any(judged):
         raise UsageError(f"{context.name} is YAML of an unknown kind", hint=_HINT)
     for findings in filter(None, judged):

@@ -98,7 +98,10 @@ def _of_process(
         text += "".join(f"; {name}={value(facts, name)}" for name in binders)
         yield affinity_lost.finding(text, command=f"unset {' '.join(binders)}" if binders else None)
     if len(libraries) > 1:
-        others = [path for path in libraries if path not in torch["openmp"]]
+        others = []
+        for path in libraries:
+            if path not in torch["openmp"]:
+                others.append(path)
         yield several_openmp.finding(
             f"{len(libraries)} runtimes: {', '.join(libraries)}",
             remedy=f"Remove the package that contains {', '.join(others or libraries[1:])}.",
@@ -115,7 +118,10 @@ def product(facts: HostFacts, host: Host) -> Iterator[Finding]:
             i for i in CURES if not run_look(host, "product.py", ONEDNN_MAX_CPU_ISA=i).returncode
         )
         limit = next(tried, None)
-        flags = [flag for flag in facts.cpu.isa if flag.startswith(("amx", "avx512"))]
+        flags = []
+        for flag in facts.cpu.isa:
+            if flag.startswith(("amx", "avx512")):
+                flags.append(flag)
         yield illegal_instruction.finding(
             "a matmul ended with SIGILL; the CPU shows "
             + (", ".join(flags) or "neither AMX nor AVX-512"),
@@ -165,7 +171,10 @@ def _ended(what: str, done: Completed, failed: Callable[[str], Finding] | None =
 
 def how_it_ended(done: Completed) -> str:
     # IPEX prints its ERROR on stdout.
-    lines = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
+    lines = []
+    for line in (done.stderr or done.stdout).splitlines():
+        if line.strip():
+            lines.append(line.strip())
     last_line = ""
     if lines:
         last_line = f": {lines[-1][:300]}"

@@ -213,7 +213,11 @@ def _described(code: str, severity: Severity, named: Callable[..., object]) -> C
 def checks_of(module: str) -> tuple[Check, ...]:
     """The checks of a module, in its order."""
     there = vars(sys.modules[module]).values()
-    return tuple(value for value in there if isinstance(value, Check) and value.module == module)
+    checks: list[Check] = []
+    for value in there:
+        if isinstance(value, Check) and value.module == module:
+            checks.append(value)
+    return tuple(checks)
 
 
 MOST_SHOWN = 8  # findings of a short form
@@ -233,7 +237,10 @@ class FoundOn:
 
     @property
     def summary(self) -> dict[str, int]:
-        return {s.value: sum(f.severity is s for f in self.findings) for s in Severity}
+        counts: dict[str, int] = {}
+        for s in Severity:
+            counts[s.value] = sum(f.severity is s for f in self.findings)
+        return counts
 
     def __repr__(self) -> str:
         lines = [f"<cputune.{type(self).__name__}: {self._counts() or 'nothing is wrong'}>"]

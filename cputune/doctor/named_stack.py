@@ -120,7 +120,10 @@ def stack_fits(facts: HostFacts) -> Iterator[Finding]:
     for name, releases in load().releases().items():
         if asked.get(name) is not None:
             continue
-        fitting = [version for version in releases if fits(**{name: version})]
+        fitting = []
+        for version in releases:
+            if fits(**{name: version}):
+                fitting.append(version)
         known = _runs(releases, fitting)
         if name == "numpy":
             known = "below 2"
@@ -129,7 +132,10 @@ def stack_fits(facts: HostFacts) -> Iterator[Finding]:
         said.append(f"{DISTRIBUTIONS[name]}: {known}")
     # A Python that has no wheel of what was named is not among those that fit.
     broken = set(misfits(asked.changed(python=None)))
-    built = [text for text in pythons() if fits(python=Version(text))]
+    built = []
+    for text in pythons():
+        if fits(python=Version(text)):
+            built.append(text)
     said.append(f"Python: {_runs(pythons(), built)}")
     yield stack_fits.finding("; ".join(said))
 
@@ -149,7 +155,10 @@ def stack_words(facts: HostFacts) -> Iterator[Finding]:
     """
     words = vocabulary(versions_of(facts))
     for state in Fate:
-        said = [word.describe() for word in words if word.state is state]
+        said = []
+        for word in words:
+            if word.state is state:
+                said.append(word.describe())
         if said:
             yield stack_words.finding(", ".join(said), title=f"What this stack {_VERBS[state]}")
 

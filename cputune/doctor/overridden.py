@@ -57,7 +57,10 @@ def positional(found: re.Match[str], failure: Failure, versions: Versions) -> An
         called = f"{owner}.{function}"
         releases = interface.releases(package)
         counts = [len(interface.arguments(package, called, each)) + 1 for each in releases]
-        enough = [n for n, count in enumerate(counts) if count >= given]
+        enough = []
+        for n, count in enumerate(counts):
+            if count >= given:
+                enough.append(n)
         if not enough or enough[0] == 0:
             continue
         first = releases[enough[0]]

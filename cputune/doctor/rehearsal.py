@@ -136,7 +136,10 @@ def rehearsal_fails() -> None:
 def _half(message: Mapping[str, Any], launch: Launch, text: str, facts: HostFacts) -> Finding:
     """The finding of weights of 16 bits: slow without the instructions, and rounded with them."""
     name = message["half"]
-    lines = [named(each, launch.script) for each in settings_of(text) if each.kind == "weights"]
+    lines = []
+    for each in settings_of(text):
+        if each.kind == "weights":
+            lines.append(named(each, launch.script))
     by = ", ".join(lines) or "by the dtype of its checkpoint (transformers 5 keeps it)"
     native = {"bfloat16": "bf16", "float16": "fp16"}[name] in native_precisions(facts)
     speed = "it emulates them, and computes slower"

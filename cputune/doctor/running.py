@@ -249,7 +249,10 @@ def wait_of(each: Running, children: Sequence[Running], host: Host) -> Wait | No
     peers = peers_of(host, each.pid)
     port = each.environment.get("MASTER_PORT", "")
     names = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE")
-    known = [f"{name}={each.environment[name]}" for name in names if name in each.environment]
+    known = []
+    for name in names:
+        if name in each.environment:
+            known.append(f"{name}={each.environment[name]}")
     meant = {
         "store": ", ".join((*known, *(f"connected to {peer}" for peer in peers)))
         or "no address is in its variables",
@@ -269,7 +272,10 @@ def wait_in_family(family: Sequence[Running], host: Host) -> Wait | None:
         return None
     waits: list[Wait] = []
     for each in _ranks(tuple(family)):
-        children = [other for other in family if other.parent == each.pid]
+        children = []
+        for other in family:
+            if other.parent == each.pid:
+                children.append(other)
         wait = wait_of(each, children, host)
         if wait is not None:
             waits.append(wait)
@@ -281,7 +287,10 @@ def wait_in_family(family: Sequence[Running], host: Host) -> Wait | None:
 
 def _place(stack: Sequence[str]) -> str:
     """The innermost two frames of a stack, and the outermost of the script."""
-    script = [frame for frame in stack if not _BY_WHICH.search(frame)]
+    script = []
+    for frame in stack:
+        if not _BY_WHICH.search(frame):
+            script.append(frame)
     return "; ".join(dict.fromkeys((*stack[:2], *script[-1:])))
 
 

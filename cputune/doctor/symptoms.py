@@ -85,7 +85,11 @@ class Explanation:
 @cache
 def symptoms(names: tuple[str, ...] = (*TABLES, *LAST_TABLES)) -> tuple[Symptom, ...]:
     tables = (packaged_toml("cputune.doctor", f"known_errors/{name}.toml") for name in names)
-    return tuple(record_of(Symptom, row) for table in tables for row in table["errors"])
+    rows: list[Symptom] = []
+    for table in tables:
+        for row in table["errors"]:
+            rows.append(record_of(Symptom, row))
+    return tuple(rows)
 
 
 def quotes_of(check: Check) -> tuple[str, ...]:
@@ -246,7 +250,10 @@ def _quoting(message: str) -> list[Symptom]:
     """The checks that quote an error, the one with the longest quote first."""
     quoting = []
     for symptom, patterns in quoted():
-        lengths = [len(pattern.pattern) for pattern in patterns if pattern.search(message)]
+        lengths = []
+        for pattern in patterns:
+            if pattern.search(message):
+                lengths.append(len(pattern.pattern))
         if lengths:
             quoting.append((max(lengths), symptom))
     return [symptom for _, symptom in sorted(quoting, key=lambda pair: -pair[0])]
@@ -317,7 +324,10 @@ def _in_its_words(failure: Failure) -> Explanation:
     title = failure.title[:LONGEST_LINE]
     cause = "the tables do not contain this error."
     fix = "search for the message in the issues of the package that raises it"
-    called = [frame for frame in failure.frames if not frame.package]
+    called = []
+    for frame in failure.frames:
+        if not frame.package:
+            called.append(frame)
     if failure.kind in ("exit", "launcher"):
         title = "A rank has failed, and its own error is not in this text"
         cause = "a launcher only reports that a process has ended."
@@ -346,7 +356,10 @@ def place_of(failure: Failure) -> str:
     if not failure.frames:
         return ""
     last = failure.frames[-1]
-    frames = [frame for frame in failure.frames if frame.package != "python"]
+    frames = []
+    for frame in failure.frames:
+        if frame.package != "python":
+            frames.append(frame)
     if frames:
         package = frames[-1].package
     else:
@@ -376,9 +389,9 @@ def judge_symptom(text: str, facts: HostFacts) -> Iterator[Finding]:
 
     Raises CannotError if the text shows no failure.
     """
-    installed = {
-        package.name.replace("-", "_"): package.version or "" for package in facts.packages
-    }
+    installed = {}
+    for package in facts.packages:
+        installed[package.name.replace("-", "_")] = package.version or ""
     explanation = explain(text, installed)
     if explanation is None:
         count = len([line for line in text.splitlines() if line.strip()])

@@ -192,7 +192,10 @@ def _absent(launch: Launch, facts: HostFacts, host: Host) -> Iterator[Finding]:
             yield named_absent.finding(f"{name} {path}: the file does not exist")
     variables = {**host.environment(), **launch.environment}
     model = launch.argument("--model_name_or_path") or ""
-    offline = [n for n in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE") if variables.get(n) in _ON]
+    offline = []
+    for n in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
+        if variables.get(n) in _ON:
+            offline.append(n)
     if model and offline and facts.surroundings.model_bytes is None and not is_folder(model):
         evidence = (
             f"{offline[0]}={variables[offline[0]]}, but the weights of {model} are not on "

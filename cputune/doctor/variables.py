@@ -66,7 +66,11 @@ def world_size(facts: HostFacts) -> int | None:
 
 def preloaded(facts: HostFacts) -> list[str]:
     """The entries of LD_PRELOAD; blanks and colons separate them."""
-    return [path for path in re.split(r"[:\s]+", facts.environment.get("LD_PRELOAD", "")) if path]
+    paths: list[str] = []
+    for path in re.split(r"[:\s]+", facts.environment.get("LD_PRELOAD", "")):
+        if path:
+            paths.append(path)
+    return paths
 
 
 def loads_intel_openmp(facts: HostFacts) -> bool:
@@ -129,7 +133,11 @@ def openmp_binders(facts: HostFacts) -> list[str]:
         "GOMP_CPU_AFFINITY": value(facts, "GOMP_CPU_AFFINITY") is not None,
         "OMP_PROC_BIND": policy in ("true", "close", "spread", "master", "primary"),
     }
-    return [name for name, binds in binding.items() if binds]
+    names: list[str] = []
+    for name, binds in binding.items():
+        if binds:
+            names.append(name)
+    return names
 
 
 def ccl_worker_cpus(facts: HostFacts) -> tuple[int, ...] | None:

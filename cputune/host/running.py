@@ -306,7 +306,11 @@ def _written_since(path: str, size: int) -> str:
 
 def _open_files(host: Host, pid: int) -> list[str]:
     links = (host.real_path(f"/proc/{pid}/fd/{fd}") for fd in _names(host, f"/proc/{pid}/fd"))
-    return [path for path in dict.fromkeys(links) if os.path.isfile(path)]
+    paths: list[str] = []
+    for path in dict.fromkeys(links):
+        if os.path.isfile(path):
+            paths.append(path)
+    return paths
 
 
 def _frames_of(written: str) -> tuple[str, ...]:

@@ -281,7 +281,10 @@ def _model_bytes(model: str, hub: str) -> int | None:
     for folder in folders:
         files = [os.path.join(folder, name) for name in names(folder)]
         for suffix in _WEIGHTS:  # a folder may have the same weights in both formats
-            sizes = [_size(file) for file in files if file.endswith(suffix)]
+            sizes = []
+            for file in files:
+                if file.endswith(suffix):
+                    sizes.append(_size(file))
             if sum(sizes):
                 return sum(sizes)
     return None

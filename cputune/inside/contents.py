@@ -30,7 +30,10 @@ def rows_of(batch: object) -> list[dict[str, Any]]:
     parts = list(_named(batch, ""))
     count = next((int(tensor.shape[0]) for _, tensor in parts if len(tensor.shape)), 0)
     rows: list[dict[str, Any]] = [{} for _ in range(count)]
-    masks = [pair for encoding in encodings_of(batch) for pair in masks_of(encoding).items()]
+    masks = []
+    for encoding in encodings_of(batch):
+        for pair in masks_of(encoding).items():
+            masks.append(pair)
     for name, tensor in parts:
         if not len(tensor.shape) or tensor.shape[0] != count:
             continue

@@ -22,10 +22,9 @@ def cut_into(
     batch: Any, samples: int, parts: int, rows: int, *, in_turn: bool = False
 ) -> list[Any]:
     each = samples // parts
-    made = [
-        part_of(batch, samples, at, each, rows=rows, in_turn=in_turn)
-        for at in range(0, samples, each)
-    ]
+    made = []
+    for at in range(0, samples, each):
+        made.append(part_of(batch, samples, at, each, rows=rows, in_turn=in_turn))
     return made if has_tail(batch) else [cut(part) for part in made]  # a rank pads its own alone
 
 
@@ -74,4 +73,8 @@ def _places(
         return None
     if in_turn:
         return list(range(at * rows, (at + each) * rows))
-    return [first + n for first in range(0, length, samples) for n in range(at, at + each)]
+    places = []
+    for first in range(0, length, samples):
+        for n in range(at, at + each):
+            places.append(first + n)
+    return places

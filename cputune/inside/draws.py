@@ -120,7 +120,10 @@ class Draws:
         each = self._rows(found.shape)
         if each is None:
             return original(*args, **kwargs)
-        numbers = [arg for arg in args if isinstance(arg, int)]
+        numbers = []
+        for arg in args:
+            if isinstance(arg, int):
+                numbers.append(arg)
         bounds = [kwargs.get("low", 0), kwargs.get("high", numbers[-1] if numbers else None)]
         if len(numbers) > 1:
             bounds[0] = numbers[0]

@@ -300,7 +300,10 @@ def digest_of(index: Any) -> int | None:
 
 
 def _sum_of(digests: Sequence[int | None]) -> int | None:
-    known = [digest for digest in digests if digest is not None]
+    known = []
+    for digest in digests:
+        if digest is not None:
+            known.append(digest)
     if len(known) == len(digests):
         return sum(known) % (1 << 64)
     return None

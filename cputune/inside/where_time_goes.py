@@ -178,7 +178,10 @@ def shares(events: Iterable[Any], seconds: float) -> dict[str, float]:
 
 def in_flight(events: Iterable[Any]) -> float:
     """Microseconds in which this rank's gradients are on their way, and others' are waited for."""
-    talk = [e for e in events if e.time_range is not None and e.name.startswith(_COLLECTIVES)]
+    talk = []
+    for e in events:
+        if e.time_range is not None and e.name.startswith(_COLLECTIVES):
+            talk.append(e)
     return sum(end - start for start, end in _spans(talk))
 
 

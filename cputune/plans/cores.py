@@ -49,5 +49,8 @@ def _allowed(facts: HostFacts) -> tuple[Core, ...]:
 
 def nodes_spanned(facts: HostFacts, cpus: tuple[int, ...]) -> tuple[int, int]:
     wanted = set(cpus)
-    on = [core for core in facts.topology.cores if not wanted.isdisjoint(core.cpus)]
+    on = []
+    for core in facts.topology.cores:
+        if not wanted.isdisjoint(core.cpus):
+            on.append(core)
     return len(groups(tuple(on), by_node=False)), len(groups(tuple(on), by_node=True))

@@ -235,7 +235,10 @@ class Licence:
         return any(answer.question == question for answer in self.answers)
 
     def largest(self, question: str) -> float | None:
-        found = [answer.largest for answer in self.answers if answer.question == question]
+        found = []
+        for answer in self.answers:
+            if answer.question == question:
+                found.append(answer.largest)
         known = [largest for largest in found if largest is not None]
         return max(
             known, default=None, key=lambda largest: math.inf if math.isnan(largest) else largest
@@ -346,8 +349,14 @@ def training_of(
         return None
     first = [steps[0] for steps in ranks]
     gradients = [step.get("gradient") for step in first]
-    known = [value for value in gradients if value is not None]
-    seen = [loss for loss in losses if loss is not None]
+    known = []
+    for value in gradients:
+        if value is not None:
+            known.append(value)
+    seen = []
+    for loss in losses:
+        if loss is not None:
+            seen.append(loss)
     ends = [step["last"] for step in first if "last" in step]
     lead = first[0]
     dice = [step["dice"] for step in first if "dice" in step]
@@ -381,7 +390,10 @@ def training_of(
 
 
 def _together(digests: Sequence[int | None]) -> str | None:
-    known = [digest for digest in digests if digest is not None]
+    known = []
+    for digest in digests:
+        if digest is not None:
+            known.append(digest)
     if len(known) == len(digests):
         return f"{sum(known) % (1 << 64):016x}"
     return None

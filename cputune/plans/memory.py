@@ -52,7 +52,10 @@ def room_bytes(facts: HostFacts) -> int | None:
 
 def spare_bytes(facts: HostFacts) -> float | None:
     """The free memory that a study may use; None if it is not known."""
-    free = [size for size in (facts.memory.available_bytes, room_bytes(facts)) if size]
+    free = []
+    for size in (facts.memory.available_bytes, room_bytes(facts)):
+        if size:
+            free.append(size)
     if free:
         return SPARE * min(free)
     return None

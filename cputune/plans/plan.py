@@ -99,7 +99,10 @@ class Plan:
         """
         if self.as_found:
             return {}
-        variables = {name: value for knob in KNOBS for name, value in knob.variables(self).items()}
+        variables = {}
+        for knob in KNOBS:
+            for name, value in knob.variables(self).items():
+                variables[name] = value
         if self.preload:
             variables["LD_PRELOAD"] = ":".join(self.preload)
         return variables

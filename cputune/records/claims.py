@@ -167,7 +167,11 @@ def host_difference(
 
 
 def unknown_facts(host: Mapping[str, object]) -> tuple[str, ...]:
-    return tuple(words for group, key, words in _COMPARED if section(host, group).get(key) is None)
+    names: list[str] = []
+    for group, key, words in _COMPARED:
+        if section(host, group).get(key) is None:
+            names.append(words)
+    return tuple(names)
 
 
 DECIDES_SPEED = ("torch", "transformers", "accelerate", "intel_extension_for_pytorch")
@@ -310,4 +314,8 @@ def _recipe(workload: Workload) -> Mapping[str, Any] | None:
     if workload.recipe is None:
         return None
     values = workload.recipe.to_json().items()
-    return {name: value for name, value in values if name not in _DESCRIPTIVE}
+    by_name = {}
+    for name, value in values:
+        if name not in _DESCRIPTIVE:
+            by_name[name] = value
+    return by_name

@@ -105,7 +105,11 @@ def _most_seconds(text: str) -> float:
 
 
 def _names(text: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in text.split(",") if name.strip())
+    names: list[str] = []
+    for name in text.split(","):
+        if name.strip():
+            names.append(name.strip())
+    return tuple(names)
 
 
 def _kept(text: str) -> Keep:

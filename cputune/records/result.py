@@ -535,7 +535,10 @@ def _refuse_other_documents(document: object) -> dict[str, Any]:
         raise ResultError(
             "this is not a cputune result file", hint="`cputune tune` writes one: cputune.json"
         )
-    values = {key: value for key, value in document.items() if key != "schema"}
+    values = {}
+    for key, value in document.items():
+        if key != "schema":
+            values[key] = value
     version = int(ours[1])
     if version == 2:
         return from_second(values)

@@ -188,13 +188,14 @@ def _why_not_compared(result: Result) -> tuple[str, str]:
 def single_trials(result: Result) -> str:
     """``single trials: 8.6 and 10.4 samples/s``: the baseline, then the fastest other plan."""
     seen = [result.baseline.samples_per_second.centre]
-    others = [
-        trial.samples_per_second.centre
-        for trial in result.trials
-        if trial.state == COMPLETED
-        and trial.samples_per_second is not None
-        and trial.plan != result.baseline.plan
-    ]
+    others = []
+    for trial in result.trials:
+        if (
+            trial.state == COMPLETED
+            and trial.samples_per_second is not None
+            and trial.plan != result.baseline.plan
+        ):
+            others.append(trial.samples_per_second.centre)
     if not others:
         if result.trials:
             return "only one plan gave a number"

@@ -58,7 +58,10 @@ class Shown:
     def of(cls, findings: tuple[Finding, ...], *, brief: bool) -> Shown:
         from cputune.doctor.checks import CHECKS
 
-        tuned = {check.code: check.tuned for check in CHECKS if check.tuned and brief}
+        tuned = {}
+        for check in CHECKS:
+            if check.tuned and brief:
+                tuned[check.code] = check.tuned
         folded = _folded(findings)
         advice = [f for f in folded if f.severity is Severity.ADVICE]
         return cls(
@@ -72,7 +75,10 @@ class Shown:
         """``1 error, 2 pieces of advice``."""
         counted = []
         for severity in Severity:
-            of_it = [f for f in self.wrong + self.advice if f.severity is severity]
+            of_it = []
+            for f in self.wrong + self.advice:
+                if f.severity is severity:
+                    of_it.append(f)
             if of_it:
                 counted.append(f"{len(of_it)} {_counted(severity, len(of_it))}")
         return ", ".join(counted)
@@ -146,7 +152,10 @@ def _machine(facts: HostFacts, *, unfold: bool, recipe: str) -> Labelled:
     rows = machine_lines(facts)
     if not unfold:
         described = dict(rows) | nodes_in_brief(facts)
-        rows = [(label, text) for label, text in described.items() if label in IN_BRIEF]
+        rows = []
+        for label, text in described.items():
+            if label in IN_BRIEF:
+                rows.append((label, text))
     if recipe:
         rows.append(("recipe", recipe))
     rows += _unknown_rows(facts, unfold=unfold)
@@ -219,7 +228,10 @@ def verdict_of(
             source = "the recording"
         source += ", nothing was timed"
     else:
-        looked_at = [host.facts for host in diagnosis.hosts if host.facts is not None]
+        looked_at = []
+        for host in diagnosis.hosts:
+            if host.facts is not None:
+                looked_at.append(host.facts)
         source = f"{len(looked_at)} of {len(diagnosis.hosts)} hosts"
     unknown = sum(len(facts.unknown) for facts in looked_at)
     gaps = ""
@@ -279,7 +291,10 @@ def check_list(checks: tuple[Check, ...]) -> str:
 
 
 def interface_of(diagnosis: HostsDiagnosis) -> Chosen:
-    seen = [(host.name, host.facts.network) for host in diagnosis.hosts if host.facts is not None]
+    seen = []
+    for host in diagnosis.hosts:
+        if host.facts is not None:
+            seen.append((host.name, host.facts.network))
     return choose_interface(seen)
 
 

@@ -76,7 +76,11 @@ def machine_lines(facts: HostFacts) -> list[tuple[str, str]]:
         ("libraries", ", ".join(f"{lib.name} {lib.path}" for lib in facts.libraries)),
         ("load", _load(facts)),
     ]
-    return [(label, text) for label, text in rows if text]
+    pairs: list[tuple[str, str]] = []
+    for label, text in rows:
+        if text:
+            pairs.append((label, text))
+    return pairs
 
 
 def _cpu(facts: HostFacts) -> str:

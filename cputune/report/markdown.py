@@ -88,7 +88,10 @@ def _finding(finding: Finding, block: FindingRows) -> Iterator[str]:
         yield f"  - {_plain(finding.remedy)}"
     for command in commands:
         yield f"  - {_code(command)}"
-    links = [url for url in source_urls(finding.source) if url.startswith("https://")]
+    links = []
+    for url in source_urls(finding.source):
+        if url.startswith("https://"):
+            links.append(url)
     explained = _code(f"cputune doctor --explain {finding.code}")
     yield f"  - {', '.join([explained, *links])}"
 

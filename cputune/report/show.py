@@ -493,7 +493,11 @@ def basis(result: Result) -> tuple[tuple[str, str], ...]:
         "memory limit": memory,
         "versions": ", ".join(f"{name} {version}" for name, version in result.versions.items()),
     }
-    return tuple((label, str(value)) for label, value in rows.items() if value)
+    pairs: list[tuple[str, str]] = []
+    for label, value in rows.items():
+        if value:
+            pairs.append((label, str(value)))
+    return tuple(pairs)
 
 
 def _search_words(result: Result) -> str:

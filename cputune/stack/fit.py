@@ -198,9 +198,11 @@ def pythons() -> tuple[str, ...]:
 
 
 def pythons_for(versions: Versions) -> tuple[str, ...]:
-    return tuple(
-        text for text in pythons() if not python_wheels(versions.changed(python=Version(text)))
-    )
+    texts: list[str] = []
+    for text in pythons():
+        if not python_wheels(versions.changed(python=Version(text))):
+            texts.append(text)
+    return tuple(texts)
 
 
 def broken(versions: Versions) -> tuple[Misfit, ...]:

@@ -100,7 +100,10 @@ class Presence:
         return self.releases[max(self.indexes) + 1]
 
     def at(self, version: Version) -> bool:
-        older = [index for index, release in enumerate(self.releases) if release <= version]
+        older = []
+        for index, release in enumerate(self.releases):
+            if release <= version:
+                older.append(index)
         return max(older, default=0) in self.indexes
 
     def range_text(self) -> str:

@@ -163,7 +163,11 @@ class LibraryTable:
 
     def backends_of(self, version: Version | None) -> tuple[str, ...]:
         """The values of ``--ddp_backend`` (or its older name) that this release accepts."""
-        return tuple(row.name for row in self.backends if row.covers(version))
+        names: list[str] = []
+        for row in self.backends:
+            if row.covers(version):
+                names.append(row.name)
+        return tuple(names)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -288,7 +292,11 @@ def minor(version: Version) -> Minor:
 
 
 def _lower_bounds(specifier: str) -> list[str]:
-    return [str(each) for each in SpecifierSet(specifier) if each.operator in (">=", ">")]
+    bounds: list[str] = []
+    for each in SpecifierSet(specifier):
+        if each.operator in (">=", ">"):
+            bounds.append(str(each))
+    return bounds
 
 
 @lru_cache(maxsize=REMEMBERED)

@@ -250,7 +250,11 @@ def default_optimizer(versions: Versions) -> str | None:
 
 
 def _named(rows: tuple[Feature, ...], v: Versions) -> tuple[str, ...]:
-    return tuple(row.name for row in rows if row.covers(v.transformers) and row.beside(v.torch))
+    names: list[str] = []
+    for row in rows:
+        if row.covers(v.transformers) and row.beside(v.torch):
+            names.append(row.name)
+    return tuple(names)
 
 
 class Fate(str, Enum):

@@ -299,7 +299,10 @@ def _newer(
         trained = load().era(era).versions.get(name)
         if trained is not None:
             releases.insert(0, trained)
-    older = [release for release in releases if _is_older(name, release, versions)]
+    older = []
+    for release in releases:
+        if _is_older(name, release, versions):
+            older.append(release)
     installed = versions.get(name)
     newer = [each for each in dict.fromkeys(releases) if each not in older and each != installed]
     yield from sorted(
@@ -333,7 +336,9 @@ def _of_era(era: str, name: str, at: Versions) -> Iterator[Version | None]:
         trained = load().era(era).versions.get(name)
         if trained is not None:
             candidates.insert(0, trained)
-    yield from (version for version in candidates if _belongs(era, name, version))
+    for version in candidates:
+        if _belongs(era, name, version):
+            yield version
 
 
 def _is_of(era: str, name: str, at: Versions) -> bool:

@@ -127,7 +127,11 @@ def looks_random(text: str) -> bool:
 
 
 def _runs(text: str) -> list[str]:
-    return [run for run in _RUN.findall(text) if not run.startswith("0x")]
+    runs: list[str] = []
+    for run in _RUN.findall(text):
+        if not run.startswith("0x"):
+            runs.append(run)
+    return runs
 
 
 def _is_hex(run: str) -> bool:

@@ -77,7 +77,11 @@ def _layout_of(
     """The layout of the baseline; None if no plan of the space has it."""
     for plan, values in space.values.items():
         if shape(plan) == shape(baseline):
-            return {name: value for name, value in values.items() if name not in separate}
+            by_name = {}
+            for name, value in values.items():
+                if name not in separate:
+                    by_name[name] = value
+            return by_name
     return None
 
 
@@ -138,7 +142,11 @@ def why_not_one_by_one(each: Sequence[Worth], whole: Gain) -> str | None:
 
 
 def separate_knobs() -> tuple[str, ...]:
-    return tuple(k.name for k in KNOBS if k.put is not None and k.name not in _LAID_OUT)
+    names: list[str] = []
+    for k in KNOBS:
+        if k.put is not None and k.name not in _LAID_OUT:
+            names.append(k.name)
+    return tuple(names)
 
 
 def shape(plan: Plan) -> tuple[int, int, int, frozenset[int]]:

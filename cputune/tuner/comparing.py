@@ -153,7 +153,11 @@ def _job(workload: Workload) -> object:
     if recipe is None:
         return workload.program
     descriptive = ("name", "description", "source")
-    return {key: value for key, value in recipe.to_json().items() if key not in descriptive}
+    by_key = {}
+    for key, value in recipe.to_json().items():
+        if key not in descriptive:
+            by_key[key] = value
+    return by_key
 
 
 def _named(workload: Workload) -> str:

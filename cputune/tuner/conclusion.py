@@ -78,9 +78,10 @@ def conclude(
     """
     advice = recommend(findings, noise, seconds, busy=busy)
     best, baseline = advice.best.plan, advice.baseline.plan
-    missing = [
-        finding for finding in diagnose(facts).findings if finding.code == "allocator-missing"
-    ]
+    missing = []
+    for finding in diagnose(facts).findings:
+        if finding.code == "allocator-missing":
+            missing.append(finding)
     install = None
     if missing:
         install = missing[0].command or "`cputune doctor` says how"
@@ -136,7 +137,10 @@ def recommend(
     Another plan than the baseline is recommended only if both were measured in pairs
     (``cputune.records.result.pairs_of``). ``seconds`` are those of the study so far.
     """
-    valid = [t for t in findings.trials if t.state == COMPLETED and t.samples_per_second]
+    valid = []
+    for t in findings.trials:
+        if t.state == COMPLETED and t.samples_per_second:
+            valid.append(t)
     if not valid:
         raise _nothing_valid(findings, busy, seconds)
     baseline = findings.baseline
@@ -164,7 +168,11 @@ def _compared(findings: Findings, noise: float) -> tuple[Measured, ...]:
     if findings.baseline is None:
         return ()
     everybody = (findings.baseline, *findings.rivals)
-    return tuple(_measured_of(each, noise) for each in everybody if each.measured)
+    compared: list[Measured] = []
+    for each in everybody:
+        if each.measured:
+            compared.append(_measured_of(each, noise))
+    return tuple(compared)
 
 
 def paired(findings: Findings) -> list[Contender]:
@@ -174,9 +182,11 @@ def paired(findings: Findings) -> list[Contender]:
     if findings.baseline is None or _fell(findings.baseline):
         return []
     today = findings.baseline.plan
-    return [
-        rival for rival in findings.rivals if pairs_of(findings.confirm_runs, today, rival.plan)
-    ]
+    rivals: list[Contender] = []
+    for rival in findings.rivals:
+        if pairs_of(findings.confirm_runs, today, rival.plan):
+            rivals.append(rival)
+    return rivals
 
 
 def _confirmed(
@@ -311,7 +321,10 @@ def _notes(findings: Findings) -> list[str]:
 
 
 def _nothing_valid(findings: Findings, busy: Sequence[str], seconds: float) -> NoValidTrialError:
-    failed = [t for t in findings.trials if t.state == FAILED]
+    failed = []
+    for t in findings.trials:
+        if t.state == FAILED:
+            failed.append(t)
     if not failed and findings.cut_off is not None:
         hint = f"--max-time {time_limit(max(600.0, 3 * seconds))}"
         if NOTHING_COMPUTED in findings.cut_off:

@@ -253,7 +253,10 @@ class Confirmation:
 
     @property
     def is_over(self) -> bool:
-        racing = [rival for rival in self.rivals if rival.out is None]
+        racing = []
+        for rival in self.rivals:
+            if rival.out is None:
+                racing.append(rival)
         return not racing or self.baseline.out is not None or self._measuring.timer.up(1.0)
 
     def _block(
@@ -394,7 +397,10 @@ class Confirmation:
         findings.turns += entry.turns
         findings.delayed_turns += entry.delayed
         rounds = zip(contender.logs, contender.blocks, strict=True)
-        logs = [log for log, at in rounds if at == block and log is not None]
+        logs = []
+        for log, at in rounds:
+            if at == block and log is not None:
+                logs.append(log)
         rate = None
         if entry.counted:
             rate = throughput(logs or entry.counted, self._noise)

@@ -55,7 +55,11 @@ class Contender:
 
     @property
     def measured(self) -> list[float]:
-        return [value for value in self.logs if value is not None]
+        values: list[float] = []
+        for value in self.logs:
+            if value is not None:
+                values.append(value)
+        return values
 
 
 def level_rounds(contenders: Sequence[Contender]) -> None:

@@ -38,7 +38,10 @@ def confirm_best(
     short for trials. Nothing is measured without two plans.
     """
     findings = measuring.findings
-    ran = [t.plan for t in findings.trials if may_be_the_best(t) and not t.plan.as_found]
+    ran = []
+    for t in findings.trials:
+        if may_be_the_best(t) and not t.plan.as_found:
+            ran.append(t.plan)
     base = _today(findings)
     if base is None and ran:  # the first plan that ran replaces a launch that does not
         base = ran[0]
@@ -101,11 +104,11 @@ def _promising(ranked: Sequence[Plan], belief: Belief) -> list[Plan]:
     changed.
     """
     best, _ = belief[ranked[0]]
-    return [
-        plan
-        for plan in ranked[:MOST_RIVALS]
-        if belief[plan][0] - best < max(WANDER, 2 * belief[plan][1])
-    ]
+    plans: list[Plan] = []
+    for plan in ranked[:MOST_RIVALS]:
+        if belief[plan][0] - best < max(WANDER, 2 * belief[plan][1]):
+            plans.append(plan)
+    return plans
 
 
 def _today(findings: Findings) -> Plan | None:

@@ -211,16 +211,18 @@ def _pieces_of(number: int, rounds: Sequence[tuple[float, float]], scatter: floa
     cut = 0
     if len(near) > 3:
         cut = len(near) // 2
-    return [
-        Piece(
-            block=number,
-            center=center_of([value for value, _ in half]),
-            variance=scatter**2 / len(half),
-            left=math.exp(-fmean(age for _, age in half) / DIES),
-        )
-        for half in (near[:cut], near[cut:])
-        if half
-    ]
+    pieces: list[Piece] = []
+    for half in (near[:cut], near[cut:]):
+        if half:
+            pieces.append(
+                Piece(
+                    block=number,
+                    center=center_of([value for value, _ in half]),
+                    variance=scatter**2 / len(half),
+                    left=math.exp(-fmean(age for _, age in half) / DIES),
+                )
+            )
+    return pieces
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -294,7 +296,10 @@ def center_of(values: Sequence[float]) -> float:
 
 def _scatter(blocks: Sequence[Sequence[float]], noise: float) -> float:
     """Standard deviation of one round, from the median distance to the middle of its block."""
-    off = [abs(value - median(block)) for block in blocks for value in block]
+    off = []
+    for block in blocks:
+        for value in block:
+            off.append(abs(value - median(block)))
     freedom = len(off) - len(blocks)
     if freedom <= 0:
         return math.sqrt(2) * noise

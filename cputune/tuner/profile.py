@@ -31,7 +31,9 @@ def profile_of_ranks(plan: Plan, states: Sequence[Mapping[str, Any]]) -> Profile
     if not states:
         return None
     kinds = dict.fromkeys(kind for rank in states for kind in rank["shares"])
-    means = {k: sum(rank["shares"].get(k, 0.0) for rank in states) / len(states) for k in kinds}
+    means = {}
+    for k in kinds:
+        means[k] = sum(rank["shares"].get(k, 0.0) for rank in states) / len(states)
     rest = list(states[0]["shares"])[-1]
     ordered = sorted(means, key=lambda kind: (kind == rest, -means[kind]))
     limits = [rank["limit_gflops"] for rank in states]

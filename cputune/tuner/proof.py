@@ -301,7 +301,10 @@ def _proven(
     if failed or typed is None or seen is None:
         return Proven(lever=name, verdict=OTHER, keeps=keeps, deviation=asked, why=failed)
     held = equivalent(typed, seen, licence)
-    deviations = [deviation for deviation in (asked, held.deviation) if deviation is not None]
+    deviations = []
+    for deviation in (asked, held.deviation):
+        if deviation is not None:
+            deviations.append(deviation)
     verdict, why = SAME, held.summary
     if held.differs:
         verdict, why = OTHER, "; ".join(held.differs)

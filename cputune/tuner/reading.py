@@ -275,7 +275,10 @@ def doubt_of_mean(steps: Sequence[SizedStep], sizes: Sequence[int]) -> float:
     if not steps or len(set(sizes)) < 2:
         return 0.0
     power = _power(steps)
-    each = [size**power for size in sizes if size]
+    each = []
+    for size in sizes:
+        if size:
+            each.append(size**power)
     at_once = 1
     if len(each) >= 3 * AT_ONCE:
         at_once = AT_ONCE

@@ -290,10 +290,10 @@ class PlanSampler(BaseSampler):  # type: ignore[misc]  # optuna is not followed
     def believe(self) -> Mapping[Plan, tuple[float, float]]:
         """Current mean and deviation of the log time per sample of every plan."""
         belief = self._belief()
-        return {
-            plan: (float(belief.mean[i]), float(belief.deviation[i]))
-            for plan, i in self._index.items()
-        }
+        by_plan: dict[Plan, tuple[float, float]] = {}
+        for plan, i in self._index.items():
+            by_plan[plan] = (float(belief.mean[i]), float(belief.deviation[i]))
+        return by_plan
 
     def _belief(self) -> Belief:
         """The model's prediction, computed once for each length of the history."""
@@ -310,7 +310,10 @@ class PlanSampler(BaseSampler):  # type: ignore[misc]  # optuna is not followed
         Plans with ranks that span NUMA nodes come last: if no other one is worth a trial.
         """
         untried = self._untried()
-        whole = [plan for plan in untried if not self._lies_astride(plan)]
+        whole = []
+        for plan in untried:
+            if not self._lies_astride(plan):
+                whole.append(plan)
         return self._most_promising(whole, number) or self._most_promising(untried, number)
 
     def _most_promising(self, plans: Sequence[Plan], number: int) -> Plan | None:
@@ -384,8 +387,14 @@ class PlanSampler(BaseSampler):  # type: ignore[misc]  # optuna is not followed
         yet, each may.
         """
         past, cuts, ranks = self._history, self._batches(plan), plan.processes_per_node
-        died = [d.processes_per_node for d in past.too_large if self._batches(d) >= cuts]
-        ran = [w.processes_per_node for w in past.plans if self._batches(w) <= cuts]
+        died = []
+        for d in past.too_large:
+            if self._batches(d) >= cuts:
+                died.append(d.processes_per_node)
+        ran = []
+        for w in past.plans:
+            if self._batches(w) <= cuts:
+                ran.append(w.processes_per_node)
         return not past.plans or ranks < min(died, default=math.inf) or ranks <= max(ran, default=0)
 
     def _batches(self, plan: Plan) -> int:

@@ -185,7 +185,10 @@ def _plans(
     facts: HostFacts, workload: Workload, ask: Ask
 ) -> tuple[dict[Plan, Mapping[str, KnobValue]], tuple[LeftOut, ...]]:
     _refuse_unlike(ask.hosts)
-    choices = {knob.name: _choices(knob, facts, ask) for knob in KNOBS if knob.offers is not None}
+    choices = {}
+    for knob in KNOBS:
+        if knob.offers is not None:
+            choices[knob.name] = _choices(knob, facts, ask)
     layouts = Layouts(facts=facts, workload=workload, ask=ask, backends=choices["backend"].values)
     plans: dict[Plan, Mapping[str, KnobValue]] = {}
     for layout, values in layouts.plans():
@@ -293,7 +296,11 @@ def _unvaried(
     free = free | set(fixed)
     if free & TOGETHER:
         free |= TOGETHER
-    return {name: getattr(today, name, value) for name, value in TODAY.items() if name not in free}
+    by_name: dict[str, KnobValue] = {}
+    for name, value in TODAY.items():
+        if name not in free:
+            by_name[name] = getattr(today, name, value)
+    return by_name
 
 
 def _impossible(fixed: Mapping[str, KnobValue], left_out: Sequence[LeftOut]) -> UsageError:
@@ -344,9 +351,10 @@ def _suggestions(
         libraries["padding"] = "cut"
     wanted: list[tuple[Origin, Mapping[str, KnobValue]]] = [("guide", guide)]
     wanted += [("topology", {**libraries, **layout}) for layout in _of_topology(facts, values)]
-    today = {
-        knob.name: knob.today for knob in KNOBS if knob.put is not None and knob.name != "ipex"
-    }
+    today = {}
+    for knob in KNOBS:
+        if knob.put is not None and knob.name != "ipex":
+            today[knob.name] = knob.today
     suggestions: dict[Plan, Origin] = {}
     for origin, own in wanted:
         meant = {**today, "precision": advised_precision(facts), **own, **held}

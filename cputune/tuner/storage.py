@@ -268,7 +268,10 @@ def _added(record: optuna.Study, *, frozen: FrozenTrial) -> None:
 def identity_of(
     options: TuneOptions, facts: HostFacts, workload: Workload, hosts: Sequence[str] = ()
 ) -> Identity:
-    names = [field.name for field in fields(TuneOptions) if field.name not in MAY_CHANGE]
+    names = []
+    for field in fields(TuneOptions):
+        if field.name not in MAY_CHANGE:
+            names.append(field.name)
     return {
         "schema": STUDY_SCHEMA,
         "host": host_fingerprint(facts),

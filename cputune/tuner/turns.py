@@ -143,7 +143,10 @@ class Started:
         late = [delayed for _, delayed in trace[skipped : skipped + len(taken)]].count(True)
         if 2 * late >= counted:
             self.delayed += 1
-        steps = [step for step in taken if step is not None]
+        steps = []
+        for step in taken:
+            if step is not None:
+                steps.append(step)
         if 2 * len(steps) <= counted:
             return None
         self.contender.steps[len(self.contender.logs)] = steps

@@ -174,7 +174,10 @@ def interface_missing(facts: HostFacts) -> Iterator[Finding]:
     """
     known = facts.network.interfaces
     for name in ("GLOO_SOCKET_IFNAME", "FI_TCP_IFACE"):
-        wanted = [part for part in (env.value(facts, name) or "").split(",") if part]
+        wanted = []
+        for part in (env.value(facts, name) or "").split(","):
+            if part:
+                wanted.append(part)
         if known is not None and not set(wanted) <= set(known):
             chosen = choose_interface([("", facts.network)]).name
             outside = chosen or next((item for item in known if item != "lo"), "lo")

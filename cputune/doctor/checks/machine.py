@@ -237,7 +237,10 @@ def numa_balancing(facts: HostFacts) -> Iterator[Finding]:
 
     Source: https://docs.kernel.org/admin-guide/sysctl/kernel.html#numa-balancing
     """
-    with_cpus = [node for node in facts.topology.numa_nodes if node.cpus]
+    with_cpus = []
+    for node in facts.topology.numa_nodes:
+        if node.cpus:
+            with_cpus.append(node)
     if facts.settings.numa_balancing and len(with_cpus) > 1:
         yield numa_balancing.finding(
             f"kernel.numa_balancing is on, with {len(with_cpus)} NUMA nodes",
@@ -262,7 +265,10 @@ def siblings_together(facts: HostFacts) -> Iterator[Finding]:
 
     Source: intel/intel-extension-for-pytorch#310
     """
-    pairs = [core.cpus for core in facts.topology.allowed_cores if len(core.cpus) > 1]
+    pairs = []
+    for core in facts.topology.allowed_cores:
+        if len(core.cpus) > 1:
+            pairs.append(core.cpus)
     if len(pairs) > 1 and all(cpus[1] == cpus[0] + 1 for cpus in pairs):
         yield siblings_together.finding(
             f"CPUs {cpulist.render(pairs[0])} are one core; "
@@ -329,7 +335,10 @@ def numa_full(facts: HostFacts) -> Iterator[Finding]:
     Source: https://docs.kernel.org/mm/numa.html
     """
     nodes = facts.topology.numa_nodes
-    free = {n.id: n.free_bytes for n in nodes if n.free_bytes is not None and n.memory_bytes}
+    free = {}
+    for n in nodes:
+        if n.free_bytes is not None and n.memory_bytes:
+            free[n.id] = n.free_bytes
     tight = {id: left for id, left in free.items() if left < LITTLE_FREE_BYTES}
     if tight and len(tight) < len(free):
         parts = (f"node {id}: {left / GIB:.1f} GiB free" for id, left in tight.items())

@@ -61,7 +61,10 @@ def isa_capped(facts: HostFacts) -> Iterator[Finding]:
             above = _FLAGS[_FLAGS.index(first) : cap.get("flags")]
         else:
             above = ()
-        lost = [flag for flag in above if facts.cpu.has(flag)]
+        lost = []
+        for flag in above:
+            if facts.cpu.has(flag):
+                lost.append(flag)
         if lost:
             yield env.unset(isa_capped, facts, cap["name"], f", but this CPU has {', '.join(lost)}")
 
@@ -190,7 +193,10 @@ def bf16_native(facts: HostFacts) -> Iterator[Finding]:
     """
     native = "bf16" in native_precisions(facts) and not env.lacks_torch(facts)
     if native and not env.value(facts, "ACCELERATE_MIXED_PRECISION"):
-        units = [flag for flag in ("amx_bf16", "avx512_bf16", "bf16") if facts.cpu.has(flag)]
+        units = []
+        for flag in ("amx_bf16", "avx512_bf16", "bf16"):
+            if facts.cpu.has(flag):
+                units.append(flag)
         yield bf16_native.finding(f"the CPU has {', '.join(units)}; training defaults to fp32")
 
 

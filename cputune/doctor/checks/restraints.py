@@ -55,13 +55,14 @@ def isa_hidden(facts: HostFacts) -> Iterator[Finding]:
     if facts.why_unknown("cpu.isa") is not None or not cpu.isa:
         return
     generations = [row for row in processors().x86 if row.has_model(cpu)]
-    lacking = [
-        flag
-        for flag in ("avx2", "avx512f", "amx_tile")
-        if generations
-        and all(flag in row.flags.split() for row in generations)
-        and not cpu.has(flag)
-    ]
+    lacking = []
+    for flag in ("avx2", "avx512f", "amx_tile"):
+        if (
+            generations
+            and all(flag in row.flags.split() for row in generations)
+            and not cpu.has(flag)
+        ):
+            lacking.append(flag)
     if lacking:
         names = " or ".join(dict.fromkeys(row.name for row in generations))
         yield isa_hidden.finding(

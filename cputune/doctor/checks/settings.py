@@ -87,7 +87,10 @@ def _meant(name: str) -> str | None:
     """The known name one slip away from this one; None for zero or several."""
     if name in _known() or len(name) < 7:
         return None
-    near = [known for known in _known() if _one_slip(name, known)]
+    near = []
+    for known in _known():
+        if _one_slip(name, known):
+            near.append(known)
     if len(near) == 1:
         return near[0]
     return None

@@ -45,7 +45,11 @@ def module_shadowed(facts: HostFacts) -> Iterator[Finding]:
 
 
 def _searched_first(facts: HostFacts) -> list[str]:
-    return [path for path in facts.environment.get("PYTHONPATH", "").split(":") if path]
+    paths: list[str] = []
+    for path in facts.environment.get("PYTHONPATH", "").split(":"):
+        if path:
+            paths.append(path)
+    return paths
 
 
 def _without(place: str, facts: HostFacts) -> str:

@@ -232,7 +232,10 @@ def numa_not_zero(facts: HostFacts) -> Iterator[Finding]:
     """
     topology, cpuset = facts.topology, facts.limits.cpuset
     allowed = set(topology.allowed)
-    nodes = [str(node.id) for node in topology.numa_nodes if allowed & set(node.cpus or ())]
+    nodes = []
+    for node in topology.numa_nodes:
+        if allowed & set(node.cpus or ()):
+            nodes.append(str(node.id))
     # A mask of taskset does not keep numactl from CPU 0; a cpuset does.
     if cpuset is not None and 0 not in cpuset and nodes and len(topology.numa_nodes) > 1:
         yield numa_not_zero.finding(
@@ -253,7 +256,10 @@ def mempolicy(facts: HostFacts) -> Iterator[Finding]:
 
     Source: intel/intel-extension-for-pytorch#354, vllm-project/vllm#45438
     """
-    nodes = [node for node in facts.topology.numa_nodes if node.memory_bytes != 0]
+    nodes = []
+    for node in facts.topology.numa_nodes:
+        if node.memory_bytes != 0:
+            nodes.append(node)
     if facts.settings.container and len(nodes) > 1 and facts.sys_nice is False:
         yield mempolicy.finding(
             f"in {facts.settings.container}, without CAP_SYS_NICE, with memory on "
@@ -358,7 +364,10 @@ def pin_mask(facts: HostFacts) -> Iterator[Finding]:
         masks = text.strip("[]").split(",")
     else:
         masks = []
-    bare = [mask for mask in masks if not mask.strip().lower().startswith("0x")]
+    bare = []
+    for mask in masks:
+        if not mask.strip().lower().startswith("0x"):
+            bare.append(mask)
     named = {cpu for cpus in env.pin_domains(facts) or () for cpu in cpus}
     outside = named - set(facts.topology.online or named)
     if bare:

@@ -336,7 +336,10 @@ def torch_missing(facts: HostFacts) -> Iterator[Finding]:
     """
     if not env.lacks_torch(facts):
         return
-    stack = [p.name for p in facts.packages if short_name(p.name) not in (None, "numpy")]
+    stack = []
+    for p in facts.packages:
+        if short_name(p.name) not in (None, "numpy"):
+            stack.append(p.name)
     page = load().wheels["torch_cpu"]
     elsewhere = "Install torch here, or name the Python that trains: cputune doctor --python PATH"
     yield torch_missing.finding(
@@ -541,7 +544,10 @@ def oneccl_setvars(facts: HostFacts) -> Iterator[Finding]:
     if package is None or version is None or facts.recorded:
         return
     searched = (env.value(facts, "LD_LIBRARY_PATH") or "").split(":")
-    folders = [lib.path.rpartition("/")[0] for lib in facts.libraries if lib.name == "libccl"]
+    folders = []
+    for lib in facts.libraries:
+        if lib.name == "libccl":
+            folders.append(lib.path.rpartition("/")[0])
     if set(folders) & set(searched):
         return
     brought = f"{package.location or '.'}/{uses.oneccl_module(versions_of(facts))}"
@@ -579,7 +585,10 @@ def torch_cuda_build(facts: HostFacts) -> Iterator[Finding]:
             kept = versions_of(facts)
         else:
             kept = change.result
-        names = [n for n in ("torch", "torchvision", "torchaudio") if kept.get(n) is not None]
+        names = []
+        for n in ("torch", "torchvision", "torchaudio"):
+            if kept.get(n) is not None:
+                names.append(n)
         pins = " ".join(f"{name}=={_public(kept, name)}" for name in names)
         uninstall = " ".join(["pip uninstall -y", *names, *brought])
         page = load().wheels["torch_cpu"]

@@ -38,8 +38,14 @@ def look(name: str) -> None:
         module = importlib.import_module(name)
     except Exception as error:
         frames = traceback.extract_tb(error.__traceback__)
-        places = [f"{at.filename}:{at.lineno}" for at in frames if at.filename != __file__]
-        ours = [place for place in places if not place.startswith("<")]
+        places = []
+        for at in frames:
+            if at.filename != __file__:
+                places.append(f"{at.filename}:{at.lineno}")
+        ours = []
+        for place in places:
+            if not place.startswith("<"):
+                ours.append(place)
         said, where = " ".join(str(error).split())[:300], ours[-1] if ours else ""
         tell(module=name, error=type(error).__name__, said=said, where=where)
         return

@@ -127,8 +127,14 @@ def end(child: subprocess.Popen[bytes], rank: int, seconds: float) -> None:
 
 def place_of(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
-    places = [f"{at.filename}:{at.lineno}" for at in frames if at.filename != __file__]
-    ours = [place for place in places if not place.startswith("<")]
+    places = []
+    for at in frames:
+        if at.filename != __file__:
+            places.append(f"{at.filename}:{at.lineno}")
+    ours = []
+    for place in places:
+        if not place.startswith("<"):
+            ours.append(place)
     if ours:
         return ours[-1]
     return ""
@@ -218,7 +224,10 @@ class Rehearsal:
             frames = traceback.extract_stack()
             places = [f"{at.filename}:{at.lineno}" for at in frames]
             script = os.path.realpath(sys.argv[0])
-            own = [place for place in places if os.path.realpath(place).startswith(f"{script}:")]
+            own = []
+            for place in places:
+                if os.path.realpath(place).startswith(f"{script}:"):
+                    own.append(place)
             tell(forked=True, where=(own or places)[-1])
 
     def trainer(self, original: Any) -> Callable[..., None]:

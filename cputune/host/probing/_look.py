@@ -90,9 +90,10 @@ class Look:
 
     @property
     def unknown(self) -> tuple[Unknown, ...]:
-        return tuple(
-            Unknown(fact=fact, reason=reason) for fact, reason in sorted(self._unknown.items())
-        )
+        unknowns: list[Unknown] = []
+        for fact, reason in sorted(self._unknown.items()):
+            unknowns.append(Unknown(fact=fact, reason=reason))
+        return tuple(unknowns)
 
 
 @lru_cache(maxsize=8192)

@@ -163,7 +163,11 @@ class Scrubber:
         if not self.host_name or self.host_name in ("localhost", "(none)"):
             return ()
         short = self.host_name.partition(".")[0]
-        return tuple(name for name in (self.host_name, short) if len(name) > 2)
+        names: list[str] = []
+        for name in (self.host_name, short):
+            if len(name) > 2:
+                names.append(name)
+        return tuple(names)
 
 
 _FAMILIES = re.compile(

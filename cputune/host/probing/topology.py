@@ -169,7 +169,10 @@ def _is_hybrid(look: Look, cores: tuple[Core, ...]) -> bool:
     """
     if look.exists("/sys/devices/cpu_core") and look.exists("/sys/devices/cpu_atom"):
         return True
-    capacities = [core.capacity for core in cores if core.capacity]
+    capacities = []
+    for core in cores:
+        if core.capacity:
+            capacities.append(core.capacity)
     return len(capacities) == len(cores) > 1 and max(capacities) > 1.1 * min(capacities)
 
 

@@ -86,17 +86,21 @@ def _cpus(state: State) -> tuple[int, ...]:
 
 
 def plan_arguments(plan: Plan) -> dict[str, Argument]:
-    return {name: value for knob in KNOBS for name, value in knob.arguments(plan).items()}
+    by_name: dict[str, Argument] = {}
+    for knob in KNOBS:
+        for name, value in knob.arguments(plan).items():
+            by_name[name] = value
+    return by_name
 
 
 def plan_in_torch(plan: Plan, *, by_arguments: bool = False) -> dict[str, str]:
     """What a plan sets in torch itself, or with ``by_arguments`` without the TrainingArguments."""
-    return {
-        name: value
-        for knob in KNOBS
-        if not (by_arguments and knob.arguments(plan))
-        for name, value in knob.in_torch(plan).items()
-    }
+    by_name: dict[str, str] = {}
+    for knob in KNOBS:
+        if not (by_arguments and knob.arguments(plan)):
+            for name, value in knob.in_torch(plan).items():
+                by_name[name] = value
+    return by_name
 
 
 def least_kept(each: Iterable[Keeps]) -> Keeps:

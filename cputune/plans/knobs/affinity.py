@@ -23,7 +23,10 @@ _BY_THEIR_CPUS = "the CPUs that each rank may run on show it"
 
 
 def node_counts(hosts: int) -> Sequence[int]:
-    powers = [1 << power for power in range(hosts.bit_length()) if 1 << power < hosts]
+    powers = []
+    for power in range(hosts.bit_length()):
+        if 1 << power < hosts:
+            powers.append(1 << power)
     return (*powers, max(1, hosts))
 
 

@@ -79,7 +79,10 @@ def _worker_variables(plan: Plan) -> Mapping[str, str]:
     if plan.backend != "ccl" or not plan.ccl_workers:
         return {}
     variables = {"CCL_WORKER_COUNT": str(plan.ccl_workers)}
-    workers = [str(cpu) for cpus in plan.ccl_cpus for cpu in cpus]
+    workers = []
+    for cpus in plan.ccl_cpus:
+        for cpu in cpus:
+            workers.append(str(cpu))
     if workers:
         variables["CCL_WORKER_AFFINITY"] = ",".join(workers)
     return variables

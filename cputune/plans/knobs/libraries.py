@@ -41,7 +41,11 @@ setting (``oversize_threshold:1``) large blocks are returned at once: 47,000 pag
 
 def preloads(plan: Plan, facts: HostFacts) -> tuple[str, ...]:
     libraries = (facts.library(name) for name in (plan.openmp, plan.allocator))
-    return tuple(library.path for library in libraries if library is not None)
+    paths: list[str] = []
+    for library in libraries:
+        if library is not None:
+            paths.append(library.path)
+    return tuple(paths)
 
 
 def _preloading(name: str) -> Put:
@@ -79,7 +83,10 @@ def _as_preloaded(knob: str, names: tuple[str, ...]) -> Callable[[Plan, State], 
     def seen(plan: Plan, state: State) -> Plan:
         for name in names[1:]:
             library, preloaded = f"lib{name.removeprefix('lib')}", state.get("preload", ())
-            paths = [path for path in preloaded if path.startswith("/") and library in path]
+            paths = []
+            for path in preloaded:
+                if path.startswith("/") and library in path:
+                    paths.append(path)
             if paths:
                 if knob == "openmp":
                     preload = (*paths, *plan.preload)

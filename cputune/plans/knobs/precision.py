@@ -70,7 +70,10 @@ def _variables(plan: Plan) -> Mapping[str, str]:
 
 
 def _as_seen(plan: Plan, state: State) -> Plan:
-    precisions = [name for name in PRECISIONS if DTYPES[name] == state.get("dtype")]
+    precisions = []
+    for name in PRECISIONS:
+        if DTYPES[name] == state.get("dtype"):
+            precisions.append(name)
     if precisions:
         return replace(plan, precision=precisions[0])
     return plan

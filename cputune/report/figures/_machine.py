@@ -121,7 +121,11 @@ def _node_height(rows: int, threads: int) -> float:
 def _owners(plan: Plan | None) -> Owners:
     if plan is None:
         return {}
-    return {cpu: rank for rank, cpus in enumerate(plan.cpus) for cpu in cpus}
+    by_cpu = {}
+    for rank, cpus in enumerate(plan.cpus):
+        for cpu in cpus:
+            by_cpu[cpu] = rank
+    return by_cpu
 
 
 def _title(topology: Topology, plan: Plan | None) -> str:
@@ -214,10 +218,11 @@ def _draw_legend(figure: Figure, kinds: list[tuple[str, str, str | None]]) -> No
 
     if not kinds:
         return
-    boxes = [
-        Patch(facecolor=colour, edgecolor=DIM, hatch=hatch, label=words, linewidth=0.6)
-        for words, colour, hatch in kinds
-    ]
+    boxes = []
+    for words, colour, hatch in kinds:
+        boxes.append(
+            Patch(facecolor=colour, edgecolor=DIM, hatch=hatch, label=words, linewidth=0.6)
+        )
     columns = _columns(figure.get_figwidth())
     legend = figure.legend(
         handles=boxes,

@@ -42,7 +42,10 @@ def step(result: Result, *, width: float = WIDTH) -> Figure | None:
         _seconds(profile, samples / measured.samples_per_second.centre)
         for _, measured, profile in shown
     ]
-    kinds = [kind for kind in WORK if any(kind in seconds for seconds in parts)]
+    kinds = []
+    for kind in WORK:
+        if any(kind in seconds for seconds in parts):
+            kinds.append(kind)
     kinds.append(THE_REST)
     columns = max(2, int(width / 1.5))
     lines = ceil(len(kinds) / columns)
