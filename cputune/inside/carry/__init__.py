@@ -1,28 +1,28 @@
-"""Sets in a training script what of a plan its command line cannot say. The script stays as it is.
+"""Sets the part of a plan in a training script that its command line cannot say. The script stays
+as it is.
 
-Each lever is a part, a module that is read by itself: what it hooks, and what it sets there.
+Each knob has its part, a module with its hooks.
 
 =============  ==============================================================================
 ``dropout``    draws the masks of dropout on all threads
-``padding``    cuts off columns of a batch that are padding in all of its samples (with
-               ``batches``, which sees them, ``sameness``, which asks the model, and
-               ``unchanged``, which leaves it and its losses as they were)
-``order``      takes the samples of a step of like length
+``padding``    cuts off columns that are padding in all samples of a batch (with ``batches``,
+               which finds them, ``sameness``, which checks the model, and ``unchanged``,
+               which restores it and its losses)
+``order``      takes the samples of a step of similar length
 ``gradients``  sends less of the gradients between ranks
 ``trainer``    sets the TrainingArguments of a script and divides their batch over the ranks
                (with ``scale``, which keeps the scale of its losses)
 ``loop``       the same for a loop over an Accelerator, and the loader that it trains on
-``ranks``      keeps schedules, shuffles, groups of like length, and what a script is told of
-               the number of ranks
+``ranks``      keeps schedules, shuffles, groups of similar length, and the number of ranks that
+               a script sees
 ``ending``     the ranks of a script that ended well leave together
-``guard``      compares the ranks while they train, and stops those that are apart (with
+``guard``      compares the ranks while they train, and stops those that differ (with
                ``figures``, the few numbers that are compared)
 =============  ==============================================================================
 
-``force`` is what a plan sets, ``parts`` says which parts it needs, ``setting`` is what those share
-that set objects of a script. ``hooking`` sets the hooks and ``running`` runs the script. Trials
-import the parts; of those that a plan needs ``cputune.emitters.assembled`` makes one ``carry.py``.
-
-All of it needs Python 3.9 and nothing else, and is made for transformers 4.38 to 5.x, accelerate
-0.26 to 1.x and torch 2.x.
+``force`` is what a plan sets, ``parts`` says which parts it needs, ``setting`` is what parts for
+objects of a script share. ``hooking`` sets the hooks and ``running`` runs the script. Trials import
+the parts; ``cputune.emitters.assembled`` makes one ``carry.py`` of those that a plan needs. It
+needs only Python 3.9, and is made for transformers 4.38 to 5.x, accelerate 0.26 to 1.x and torch
+2.x.
 """

@@ -1,8 +1,7 @@
 """A script with a plan set in it: ``python …/cputune/inside/carry PLAN SCRIPT ARGUMENTS...``.
 
-PLAN is the JSON of a ``Force``; in ``{}`` nothing is set. With ``"guard": true`` in it the ranks
-are compared while they train. Any interpreter that trains can run it: cputune need not be installed
-there. A launch that is emitted has the parts in one file instead.
+PLAN is the JSON of a ``Force``; ``{}`` sets nothing, ``"guard": true`` compares the ranks while
+they train. Any interpreter that trains can run it. An emitted launch has the parts in one file.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Has each rank draw random numbers of its own for its samples."""
+"""Each rank draws its own random numbers for its samples."""
 
 from __future__ import annotations
 
@@ -15,14 +15,12 @@ APART = 0x9E3779B97F4A7C15
 
 
 class DrawsPart:
-    """Draws apart in each rank after the first, from the first batch on.
+    """Draws separately in each rank after the first, from the first batch on.
 
-    A script seeds every rank alike. Where it then draws a timestep, noise or a mask for each of its
-    samples, two ranks would draw the same numbers for different samples. The first rank draws as it
-    would alone. What ranks draw together (the order of the samples) they take from the first rank,
-    or from the seed of the script, which stays.
-
-    A script that draws once for a whole batch is not given other ranks (``inside.asking``).
+    A script seeds every rank alike, so two ranks would draw the same timestep, noise or mask for
+    different samples. The first rank draws as it would alone. What ranks draw together (the order
+    of the samples) comes from the first rank, or from the seed of the script, which stays. A script
+    that draws once for a whole batch gets no other number of ranks (``inside.asking``).
     """
 
     name = "draws"
@@ -34,7 +32,6 @@ class DrawsPart:
         self._pid = 0
 
     def hooks(self) -> list[Hook]:
-        """Where batches are loaded, and where a script seeds."""
         fetch, loader = "torch.utils.data._utils.fetch", "torch.utils.data.dataloader"
         return [
             (fetch, "_MapDatasetFetcher.fetch", self._fetch),
@@ -52,7 +49,7 @@ class DrawsPart:
         return {}
 
     def _begin(self, original: Original, *args: object, **kwargs: object) -> object:
-        """Before the first batch: what is drawn until then makes the model and the data."""
+        """Before the first batch: earlier draws make the model and the data."""
         if not self._begun:
             self._begun = True
             draw_apart(rank_of_this())
@@ -69,7 +66,7 @@ class DrawsPart:
     def _fetch(self, original: Original, fetcher: object, *args: object) -> object:
         """Samples are augmented and masked with numbers that no other rank draws.
 
-        All else that a script draws with Python or numpy (which task comes next) stays alike.
+        Other draws with Python or numpy (which task comes next) stays alike.
         """
         rank = rank_of_this()
         if rank == 0:
@@ -91,7 +88,6 @@ class DrawsPart:
 
 
 def rank_of_this() -> int:
-    """The number of this rank in the job."""
     number = os.environ.get("RANK", "")
     if number.isdigit():
         return int(number)
@@ -100,12 +96,12 @@ def rank_of_this() -> int:
 
 
 def seed_of(rank: int) -> int:
-    """From the script's own seed another one for each rank."""
+    """Another seed for each rank, from the script's own."""
     return (int(sys.modules["torch"].initial_seed()) ^ rank * APART) & (1 << 63) - 1
 
 
 def draw_apart(rank: int) -> None:
-    """Let torch draw numbers of this rank's own; the seed that it tells stays the script's.
+    """Let torch draw numbers of this rank; the seed that it reports stays the script's.
 
     The state of torch's generator begins with its seed, from which samplers are made.
     """
@@ -118,7 +114,7 @@ def draw_apart(rank: int) -> None:
 
 
 def _seeded(seed: int) -> tuple[Any, Any, Any]:
-    """The states of all generators with this seed; they are as before."""
+    """The states of all generators with this seed; the generators are restored."""
     torch, numpy = sys.modules["torch"], sys.modules.get("numpy")
     drawn = None if numpy is None else numpy.random.RandomState(seed).get_state()
     return random.Random(seed).getstate(), torch.Generator().manual_seed(seed).get_state(), drawn
@@ -131,7 +127,6 @@ def _state() -> tuple[Any, Any, Any]:
 
 
 def _alike(one: tuple[Any, Any, Any], other: tuple[Any, Any, Any]) -> bool:
-    """Whether nothing was drawn in between."""
     if one[0] != other[0] or not bool((one[1] == other[1]).all()):
         return False
     if one[2] is None or other[2] is None:

@@ -1,4 +1,6 @@
-"""The columns of a batch that are padding in all of its samples: seen by its masks, and cut off."""
+"""The columns of a batch that are padding in all of its samples: found by its masks, and cut
+off.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +14,12 @@ if TYPE_CHECKING:
 
 
 MULTIPLE = 8
-"""Of columns that are left: 3.0 times as fast as padded where 16 was 2.9 times and 64 2.0 times;
-1 was 3.3 times, within the scatter (benchmarks/padding.py, docs/measuring.md)."""
+"""Columns that are left are a multiple of it: 3.0 times as fast as padded; 16 was 2.9 times and
+64 2.0 times; 1 was 3.3 times, within the scatter (benchmarks/padding.py, docs/measuring.md).
+"""
 
 IGNORED = -100
-"""The label that torch's losses pass over."""
+"""The label that torch's losses ignore."""
 
 
 def tensors_of(batch: object) -> Iterator[Any]:

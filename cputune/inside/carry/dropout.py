@@ -19,16 +19,18 @@ _ODD, _FIRST, _SECOND = (
 splittable pseudorandom number generators"; the mixer is Stafford's thirteenth)."""
 
 _BITS = (16, 32)
-"""Of a word, of which a number of 64 bits holds several: a share is drawn as a multiple of one part
-in 65,536, or, where that is too coarse, in 2^32."""
+"""Bits of a word, of which a number of 64 bits has several: a share is a multiple of 1/65,536
+or, if that is too coarse, of 2^-32.
+"""
 
 EXACT = 1e-4
-"""How far, relatively, the share that is drawn may be off, of what is dropped and of what is kept:
-the rounding of dropout's own scale in bf16 is 40 times as much."""
+"""The relative error of the share that is dropped and of the share that is kept: the rounding of
+dropout's own scale in bf16 is 40 times as much.
+"""
 
 
 def bits_for(p: float) -> int | None:
-    """The bits of the words that draw this share exactly enough; None where torch has to."""
+    """The bits of the words that draw this share exactly enough; None if torch has to."""
     for bits in _BITS:
         drawn = round(p * (1 << bits)) / (1 << bits)
         if abs(drawn - p) <= EXACT * min(p, 1.0 - p):
@@ -39,15 +41,11 @@ def bits_for(p: float) -> int | None:
 class Masks:
     """Draws ``Tensor.bernoulli_(p)``, of which dropout is made, from random bytes on all threads.
 
-    torch draws it one by one on one thread, unless the processor is Intel's
+    torch draws it on one thread, unless the processor is Intel's
     (aten/src/ATen/native/cpu/DistributionKernels.cpp, bernoulli_scalar_kernel). One number of the
-    generator seeds a mask, and SplitMix64 makes the rest of it in whole tensors. So masks are
-    others than torch's for the same seed, and just as repeatable: ``manual_seed`` repeats them, and
-    checkpointing draws them again. Shares near 0 and 1, and tensors of integers or flags, are
-    left to torch.
-
-    Attributes:
-        drawn: how many masks were drawn so far.
+    generator seeds a mask, and SplitMix64 makes the rest in whole tensors. So a seed gives other
+    masks than torch's, but always the same, also with checkpointing. Shares near 0 and 1, and
+    tensors of integers or flags, are left to torch. ``drawn`` counts the masks.
     """
 
     name = "dropout"
@@ -57,15 +55,13 @@ class Masks:
         self._say = say
 
     def hooks(self) -> list[Hook]:
-        """Torch itself."""
         return [("torch", "", self.replace)]
 
     def said(self) -> dict[str, str]:
-        """What a rank shows."""
         return {"dropout": "bytes"} if self.drawn else {}
 
     def replace(self, torch: Any) -> None:
-        """Take the place of torch's kernel on CPUs, until the process ends."""
+        """Replace torch's kernel on CPUs, until the process ends."""
         self._torch = torch
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # it says that a kernel is replaced
@@ -94,7 +90,7 @@ class Masks:
         return mask.copy_((drawn[:count] < level).view(mask.shape))
 
     def _random(self, count: int, generator: object) -> Tensor:
-        """So many random numbers of 64 bits. Right shifts keep the sign, so it is masked off."""
+        """Random numbers of 64 bits. Right shifts keep the sign, so it is masked off."""
         torch = self._torch
         seed = torch.empty((), dtype=torch.int64).random_(-(1 << 63), None, generator=generator)
         state = torch.arange(1, count + 1).mul_(_ODD).add_(seed)

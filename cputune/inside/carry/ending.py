@@ -1,4 +1,4 @@
-"""The ranks of a script that ended well leave together, and none hangs or aborts at its end."""
+"""The ranks of a script that ended well leave together, so that none hangs or aborts at its end."""
 
 from __future__ import annotations
 
@@ -26,12 +26,10 @@ class Ending:
     name = "ending"
 
     def hooks(self) -> list[Hook]:
-        """Where torch takes process groups down."""
         atexit.register(leave)  # the first to be registered is the last to be called
         return [(GROUPS, "destroy_process_group", keep_process_groups)]
 
     def said(self) -> dict[str, str]:
-        """Nothing of a plan."""
         return {}
 
 
@@ -47,11 +45,11 @@ def run_together(argv: Sequence[str]) -> None:
 
 
 def end_together() -> None:
-    """Wait for the other ranks of a script that ended well, and take its process group down.
+    """Wait for the other ranks of a script that ended well, and destroy its process group.
 
-    Where nobody does, gloo's threads may still hold what the interpreter frees as it ends, and
-    the process dies after all is done: SIGABRT, exit status 134 (pytorch/pytorch#179291). A
-    rank that failed does not come here: it ends the others' wait with an error.
+    Otherwise gloo's threads may still use what the interpreter frees as it ends, and the process
+    dies with SIGABRT, exit status 134 (pytorch/pytorch#179291). A rank that failed does not come
+    here: it ends the others' wait with an error.
     """
     global _ended_well
     _ended_well = True
@@ -70,9 +68,9 @@ def end_together() -> None:
 def keep_process_groups(original: Original, *args: object, **kwargs: object) -> None:
     """Let no process group be freed before the process ends.
 
-    DistributedDataParallel holds its group after ``destroy_process_group``, and frees it with
-    the interpreter's lock held; the group then waits for gloo's threads, and a thread that
-    frees its last tensors waits for that lock: for ever (pytorch/pytorch#56297, torch 2.13).
+    DistributedDataParallel keeps its group after ``destroy_process_group`` and frees it with the
+    interpreter's lock; the group waits for gloo's threads, and a thread that frees its last tensors
+    waits for that lock, for ever (pytorch/pytorch#56297, torch 2.13).
     """
     for group in list(sys.modules[GROUPS]._world.pg_map):
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
@@ -81,7 +79,7 @@ def keep_process_groups(original: Original, *args: object, **kwargs: object) -> 
 
 
 def leave() -> None:
-    """The last of what Python does at exit: end before it frees what gloo's threads hold."""
+    """The last step of Python's exit: end before it frees what gloo's threads use."""
     if _ended_well and _kept:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError):

@@ -1,12 +1,12 @@
 """Reduces what a rank trains to a few numbers, and compares them with those of another rank.
 
 Of each trained parameter these are its norm and four projections, weighted sums of its numbers with
-signs that are the same in every rank. Two ranks with the same weights have the same figures. The
-differences of the projections estimate how far two weights are apart (Johnson and Lindenstrauss
-1984; signs: Achlioptas 2003, "Database-friendly random projections").
+signs that are the same in every rank. The differences of the projections estimate how far two
+weights are apart (Johnson and Lindenstrauss 1984; signs: Achlioptas 2003, "Database-friendly random
+projections").
 
-Not compared are buffers (batch statistics), what no optimizer trains (an average of the weights on
-one rank), and sharded parameters.
+Buffers (batch statistics), weights that no optimizer trains (an average of the weights on one
+rank), and sharded parameters are not compared.
 """
 
 from __future__ import annotations
@@ -20,22 +20,23 @@ from collections.abc import Sequence
 from typing import Any
 
 LEAST_APART = 1e-3
-"""The difference of a parameter, relative to its norm, from which ranks are apart. Ranks that add
-the same gradients differ by rounding at most: 1e-7 in a step, and only on unlike processors."""
+"""The difference of a parameter, relative to its norm, from which ranks differ. Ranks that add
+the same gradients differ by rounding: at most 1e-7 in a step, and only on unlike processors.
+"""
 
 SAME_RATE = 1e-6
-"""The same of learning rates, which are computed in fp64 from the same numbers."""
+"""The same for learning rates, which are computed in fp64 from the same numbers."""
 
 FLAT = 1 << 16
-"""Numbers of a parameter up to which it is projected as a whole; larger ones by rows first."""
+"""Larger parameters are first projected by rows."""
 
 PROJECTIONS = 4
-"""Random directions on which the weights of a parameter are projected."""
 
 Figures = dict[str, Any]
-"""What a rank trains, as JSON: ``step``, ``rates`` by group of parameters, ``shapes`` (a digest of
-those of the parameters), ``weights``: for each parameter its norm and its projections, and
-``samples``, if they were counted."""
+"""What a rank trains, as JSON: ``step``, ``rates`` by group of parameters, ``shapes`` (their
+digest), ``weights`` (of each parameter its norm and its projections), and ``samples``, if they
+were counted.
+"""
 
 
 class Trained:
@@ -46,12 +47,11 @@ class Trained:
         self._named: dict[tuple[int, ...], list[str]] = {}
 
     def saw(self, optimizer: Any) -> None:
-        """Note an optimizer that steps."""
         if not any(known is optimizer for known in self._optimizers):
             self._optimizers.append(optimizer)
 
     def forget(self) -> None:
-        """Let go of the optimizers; a script may make others for its next fold."""
+        """Forget the optimizers; a script may make others for its next fold."""
         self._optimizers.clear()
 
     def parameters(self) -> list[Any]:
@@ -65,7 +65,6 @@ class Trained:
         return list(found.values())
 
     def figures(self, step: int, *, weights: bool = True) -> Figures:
-        """All figures after a step; ``weights``: those of the parameters too."""
         torch = sys.modules["torch"]
         parameters = self.parameters() if weights else []
         groups = [group for optimizer in self._optimizers for group in optimizer.param_groups]
@@ -81,7 +80,6 @@ class Trained:
         }
 
     def names(self) -> list[str]:
-        """The names of the parameters in their models, or their shapes."""
         parameters = self.parameters()
         key = tuple(map(id, parameters))
         if key in self._named:
@@ -106,7 +104,7 @@ class Trained:
 
 
 def first_number(optimizer: Any) -> float:
-    """One number of what an optimizer trains: another one shows that weights were replaced."""
+    """One number of what an optimizer trains: it changes if weights are replaced."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             if is_whole(parameter) and parameter.numel():
@@ -115,7 +113,7 @@ def first_number(optimizer: Any) -> float:
 
 
 def rows_of(given: Any) -> int | None:
-    """How many samples the arguments of a model hold: the rows of the first tensor that has any."""
+    """The samples in the arguments of a model: the rows of the first tensor that has any."""
     if hasattr(given, "shape"):
         return int(given.shape[0]) if len(given.shape) else None
     if hasattr(given, "values"):
@@ -126,13 +124,12 @@ def rows_of(given: Any) -> int | None:
 
 
 def is_whole(parameter: Any) -> bool:
-    """Whether each rank holds all of a parameter: it is no shard of FSDP, and lies on the CPU."""
+    """Whether each rank has all of a parameter, on the CPU: it is not a shard of FSDP."""
     shard = hasattr(parameter, "placements") or type(parameter).__name__ == "FlatParameter"
     return bool(not shard and parameter.is_floating_point() and parameter.device.type == "cpu")
 
 
 def _projected(torch: Any, weight: Any) -> Any:
-    """The norm of a parameter and its projections, in fp32."""
     weight = weight.float()
     count = weight.numel()
     if count > FLAT and weight.dim() > 1:
@@ -145,7 +142,7 @@ def _projected(torch: Any, weight: Any) -> Any:
 
 
 def _as_matrix(weight: Any) -> Any:
-    """Of the two ways to fold a tensor into rows, the one that is nearer to a square."""
+    """The way to fold a tensor into rows that is nearer to a square."""
     first = weight.reshape(weight.shape[0], -1)
     last = weight.reshape(-1, weight.shape[-1])
     return max(first, last, key=lambda matrix: min(matrix.shape))
@@ -153,17 +150,18 @@ def _as_matrix(weight: Any) -> Any:
 
 @functools.lru_cache(maxsize=256)
 def _signs(rows: int, columns: int) -> Any:
-    """Random signs, the same in every rank; torch's own random numbers are left alone."""
+    """Random signs, the same in every rank, without torch's own generator."""
     torch = sys.modules["torch"]
     dice = torch.Generator().manual_seed(rows)
     return torch.randint(0, 2, (rows, columns), generator=dice).float() * 2 - 1
 
 
 def how_apart(own: Figures, other: Figures) -> tuple[str, int | None, str] | None:
-    """How the figures of a rank and of another one, which is named first, differ; None: not at all.
+    """How the figures of a rank and of another one, which is named first, differ; None: they do
+    not.
 
     What differs ("weights", "rates" or "samples"); of weights the place of the parameter that
-    differs most; and how, in words. Parameters of unlike shapes are not compared.
+    differs most; and how. Parameters of unlike shapes are not compared.
     """
     pairs = list(zip(own["rates"], other["rates"]))  # noqa: B905 (Python 3.9)
     for mine, theirs in pairs:
@@ -206,7 +204,6 @@ def _distance(own: Sequence[float], other: Sequence[float]) -> float:
 
 
 def described(found: tuple[str, int | None, str], names: Sequence[str], ranks: str) -> str:
-    """A difference of ``ranks`` ("rank 0 and rank 1") in words."""
     what, place, how = found
     if place is None:
         counted = "learning rates" if what == "rates" else "numbers of samples"

@@ -14,22 +14,20 @@ if TYPE_CHECKING:
     from torch.futures import Future
 
 LEAST_NUMBERS = 1 << 18
-"""Of a gradient whose rows are looked at: smaller ones are sent sooner than they are looked at."""
+"""Of a gradient whose rows are examined: smaller ones are sent faster than examined."""
 
 
 class Gradients:
     """A communication hook of DistributedDataParallel, on every model that the script wraps.
 
-    ``sparse``: of a gradient with many rows, those that are zero in every rank are not sent. So it
-    is with the embedding of a vocabulary, of which a step touches the rows of its tokens alone. The
-    ranks first agree on the rows (a byte for each), so the sum is that of all gradients, whatever
-    they hold. A gradient that had more than half of its rows once is from then on sent whole.
+    ``sparse``: rows of a large gradient that are zero in every rank are not sent, as in the
+    embedding of a vocabulary. The ranks first agree on the rows (a byte for each), so the sum is
+    that of all gradients. A gradient that once had more than half of its rows is from then on sent
+    whole.
 
-    ``bf16``: what is sent is rounded to 16 bits and added up in them; gradients come out in fp32.
-    torch has such a hook, and refuses it on CPUs (torch/nn/parallel/distributed.py,
-    ``_check_comm_hook``).
-
-    A script that registers a hook of its own keeps it.
+    ``bf16``: gradients are rounded to 16 bits, sent and added in them; the result is fp32. torch
+    has such a hook, and refuses it on CPUs (torch/nn/parallel/distributed.py,
+    ``_check_comm_hook``). A script that registers its own hook keeps it.
     """
 
     name = "gradients"
@@ -47,7 +45,6 @@ class Gradients:
         self._sends = self._sent_rows = False
 
     def hooks(self) -> list[Hook]:
-        """Where a script registers a hook, and where a model runs that may have none by then."""
         module, ddp = "torch.nn.parallel.distributed", "DistributedDataParallel"
         return [
             (module, f"{ddp}.register_comm_hook", self._note_own),
@@ -56,7 +53,6 @@ class Gradients:
         ]
 
     def said(self) -> dict[str, str]:
-        """What a rank shows."""
         why = ""
         if not self._sends:
             why = "no DistributedDataParallel of torch adds up its gradients"
@@ -75,7 +71,7 @@ class Gradients:
         return original(ddp, *args, **kwargs)
 
     def _forward(self, original: Original, ddp: Any, *args: object, **kwargs: object) -> object:
-        """Before its first step a model gets the hook; by then a script has registered its own."""
+        """Before its first step a model gets the hook, unless the script has registered its own."""
         if ddp.training and id(ddp) not in self._own and not hasattr(ddp, "_cputune_sends"):
             ddp._cputune_sends = self._sends = True
             # Without annotations: torch compares those of a hook with its own types.
@@ -142,7 +138,6 @@ def has_many_rows(parameter: Any) -> bool:
 
 
 def _packed(torch: Any, gradients: list[Tensor], rows: dict[int, Tensor]) -> Tensor:
-    """What is sent of the gradients of a bucket, one after the other."""
     parts = [
         gradient.index_select(0, rows[place]) if place in rows else gradient
         for place, gradient in enumerate(gradients)
@@ -152,7 +147,7 @@ def _packed(torch: Any, gradients: list[Tensor], rows: dict[int, Tensor]) -> Ten
 
 
 def _unpack(summed: Tensor, gradients: list[Tensor], rows: dict[int, Tensor]) -> None:
-    """Put what came back where it was taken; every other row is zero in all ranks."""
+    """Put the sums back; every other row is zero in all ranks."""
     at = 0
     for place, gradient in enumerate(gradients):
         touched = rows.get(place)

@@ -1,16 +1,16 @@
-"""Compares the ranks while they train, and stops all of them if they are apart.
+"""Compares the ranks while they train, and stops all of them if they differ.
 
 After steps 1, 2, 4, ... and then every N steps each rank compares its weights, its learning rates
-and how many samples it has taken with those of rank 0; and once more at the end, with their numbers
+and how many samples it has taken with those of rank 0; and once more at the end, with the numbers
 of steps. N is chosen such that comparing takes ``SHARE`` of the time. All ranks wait for each other
 there, so each of them stops after the same step, and none while it saves.
 
-The ranks exchange their figures through the store at which their process group met, never by a
-collective: a rank that has left its loop would not take part in one. A thread finds ranks that
-wait for each other in different places. One has left the loop and the others are in the backward
-pass of a further step, for example; without the guard they would wait for half an hour.
+The figures go through the store at which the process group met, never by a collective, because a
+rank that has left its loop would not take part. A thread finds ranks that wait for each other in
+different places: one has left the loop and the others are in the backward pass of a further step,
+for example. Without the guard they would wait for half an hour.
 
-Ranks that are apart end with exit status ``EXIT_STATUS``. Nothing is written or removed.
+Ranks that differ end with exit status ``EXIT_STATUS``. Nothing is written or removed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from cputune.inside.carry.figures import (
 from cputune.inside.carry.hooking import Hook, Original
 
 EXIT_STATUS = 5
-"""Of ranks that are apart."""
+"""Of ranks that differ."""
 
 SHARE = 0.0005
 """The most that comparing takes of the time, once it has found its pace."""
@@ -46,11 +46,14 @@ LOOK_SECONDS = 1.0
 """How often the thread looks for ranks that wait for each other."""
 
 STUCK_SECONDS, SLOWER = 15.0, 5
-"""A rank may wait for the others: it stays in one place for so many seconds, and for so many times
-as long as the longest backward pass before."""
+"""A rank is stuck if it stays in one place for these seconds, and for this multiple of the
+longest backward pass before.
+"""
 
 GONE_SECONDS = 60.0
-"""A rank whose thread is silent for so long has ended; the others go on, and fail by themselves."""
+"""A rank whose thread is silent for this long has ended; the others go on, and fail by
+themselves.
+"""
 
 LAST_WORDS_SECONDS = 5.0
 """How long the rank that keeps the store waits for the others to stop."""
@@ -103,7 +106,6 @@ class Guard:
         self._stopping = threading.Lock()
 
     def hooks(self) -> list[Hook]:
-        """Where optimizers step, and where a rank waits for others."""
         averaging = "torch.distributed.algorithms.model_averaging.averagers"
         return [
             ("torch.optim.optimizer", "", self._watch_optimizers),
@@ -118,7 +120,6 @@ class Guard:
         ]
 
     def said(self) -> dict[str, str]:
-        """Nothing of a plan."""
         return {}
 
     # What trains
@@ -128,7 +129,7 @@ class Guard:
         module.register_optimizer_step_post_hook(lambda optimizer, *_: self._stepped(optimizer))
 
     def _wrap(self, original: Original, ddp: Any, module: Any, *args: Any, **more: Any) -> None:
-        """Mark what DistributedDataParallel keeps equal, also what is frozen just now."""
+        """Mark what DistributedDataParallel keeps equal, also what is frozen now."""
         original(ddp, module, *args, **more)
         self._wraps = True
         for parameter in module.parameters():
@@ -147,8 +148,8 @@ class Guard:
     def _stepped(self, optimizer: Any) -> None:
         """Count a step that all ranks take, once an optimizer around this one is done too.
 
-        One rank alone may train something beside the wrapped model, with an optimizer of its own.
-        Its steps do not count, and it is compared if all ranks have it.
+        One rank may train something else with its own optimizer. Its steps do not count, and it is
+        compared if all ranks have it.
         """
         self._within -= 1
         if self._within > 0 or self._off:
@@ -180,7 +181,7 @@ class Guard:
         return original(*args, **kwargs)
 
     def _averages_later(self, original: Original, *args: object, **kwargs: object) -> object:
-        """Ranks that train apart on purpose and average their weights now and then."""
+        """Ranks that train separately on purpose and average their weights now and then."""
         self._weights = False
         return original(*args, **kwargs)
 
@@ -263,7 +264,7 @@ class Guard:
             self._accuse(f"after step {own['step']} {described(found, trained.names(), ranks)}")
 
     def _following(self, step: int, now: float) -> int:
-        """The next step to compare after: twice as late, until the time it takes is negligible."""
+        """The next step to compare after: twice as late, until the time is negligible."""
         if not self._compared:
             return 2 * step
         each = (now - self._since) / (step - self._compared)
@@ -304,7 +305,7 @@ class Guard:
         return True
 
     def finish(self) -> None:
-        """Called as the script has ended well, before the ranks wait for each other."""
+        """Called when the script has ended well, before the ranks wait for each other."""
         if self._store is None or self._off:
             return
         self._place = f"at the end of its script after step {self._steps}", 0.0
@@ -329,7 +330,7 @@ class Guard:
     # Ranks that wait for each other, and their end
 
     def _look(self) -> None:
-        """Post the place where this rank waits; stop if the ranks wait in unlike places."""
+        """Report the place where this rank waits; stop if the ranks wait in unlike places."""
         while not self._over.wait(LOOK_SECONDS):
             try:
                 if self._place is not None and self._store.check(["apart"]):
@@ -364,7 +365,7 @@ class Guard:
             self._stop()
 
     def _accuse(self, why: str) -> None:
-        """Say what differs; of several ranks that find something the first one does."""
+        """Report what differs; of several ranks that find something the first one does."""
         if self._store.add("accused", 1) == 1:
             equal = f"they were equal after step {self._compared}"
             if not self._compared:

@@ -1,4 +1,4 @@
-"""Sets hooks in modules when they are loaded: what is called in the place of their functions."""
+"""Sets hooks in modules when they are loaded: functions that replace theirs."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import ModuleType
 
 Original = Callable[..., object]
-"""A function of a library, in whose place one of ours stands."""
+"""A function of a library that one of ours replaces."""
 
 Hook = tuple[str, str, Callable[..., object]]
-"""A module; what of it (``Trainer.train``); and what is called in its place, with the original
-before the arguments. Without a name: what is called with the module, once it is loaded."""
+"""A module; a name in it (``Trainer.train``); and what replaces it, called with the original
+before the arguments. Without a name: called with the module, once it is loaded.
+"""
 
 
 def set_hooks(hooks: Iterable[Hook]) -> None:
-    """Set each hook when its module is loaded; at once where that has happened."""
+    """Set each hook when its module is loaded; at once if it is."""
     waiting: dict[str, list[Hook]] = {}
     for module, what, called in hooks:
         if module in sys.modules:
@@ -29,7 +30,6 @@ def set_hooks(hooks: Iterable[Hook]) -> None:
 
 
 def put(owner: object, what: str, called: Callable[..., object]) -> None:
-    """Set one hook in a module that is loaded, or in a class or an object."""
     *outer, name = what.split(".")
     owner = functools.reduce(getattr, outer, owner)
     if not name:
@@ -45,7 +45,7 @@ def put(owner: object, what: str, called: Callable[..., object]) -> None:
 
 
 def nothing(*_: object, **__: object) -> None:
-    """In the place of what is not to happen; not every version has it."""
+    """Replaces what must not happen; not every version has it."""
 
 
 class _Watcher(importlib.abc.MetaPathFinder):

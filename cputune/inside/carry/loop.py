@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class LoopPart:
     """Sets every Accelerator of a script: the CPU, the precision, the batch, the kind of AdamW.
 
-    One that a Trainer makes is only told CPU and precision: the rest stands in its arguments.
+    One that a Trainer makes only gets CPU and precision: its arguments have the rest.
     """
 
     name = "loop"
@@ -28,7 +28,6 @@ class LoopPart:
         self._prepared: list[object] = []
 
     def hooks(self) -> list[Hook]:
-        """Where an Accelerator is made, and what it is given."""
         accelerator = "accelerate.accelerator"
         return [
             (accelerator, "Accelerator.__init__", self._accelerator_init),
@@ -141,7 +140,7 @@ class LoopPart:
             )
 
     def _set_adamw(self, optimizer: Optimizer) -> None:
-        """Each parameter group of torch's AdamW says itself how it steps, from step to step."""
+        """Each parameter group of torch's AdamW says itself how it steps."""
         kind = self._setting.force.arguments.get("optim")
         if kind is None or type(optimizer).__name__ != "AdamW":
             return

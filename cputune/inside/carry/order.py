@@ -1,4 +1,4 @@
-"""Has a Trainer take the samples of a step of like length."""
+"""Lets a Trainer take the samples of a step of similar length."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
 
 
 POOL = 50
-"""Steps whose samples are sorted by length, as Trainer's ``group_by_length`` has it."""
+"""Steps whose samples are sorted by length, as in Trainer's ``group_by_length``."""
 
 AT_ONCE = 10
-"""Steps that follow each other, of which each has samples of another tenth of the lengths."""
+"""Consecutive steps, each with samples of another tenth of the lengths."""
 
 MOST_SECONDS = 30.0
-"""To look at the length of every sample."""
+"""To read the length of every sample."""
 
 
 class OfLikeLength:
-    """A sampler: samples in an order in which those of a step are of like length.
+    """A sampler: samples in an order in which those of a step have similar lengths.
 
-    Those of ``POOL`` steps that follow each other in a random order are sorted. Their steps come in
-    a random order again, ``AT_ONCE`` of them with one of each tenth of all lengths, so that any of
-    them are as long as all.
+    Samples of ``POOL`` steps in a random order are sorted. Their steps come in a random order
+    again, ``AT_ONCE`` of them with one of each tenth of all lengths, so that any of them are as
+    long as all.
     """
 
     def __init__(self, lengths: Sequence[int], step: int, seed: int) -> None:
@@ -40,7 +40,7 @@ class OfLikeLength:
         return len(self._lengths)
 
     def set_epoch(self, epoch: int) -> None:
-        """Told by accelerate of each pass over the data, also where a training is resumed."""
+        """Called by accelerate at each pass over the data, also of a resumed training."""
         self._epoch = epoch
 
     def __iter__(self) -> Iterator[int]:
@@ -64,14 +64,13 @@ class OfLikeLength:
 
 
 class Order:
-    """Has a Trainer take the samples of a step of like length, so that fewer columns are padding.
+    """Lets a Trainer take the samples of a step of similar length, so that fewer columns are
+    padding.
 
-    Each pass over the data has another order, the same on every rank. Only a Trainer that draws its
-    samples at random does. Its own ``group_by_length`` (``train_sampling_strategy``) sorts 50
-    batches by the length of their tokens, which of padded samples is one length.
-
-    Attributes:
-        why: why it does not, None where it does.
+    Each pass over the data has another order, the same on every rank. It needs a Trainer that draws
+    its samples at random. Trainer's ``group_by_length`` (``train_sampling_strategy``) sorts 50
+    batches by the number of tokens, which is constant for padded samples. ``why`` it does not: None
+    if it does.
     """
 
     name = "order"
@@ -81,13 +80,12 @@ class Order:
         self.why: str | None = "no Trainer has asked for an order of its samples"
 
     def hooks(self) -> list[Hook]:
-        """Where a Trainer draws its samples."""
         return [("transformers.trainer", "Trainer._get_train_sampler", self.sampler)]
 
     def sampler(
         self, original: Original, trainer: Trainer, *args: object, **kwargs: object
     ) -> object:
-        """In the place of ``Trainer._get_train_sampler``."""
+        """Replaces ``Trainer._get_train_sampler``."""
         own, typed = original(trainer, *args, **kwargs), trainer.args
         data: Any = next(iter((*args, *kwargs.values())), None) or trainer.train_dataset
         lengths: list[int] | str = "the script draws them by itself, and not at random"
@@ -104,12 +102,11 @@ class Order:
         )
 
     def said(self) -> dict[str, str]:
-        """What a rank shows."""
         return {"order": "length"} if self.why is None else {"order": f"as found, for {self.why}"}
 
 
 def token_lengths(data: Dataset) -> list[int] | str:
-    """The tokens of each sample that are no padding; why they are not known."""
+    """The tokens of each sample that are not padding; or why they are not known."""
     until = time.perf_counter() + MOST_SECONDS
     names = getattr(data, "column_names", None)
     column = "attention_mask" if names is None or "attention_mask" in names else "input_ids"

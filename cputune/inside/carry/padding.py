@@ -1,4 +1,4 @@
-"""Cuts columns off a batch that are padding in all of its samples, where the model allows it."""
+"""Cuts columns off a batch that are padding in all of its samples, if the model allows it."""
 
 from __future__ import annotations
 
@@ -33,21 +33,19 @@ TOGETHER = "its loss asks all ranks for their figures (TRL), so it cannot be ask
 class Cutter:
     """Cuts columns that are padding in all samples of a batch off before they are computed.
 
-    Whether a batch may be cut is asked of the model itself, once: the first batch that has such
-    columns goes through it with and without them, dropout off, nothing updated. Where loss and
-    gradient are equal but for rounding, this batch and those after it are cut, to a multiple of
-    ``MULTIPLE``. Not equal are losses that run over positions (question answering), models that
-    mix positions without a mask (FNet), and those that need one length.
+    The model is checked once: the first batch with such columns goes through it with and without
+    them, without dropout or updates. If loss and gradient are equal but for rounding, this batch
+    and later ones are cut, to a multiple of ``MULTIPLE``. They differ if the loss covers positions
+    (question answering), if the model mixes positions without a mask (FNet) or needs one length.
 
-    What is seen as padding is what a mask says whose name holds ``attention_mask`` and whose last
-    dimension is that of tokens; each speaks for the tensors of its length that are named like it.
-    Labels of a token that are not -100 are none, and stay.
+    A mask has ``attention_mask`` in its name and tokens in its last dimension; it applies to the
+    tensors of its length with a similar name. Tokens with labels other than -100 stay.
 
     Attributes:
-        cuts: whether they are cut where they may; else it is only asked.
-        allowed: whether they may; None while no batch had anything to cut.
-        why: why they may not, or are not so far.
-        on_asked: told when the question began, once it is answered: no part of a step.
+        cuts: cut if possible; else only check.
+        allowed: None while no batch had anything to cut.
+        why: why they may not be cut, or are not so far.
+        on_asked: gets the start of the check once it is over: it is no part of a step.
     """
 
     name = "padding"
@@ -63,7 +61,6 @@ class Cutter:
         self._data: object = None
 
     def hooks(self) -> list[Hook]:
-        """A Trainer computes its loss from the whole batch; of a loop the loader's is cut."""
         return [
             ("transformers.trainer", "Trainer.training_step", self._training_step),
             ("torch.nn.modules.module", "", self._watch_calls),
@@ -71,7 +68,7 @@ class Cutter:
         ]
 
     def said(self) -> dict[str, str]:
-        """What a rank shows: ``cut``, ``may be cut``, or ``full`` and why."""
+        """``cut``, ``may be cut``, or ``full`` and why."""
         if self.allowed is None:
             return {"padding_unknown": self.why}
         if not self.allowed:
@@ -100,7 +97,7 @@ class Cutter:
         return original(trainer, model, self.shortened(inputs), *args, **kwargs)
 
     def _watch_calls(self, module: ModuleType) -> None:
-        """The first module that is called to train is asked, with what it is called with."""
+        """The first module that is called to train is checked, with its arguments."""
         cls = module.Module
         original = cls.__call__
 
@@ -127,7 +124,7 @@ class Cutter:
         cls.__call__ = call
 
     def _next_batch(self, original: Original, iterator: _BaseDataLoaderIter) -> object:
-        """Batches of the data that the model was asked with, whoever iterates them."""
+        """Batches of the data that the model was checked with."""
         batch = original(iterator)
         self._last_data = iterator._dataset
         self._last_batch = batch if self.allowed is None else None
@@ -135,7 +132,6 @@ class Cutter:
         return self.shortened(batch) if asked else batch
 
     def shortened(self, batch: object) -> object:
-        """The batch as it is trained on."""
         return cut(batch) if self.allowed and self.cuts else batch
 
     def ask(
@@ -148,11 +144,11 @@ class Cutter:
         loaded: object = None,
         beside: object = None,
     ) -> None:
-        """Find out whether this batch may be cut, where it has anything to cut.
+        """Check whether this batch may be cut, if it has anything to cut.
 
-        ``together``: the loss asks all ranks for their figures, so it is asked of none alone.
-        ``loaded``: what the loader gave, where the model is called with something made of it.
-        ``beside``: what computes the loss, if the model alone does not.
+        ``together``: the loss needs figures of all ranks. ``loaded``: the output of the loader, if
+        the model is called with something made of it. ``beside``: what computes the loss, if the
+        model alone does not.
         """
         if self.allowed is not None:
             return
@@ -182,7 +178,6 @@ class Cutter:
 
 
 def _call(model: Module, positional: int, given: Mapping[Any, Any]) -> object:
-    """Call a model with arguments by position and by name."""
     named = {name: value for name, value in given.items() if not isinstance(name, int)}
     return model(*(given[at] for at in range(positional)), **named)
 

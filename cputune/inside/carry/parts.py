@@ -14,7 +14,7 @@ from cputune.inside.carry.setting import Setting
 class Part(NamedTuple):
     """A class of a module, and whether it is made with ``say`` or with a ``Setting``.
 
-    An object of it has a ``name``, ``hooks()``, and ``said()``: what a rank shows of it.
+    Its objects have a ``name``, ``hooks()``, and ``said()``: what a rank shows of it.
     """
 
     module: str
@@ -29,11 +29,10 @@ LEVERS = {
     "gradients": Part("gradients", "Gradients", "setting"),
     "gradient_precision": Part("gradients", "Gradients", "setting"),
 }
-"""What is set whatever trains, by its key in ``Force.torch``."""
+"""What is set for every framework, by its key in ``Force.torch``."""
 
 
 def needed(force: Force) -> tuple[Part, ...]:
-    """The parts that set this."""
     parts = list(dict.fromkeys(part for name, part in LEVERS.items() if name in force.torch))
     if force.world_size:
         parts += (part for part in _of_objects(force) if part.module not in force.without)
@@ -41,7 +40,6 @@ def needed(force: Force) -> tuple[Part, ...]:
 
 
 def _of_objects(force: Force) -> Iterator[Part]:
-    """What sets the objects of a script."""
     if force.world_size:
         if not force.loop_alone:
             yield Part("trainer", "TrainerPart", "setting")
@@ -58,7 +56,7 @@ def made(
     refuse: Callable[[str], NoReturn],
     say: Callable[[str], None] = lambda text: None,
 ) -> list[Any]:
-    """These parts. ``refuse`` is told why a script cannot be run as the plan asks, and ends it."""
+    """These parts. ``refuse`` gets the reason why a script cannot run as planned, and ends it."""
     setting = Setting(force, refuse, say)
     found = []
     for part in needed(force):
@@ -71,7 +69,7 @@ def made(
 
 
 def did() -> dict[str, list[str]] | None:
-    """What the parts have changed so far in this process, by part; None if none can tell."""
+    """What the parts have changed so far in this process, by part; None if none can say."""
     for part in the_parts().values():
         setting = getattr(part, "_setting", None)
         if isinstance(setting, Setting):

@@ -1,4 +1,4 @@
-"""Lets a script on another number of ranks train the same: schedules, shuffles, what it is told."""
+"""Lets a script on another number of ranks train the same: schedules, shuffles, number of ranks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PRETENDED = "the number of ranks that its loss asks for"
 
 
 class RanksPart:
-    """What a script on several ranks is told of their number, and what hangs on it."""
+    """The number of ranks that a script sees, and what depends on it."""
 
     name = "ranks"
 
@@ -24,7 +24,6 @@ class RanksPart:
         self._setting = setting
 
     def hooks(self) -> list[Hook]:
-        """Where schedules, the number of ranks, and DistributedDataParallel are asked for."""
         force = self._setting.force
         found: list[Hook] = []
         if force.world_size > 1:
@@ -43,7 +42,7 @@ class RanksPart:
     def _find_unused(
         self, original: Original, ddp: object, module: Any, *args: object, **kwargs: object
     ) -> None:
-        """One rank needs no word of parameters that a step leaves out; several have to look."""
+        """One rank ignores parameters that a step leaves out; several have to look for them."""
         unused = self._setting.force.find_unused or drops_layers(module)
         if unused and not kwargs.get("static_graph"):
             if not kwargs.get("find_unused_parameters"):
@@ -52,7 +51,7 @@ class RanksPart:
         original(ddp, module, *args, **kwargs)
 
     def _keep_groups(self, original: Original, *args: object, **kwargs: object) -> object:
-        """``group_by_length`` sorts 50 batches of a rank at a time: of the launch as typed."""
+        """``group_by_length`` sorts 50 batches of a rank at a time: of the current launch."""
         sampler: Any = original(*args, **kwargs)
         force = self._setting.force
         if type(sampler).__name__ == "LengthGroupedSampler":
@@ -63,7 +62,7 @@ class RanksPart:
         return sampler
 
     def _keep_schedules(self, module: ModuleType) -> None:
-        """AcceleratedScheduler steps once for each rank: it takes the batch to grow with them."""
+        """AcceleratedScheduler steps once for each rank: it expects the batch to grow with them."""
         ranks = SimpleNamespace(num_processes=self._setting.force.typed_ranks)
 
         def state() -> SimpleNamespace:
@@ -73,10 +72,10 @@ class RanksPart:
         module.AcceleratorState = state  # type: ignore[attr-defined]
 
     def _keep_number_of_ranks(self, module: ModuleType) -> None:
-        """Before it trains, a script is told the number of ranks of its launch as typed.
+        """Before it trains, a script sees the number of ranks of its current launch.
 
-        By it scripts scale learning rates and count the steps of their schedules. What libraries
-        ask for, and all that is asked later, is the number that there is.
+        Scripts scale learning rates and schedules by it. Libraries, and all later calls, see the
+        real number.
         """
         setting, cls = self._setting, module.Accelerator
         real = cls.num_processes
@@ -99,9 +98,9 @@ class RanksPart:
 
 
 def keep_shuffles(force: Force, sampler: Any) -> None:
-    """Let a loader take its samples in the order of the launch as typed.
+    """Let a loader take its samples in the order of the current launch.
 
-    Of one rank torch draws the seed of each epoch's shuffle as it begins. Of several accelerate
+    With one rank torch draws the seed of each epoch's shuffle as it begins. With several accelerate
     draws one as it prepares the loader, the same in every rank.
     """
     if type(sampler).__name__ != "RandomSampler" or sampler.generator is not None:
@@ -123,9 +122,8 @@ def keep_shuffles(force: Force, sampler: Any) -> None:
 
 
 def draw_together(sampler: Any) -> None:
-    """Let a sampler that draws from torch's own random numbers draw the same ones in every rank.
-
-    They are apart: each rank draws for its own samples. They are as before once it has drawn.
+    """Let a sampler that draws from torch's generator draw the same numbers in every rank, and
+    restore it.
     """
     dice = sys.modules["torch"].random
 
@@ -154,7 +152,7 @@ def _before_each_pass(sampler: Any, called: Callable[[], object]) -> None:
 
 
 def _of_the_first_rank(numbers: Any) -> Any:
-    """The first rank's, where there are several."""
+    """The first rank's, if there are several."""
     ranks = sys.modules["torch"].distributed
     if ranks.is_available() and ranks.is_initialized() and ranks.get_world_size() > 1:
         ranks.broadcast(numbers, 0)
@@ -162,9 +160,10 @@ def _of_the_first_rank(numbers: Any) -> Any:
 
 
 def drops_layers(model: Any) -> bool:
-    """Whether a model leaves out whole layers at random (LayerDrop): other ones in each step.
+    """Whether a model leaves out whole layers at random (LayerDrop).
 
-    Its first step need not show it: with a rate of 0.05 most steps leave out none of four layers.
+    With a rate of 0.05 most steps leave out none of four layers, so the first step need not show
+    it.
     """
     for part in model.modules():
         config = getattr(part, "config", None)

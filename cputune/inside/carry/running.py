@@ -15,7 +15,7 @@ from cputune.inside.carry.hooking import Hook, set_hooks
 
 
 def hooks_of(parts: Iterable[Any]) -> list[Hook]:
-    """What these parts set where; whoever observes the rank finds them in ``cputune_carried``."""
+    """The hooks of these parts; observers of the rank find them in ``cputune_carried``."""
     parts = list(parts)
     sys.modules["cputune_carried"] = module = ModuleType("cputune_carried")
     module.parts = {part.name: part for part in parts}  # type: ignore[attr-defined]
@@ -47,20 +47,19 @@ def run_script(argv: Sequence[str]) -> None:
 
 
 def refuse(reason: str) -> NoReturn:
-    """End the process: the script cannot be run as the plan asks."""
+    """End the process: the script cannot be run as planned."""
     sys.stderr.write(f"error: {reason}\nhint: tune this script, or emit a plan of fewer ranks\n")
     sys.stderr.flush()
     os._exit(3)
 
 
 def say(text: str) -> None:
-    """The first rank tells what is changed."""
+    """The first rank prints what is changed."""
     if os.environ.get("RANK", "0") == "0":
         sys.stderr.write(f"carry.py: {text}\n")
 
 
 def main(parts: Iterable[Any], run: Callable[[Sequence[str]], None] = run_script) -> None:
-    """Run the script of the command line with these parts."""
     if len(sys.argv) < 2:
         sys.exit("usage: carry.py SCRIPT ARGUMENTS...")
     set_hooks(hooks_of(parts))

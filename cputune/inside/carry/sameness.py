@@ -1,4 +1,4 @@
-"""Whether a batch trains the same without its padding, asked of the model: loss and gradients."""
+"""Whether a batch trains the same without its padding: loss and gradients of the model."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SAME_LOSS, SAME_GRADIENT = 1e-4, 1e-3
 """Relative differences of fp32 sums in another order; those of another loss are larger."""
 
 COARSE = 50
-"""How much larger they are where products are rounded to bf16."""
+"""How much larger they are if products are rounded to bf16."""
 
 FAILS = "the model fails without it"
 
@@ -32,10 +32,10 @@ OUTSIDE = "its loss is computed outside of the model, from an output for each to
 def difference(
     model: Module, whole: object, shorter: object, run: Run, beside: object = None
 ) -> str | None:
-    """Why the two batches do not train the same; None where loss and gradients are equal.
+    """Why the two batches do not train the same; None if loss and gradients are equal.
 
-    ``beside`` is what computes the loss, where it is not the model alone: it may have a state (the
-    queue of MoCo, a counter), which is as before when the next batch comes.
+    ``beside`` computes the loss, if the model alone does not: its state (the queue of MoCo, a
+    counter) is restored.
     """
     torch = sys.modules["torch"]
     try:
@@ -61,7 +61,7 @@ def difference(
 def _figures(torch: Any, model: Any, outcome: Any) -> tuple[float, list[float], list[Any]]:
     """The loss, the norm of each parameter's gradient, and the shapes of what has no loss.
 
-    Of outputs without a loss, some weighted sum stands for any loss of them.
+    Outputs without a loss are replaced by a weighted sum.
     """
     shapes: list[Any] = []
     loss: Any = outcome.get("loss") if isinstance(outcome, Mapping) else outcome

@@ -1,4 +1,4 @@
-"""Keeps the scale of a Trainer's losses where a plan has other ranks or batches of a step."""
+"""Keeps the scale of a Trainer's losses if a plan has other ranks or batches of a step."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 def keep_scale(setting: Setting, trainer: Trainer) -> None:
-    """Let the losses of this trainer have the scale of the launch as typed.
+    """Let the losses of this trainer have the scale of the current launch.
 
-    Since 4.46 Trainer takes every model whose forward has ``**kwargs`` for one that divides
-    its loss by the items of the whole step, multiplies it by the ranks, and does not divide
-    it by the batches of a step. The gradient of models that do not divide (BERT's classifier)
-    grows with both.
+    Since 4.46 Trainer takes every model whose forward has ``**kwargs`` for one that divides its
+    loss by the items of the whole step, multiplies it by the ranks, and does not divide it by the
+    batches of a step. The gradient of models that do not divide (BERT's classifier) grows with
+    both.
     """
     args, accepts = trainer.args, getattr(trainer, "model_accepts_loss_kwargs", None)
     typed, steps = args.per_device_train_batch_size.typed, args.gradient_accumulation_steps
@@ -59,7 +59,7 @@ def keep_scale(setting: Setting, trainer: Trainer) -> None:
 
 
 def _ignores(compute_loss: Any, model: Any, inputs: Any, items: Any) -> bool:
-    """Whether a loss stays as it is for twice as many items: asked of a batch, trained on by none.
+    """Whether a loss stays the same for twice as many items, checked with a batch.
 
     Autocast keeps the weights that it rounds, and those that it rounds here have no gradient.
     """

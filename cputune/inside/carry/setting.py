@@ -1,4 +1,4 @@
-"""What the parts share that set a plan in the objects of a script."""
+"""What parts for objects of a script share."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from cputune.inside.carry.force import Force
 
 
 class Setting:
-    """A plan on its way into the objects of a script, as the script makes them.
+    """A plan that is being set in the objects of a script, as the script makes them.
 
     Attributes:
-        force: what is set.
-        refuse: gets the reason why the script cannot be run as the plan asks, and ends the process.
-        changes: what was set and not yet told, in words.
-        has_trainer: whether the script has made a Trainer, which is given its batch by arguments.
-        trains: whether a loop over an Accelerator has taken its first step.
-        pretends: whether a loss is being computed, which asks for the number of ranks as typed.
-        did: what each part has changed so far, by the part's name. What is not there changed
-            nothing, and need not be written into a launch.
+        refuse: gets the reason why the script cannot run as planned, and ends the process.
+        changes: what was set and not yet printed.
+        has_trainer: the script has made a Trainer, which gets its batch by arguments.
+        trains: a loop over an Accelerator has taken its first step.
+        pretends: a loss is being computed, which asks for the number of ranks of the current
+            launch.
+        did: what each part has changed so far, by the part's name; parts without an entry are
+            left out of an emitted launch.
     """
 
     def __init__(
@@ -33,13 +33,12 @@ class Setting:
         self.did: dict[str, list[str]] = {}
 
     def note(self, part: str, what: str) -> None:
-        """Note that a part changed something, once."""
         found = self.did.setdefault(part, [])
         if what not in found:
             found.append(what)
 
     def set(self, args: object, name: str, value: object) -> None:
-        """Set a field; one that this version does not have is left."""
+        """Set a field, if this version has it."""
         before = getattr(args, name, value)
         if before != value:
             self.note("trainer", name)
@@ -47,7 +46,7 @@ class Setting:
             self.changes[name] = f"{name}={value} (was {before})"
 
     def tell(self) -> None:
-        """Say once what was set before the training began."""
+        """Print once what was set before the training began."""
         if self.changes:
             self._say("set for the plan: " + ", ".join(self.changes.values()))
             self.changes.clear()

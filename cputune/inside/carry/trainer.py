@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 class Divided(int):
-    """A batch that was divided over the ranks: it says so in arguments that are made of others.
+    """A batch that was divided over the ranks, recognizable in arguments that are made of others.
 
-    ``typed`` are the batches of a step of the launch as typed.
+    ``typed`` are the batches of a step of the current launch.
     """
 
     typed: int
@@ -30,7 +30,7 @@ class Divided(int):
 
 
 class TrainerPart:
-    """Sets every TrainingArguments of a script, and what a Trainer makes of its losses."""
+    """Sets every TrainingArguments of a script, and the scale of a Trainer's losses."""
 
     name = "trainer"
 

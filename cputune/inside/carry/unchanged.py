@@ -1,4 +1,4 @@
-"""What a question to the model has changed is as before: buffers, queues, counters, chances."""
+"""Restores what a check of the model has changed: buffers, queues, counters, random numbers."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from types import FunctionType
 from typing import Any
 
 MOST_ITEMS = 100_000
-"""That are looked at in all; what is longer is data."""
+"""Of all that is examined; what is longer is data."""
 
 MOST_BYTES = 1 << 30
 """Of tensors that are kept: those of a queue, not the frozen weights of a large model."""
 
 LIBRARIES = ("site-packages", "dist-packages", "lib/python")
-"""In the path of a module that is no part of the script."""
+"""In the path of a module that is not part of the script."""
 
 
 @contextlib.contextmanager
 def as_before(*asked: object) -> Iterator[None]:
-    """Put back what changes meanwhile in these objects, in the script, and in what they hold.
+    """Restore what changes meanwhile in these objects, in the script, and in what they have.
 
-    Random numbers are drawn again, tensors without a gradient hold what they held, and lists,
-    mappings, attributes and variables are what they were. Weights are not looked at: who asks
-    updates none. Of objects of libraries only modules of torch are looked into, of data nothing.
+    Random generators, tensors without a gradient, lists, mappings, attributes and variables are
+    restored. Weights are not: the caller updates none. Of objects of libraries only modules of
+    torch are examined, of data nothing.
     """
     kept = _Before()
     for value in asked:
@@ -41,11 +41,7 @@ def as_before(*asked: object) -> Iterator[None]:
 
 
 class _Before:
-    """How to put back all that was looked at.
-
-    Attributes:
-        put_back: what to call, each for one thing.
-    """
+    """How to restore all that was examined; ``put_back``: what to call, each for one thing."""
 
     def __init__(self) -> None:
         self.put_back: list[Callable[[], object]] = []
@@ -54,7 +50,6 @@ class _Before:
         self._keep_dice()
 
     def look_into(self, value: Any) -> None:
-        """Keep the attributes of an object, whatever it is, and what they hold."""
         is_plain = isinstance(value, FunctionType) or not hasattr(value, "__dict__")
         if self._torch.is_tensor(value) or is_plain:
             self._look(value)
@@ -129,7 +124,7 @@ class _Before:
         self._look(value)
 
     def _keep_generator(self, generator: Any) -> None:
-        """One that the script has made, of Python, torch or numpy."""
+        """A generator of Python, torch or numpy that the script has made."""
         if isinstance(generator, random.Random):
             self.put_back.append(functools.partial(generator.setstate, generator.getstate()))
         elif hasattr(generator, "set_state"):  # of torch, and numpy's RandomState
@@ -150,7 +145,7 @@ class _Before:
 
 
 def _put_back_mapping(mapping: dict[Any, Any], before: dict[Any, Any]) -> None:
-    """Never empty in between: it may hold the variables of a module, and threads run."""
+    """Never empty in between: it may have the variables of a module, and threads run."""
     for name in [name for name in mapping if name not in before]:
         del mapping[name]
     mapping.update(before)
@@ -163,7 +158,7 @@ def _put_back_sequence(sequence: Any, before: Any) -> None:
 
 
 def of_script(module: str) -> bool:
-    """Whether a module is the script, or one of those beside it."""
+    """Whether a module is the script, or one next to it."""
     if module == "__main__":
         return True
     if module.startswith("cputune."):
