@@ -1,7 +1,6 @@
-"""Write a plan down as the files that launch it. Text only: nothing is touched.
+"""Write a plan as the files that launch it. Text only: nothing is touched.
 
-``cputune.emit(result, "mpirun", nodes=2, hosts=parse_hosts("a,b"))``. One file per format;
-``FORMATS`` is their register.
+``cputune.emit(result, "mpirun", nodes=2, hosts=parse_hosts("a,b"))``. One module per format.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ FORMATS: Mapping[str, Format] = {written.name: written for written in _ALL if no
 PRINTED_FORMATS: Mapping[str, Format] = {
     written.name: written for written in _ALL if written.printed
 }
-"""Formats that are read from the output, and are no files to launch: not part of ``all``."""
+"""Formats that are only printed: not part of ``all``."""
 
 
 @keywords_of(Emission)
@@ -60,8 +59,8 @@ def emit(result: Result | None, format: str, asked: Emission) -> tuple[EmittedFi
     ``FORMATS`` or ``PRINTED_FORMATS``, or "all". The keywords are the options of
     ``cputune.EmitOptions``, and ``facts``, ``workload``, ``hosts`` and ``python``.
 
-    Raises UsageError for what cannot be written down as asked, and for what the doctor would
-    condemn (``doctor --check-file``) where the job runs.
+    Raises UsageError for a combination that cannot be written, and for what the doctor would reject
+    (``doctor --check-file``) on the machine of the job.
     """
     formats = _named(format)
     if result is not None:
@@ -85,17 +84,16 @@ def emit(result: Result | None, format: str, asked: Emission) -> tuple[EmittedFi
 
 
 def render(plan: Plan, workload: Workload, format: str, asked: Emission) -> tuple[EmittedFile, ...]:
-    """The files of a plan that nobody has measured yet, as a trial starts it.
-
-    Raises UsageError for what cannot be written down as asked.
-    """
+    """The files of a plan that was not measured yet, as a trial starts it. Raises UsageError."""
     return _written(plan_job(plan, workload, asked), _named(format))
 
 
 def _with_plan(
     job: LaunchJob, files: tuple[EmittedFile, ...], formats: tuple[Format, ...]
 ) -> tuple[EmittedFile, ...]:
-    """The files and plan.json, which scripts name; a job's document has an annotation instead."""
+    """The files and plan.json, which scripts name; the document of a job has an annotation
+    instead.
+    """
     if not any(chosen.main.endswith(".sh") and not chosen.printed for chosen in formats):
         return files
     return (*files, EmittedFile(name=PLAN_FILE, text=plan_file(job, files)))

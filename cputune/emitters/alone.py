@@ -1,7 +1,6 @@
-"""The script of one rank: what a person would type, with the environment cleared before it.
+"""The script of one rank: what you would type, after the environment is cleared.
 
-The same for every launcher, because a lone process needs none; accelerate's is started by it all
-the same, and a batch script by Slurm.
+A lone process needs no launcher; accelerate starts its own all the same, and Slurm a batch script.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ Starting: TypeAlias = Callable[[LaunchJob, tuple[str, ...], tuple[str, ...]], La
 
 
 def _beside(job: LaunchJob) -> str:
-    """Lines that find the folder of the script, and miss what is not in it."""
+    """Lines that find the folder of the script, and report what is missing in it."""
     return shell.fill("here.sh", {"beside": shell.missed(shell.beside(job))})
 
 
@@ -41,9 +40,9 @@ def script_of_one(
 ) -> EmittedFile:
     """The script of one process.
 
-    ``launcher`` is the program of which people expect a command in this format, and which one rank
-    does without: the file and a note say so. ``offered``: if the process may not have the CPUs of
-    the plan, it keeps those that it has. ``starting`` makes another launch than python's.
+    ``launcher`` is the usual program of this format, which one rank does without: the file and a
+    note say so. ``offered``: if the process may not have the CPUs of the plan, it keeps those that
+    it has. ``starting`` makes another launch than python's.
     """
     notes = []
     if launcher is not None:
@@ -75,7 +74,6 @@ def script_of_one(
 
 
 def _by_python(job: LaunchJob, bound: tuple[str, ...], trained: tuple[str, ...]) -> LaunchLine:
-    """One process by python, on the CPUs of the plan."""
     return start(
         "python",
         (shell.PYTHON,),

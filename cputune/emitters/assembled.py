@@ -1,6 +1,6 @@
-"""``carry.py``: the parts of a plan (``cputune.inside.carry``), put together into one file.
+"""``carry.py``: the parts of a plan (``cputune.inside.carry``) in one file.
 
-Only those that the plan needs, each as it stands in its module, after what it imports.
+Only those that the plan needs, after what they import.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FOLDER = Path(carry.__file__).parent
 PACKAGE = "cputune.inside.carry."
 
 Imports: TypeAlias = set[tuple[str, str]]
-"""A module and a name that is imported from it; no name where it is imported as a whole."""
+"""A module and a name that is imported from it; no name if it is imported as a whole."""
 
 START = '''#!/usr/bin/env python3
 """Run a training script with the part of a plan that its command line cannot say.
@@ -70,7 +70,7 @@ def carry_file(force: Force | None, *, together: bool, guard: bool = False) -> s
 
 
 def _as_literal(force: Force) -> str:
-    """What is set; what is as by default is left out."""
+    """What is set, without default values."""
     usual = Force()
     said = {field.name: getattr(force, field.name) for field in fields(force)}
     changed = {name: value for name, value in said.items() if value != getattr(usual, name)}
@@ -82,9 +82,8 @@ class _Pieces:
 
     Attributes:
         seen: their names.
-        imports: what they import from elsewhere.
-        typing: what for type checkers alone.
-        code: the rest of each module, under its title; what one imports stands before it.
+        imports: what they import from elsewhere; typing: for type checkers alone.
+        code: the rest of each module, under its title, after what it imports.
     """
 
     def __init__(self) -> None:
@@ -94,7 +93,6 @@ class _Pieces:
         self.code: list[str] = []
 
     def add(self, name: str) -> None:
-        """Read a module, and before it those that it imports."""
         if name in self.seen:
             return
         self.seen.append(name)

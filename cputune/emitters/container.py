@@ -1,7 +1,7 @@
-"""The image that pods train in: a Dockerfile with the versions that were measured.
+"""The image that pods train in: a Dockerfile with the measured versions.
 
-What every Dockerfile says lies in ``texts/``. ``Dockerfile.dockerignore`` names secrets, studies
-and histories that lie in a folder by chance, which ``COPY . .`` would take.
+The fixed part is in ``texts/``. ``Dockerfile.dockerignore`` names secrets, studies and histories,
+which ``COPY . .`` would take.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PRELOAD = "/opt/preload"
 """Where the libraries that a plan preloads are linked."""
 USER = 1000
 PYTHON = "3.11"
-"""The Python of an image, where all packages have wheels for it."""
+"""All packages have wheels for this Python."""
 
 _PACKAGE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 _VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.!_-]*(\+[0-9A-Za-z.]+)?")
@@ -52,13 +52,12 @@ def user_id(job: LaunchJob) -> int:
 
 
 def preloads(job: LaunchJob) -> tuple[str, ...]:
-    """What the plan preloads, by name."""
     names = (job.plan.allocator, job.plan.openmp)
     return tuple(name for name in names if name != "default")
 
 
 def constraints(job: LaunchJob) -> str:
-    """What was measured, for pip: nothing that a requirement drags in takes another version.
+    """The measured versions, for pip: no requirement may install another one.
 
     A line of any other form might be an option of pip: it is left out.
     """
@@ -72,7 +71,7 @@ def constraints(job: LaunchJob) -> str:
 
 
 def dockerfile(job: LaunchJob) -> str:
-    """An image with the versions that were measured and the libraries that are preloaded.
+    """An image with the measured versions and the preloaded libraries.
 
     It starts from the usual Python, else from the newest that has wheels of all packages.
     """
@@ -113,8 +112,8 @@ def dockerfile(job: LaunchJob) -> str:
 
 
 def _project(job: LaunchJob, user: int) -> str:
-    """The script with what it imports, the directory that the image is built from; and what it
-    says that it needs, there and beside itself, without another torch than the measured one.
+    """The script with what it imports and its folder, and the requirements that it names there,
+    without another torch than the measured one.
     """
     folder = PurePosixPath(job.script or ".").parent
     beside = f"{folder}/requirements.txt"

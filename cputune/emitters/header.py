@@ -26,12 +26,12 @@ TRAINING_PACKAGES = (
 
 
 def full(job: LaunchJob, format: str, title: str, notes: Iterable[str] = ()) -> str:
-    """The header of a document, for people; an annotation holds its plan."""
+    """The header of a document; an annotation has its plan."""
     return said(job, format, title, notes)
 
 
 def said(job: LaunchJob, format: str, title: str, notes: Iterable[str] = ()) -> str:
-    """What an artefact's main file says to people: plan, gain, date, and how to make it again."""
+    """The header of an artefact's main file: plan, gain, date, and how to make it again."""
     lines = [f"{title} Written by cputune {_version()}.", *job.header]
     kept = list[str]()
     for line in (*lines, *(f"Note: {note}" for note in (*job.notes, *notes))):
@@ -45,7 +45,6 @@ MOST_LINES = 7
 
 
 def _needs(job: LaunchJob) -> str:
-    """Whether cputune must be installed for a launch, or is copied."""
     if job.force is None and job.plan.world_size == 1:
         return ""
     if not job.self_contained:
@@ -54,15 +53,15 @@ def _needs(job: LaunchJob) -> str:
 
 
 def promised(job: LaunchJob, format: str) -> str:
-    """The line for `cputune verify`: the format, and the file that holds the plan."""
+    """The line for `cputune verify`: the format, and the file with the plan."""
     return f"# {PLAN}: {format}, {PLAN_FILE}{_needs(job)}\n"
 
 
 def measured(tuned: Tuned, plan: Plan, found: InContext) -> tuple[str, ...]:
     """What was measured of a plan, in the context of a launch.
 
-    ``plan`` is the one that is written down. In another context than that of the measurement the
-    lines say what was measured, and give no ratio.
+    ``plan`` is the one that is written. In another context than that of the measurement no ratio is
+    given.
     """
     if not found.applies:
         return (f"M{found.not_measured[1:]}.", f"Plan: {plan.describe()}.")
@@ -85,9 +84,9 @@ def measured(tuned: Tuned, plan: Plan, found: InContext) -> tuple[str, ...]:
 def unmeasured(
     host: Mapping[str, object], plan: Plan, *, asked: bool = False, own_loop: bool = False
 ) -> tuple[str, ...]:
-    """What stands there where no result was given.
+    """The header without a result.
 
-    ``asked``: somebody named this plan; ``own_loop``: a training loop of its own gets what
+    ``asked``: the user named this plan; ``own_loop``: a script with its own training loop gets what
     changes none of its numbers.
     """
     guides = "a rank per socket, all its cores, the precision its hardware has"

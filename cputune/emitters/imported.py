@@ -1,8 +1,8 @@
 """The files that a script imports from its own folder, read and not run.
 
-Held are modules and packages beside the script (of ``python -m``, in the folder where that is
-typed), and what those import there, wherever in a file that stands. Not held is what lies on
-PYTHONPATH or is installed, and what is imported by a name that is made while it runs.
+These are modules and packages next to the script (of ``python -m``, in the working folder), and
+their imports from there. Left out are modules on PYTHONPATH or installed ones, and names that are
+computed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from cputune.host import Host
 
 
 def imported(script: str, host: Host) -> tuple[str, ...]:
-    """The paths of what a script imports; none where it is no file of Python."""
+    """The paths of what a script imports; none if it is not a file of Python."""
     if not script.endswith(".py"):
         return ()
     return _with_imports([script], os.path.dirname(script), host)[1:]
@@ -31,7 +31,6 @@ def module_files(name: str, host: Host) -> tuple[str, ...]:
 
 
 def text_of(path: str, host: Host) -> str | None:
-    """The text of a file; None where it cannot be read."""
     try:
         return host.read_text(path) if host.exists(path) else None
     except (OSError, ValueError):
@@ -39,7 +38,6 @@ def text_of(path: str, host: Host) -> str | None:
 
 
 def _with_imports(paths: Sequence[str], folder: str, host: Host) -> tuple[str, ...]:
-    """The files, and what they import of ``folder``, each once."""
     found = list(paths)
     for path in found:  # it grows
         found += [module for module in _imported_by(path, folder, host) if module not in found]

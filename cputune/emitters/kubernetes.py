@@ -1,14 +1,13 @@
-"""``pytorchjob`` and ``trainjob``: a document for an operator of Kubeflow, and what lies beside it.
+"""``pytorchjob`` and ``trainjob``: a document for an operator of Kubeflow, and the files next to
+it.
 
-Both say the same of their pods. CPU numbers mean nothing in a container, so nothing here promises
-any: a pod of the Guaranteed class with whole CPUs may get some of its own (kubelet's static CPU
-manager), and place.py cuts those into shares; without them ranks are not bound. The security
-contexts are those of the ``restricted`` Pod Security Standard
+CPU numbers mean nothing in a container: a pod of the Guaranteed class with whole CPUs may get
+dedicated ones (kubelet's static CPU manager), which place.py divides; otherwise ranks are not
+bound. The security contexts are those of the ``restricted`` Pod Security Standard
 (https://kubernetes.io/docs/concepts/security/pod-security-standards/).
 
-The steps beside a document are those of
-https://huggingface.co/docs/transformers/perf_train_cpu_many, build, submit, watch, fetch, delete,
-as a script with one word for each.
+A script with one word for each step follows
+https://huggingface.co/docs/transformers/perf_train_cpu_many: build, submit, watch, fetch, delete.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ from cputune.text.documents import packaged_text
 from cputune.text.plain import GIB, count
 
 TTL_SECONDS = 7 * 24 * 3600
-"""After how long a PyTorchJob that is done is deleted."""
+"""A finished PyTorchJob is deleted after this time."""
 
 HUB_TOKEN = "HF_TOKEN"
 DATA = "/data"
@@ -66,8 +65,8 @@ def pytorchjob(job: LaunchJob) -> Manifest:
 
     nprocPerNode is always written, as a string: unset means "auto", one process for each CPU.
     Master and workers, without an elastic policy: worker-only jobs have no MASTER_ADDR, and
-    ``minReplicas: 1`` trains on a subset after 30 s, silently. With ``--max-restarts`` the job is
-    elastic, of workers alone, and of a fixed size: all of them start, or none does.
+    ``minReplicas: 1`` trains on a subset after 30 s without a message. With ``--max-restarts`` the
+    job is elastic, only has workers, and has a fixed size.
     """
     program = {
         "image": YamlScalar(image(job)),
@@ -111,8 +110,8 @@ def pytorchjob(job: LaunchJob) -> Manifest:
 def trainjob(job: LaunchJob) -> Manifest:
     """A TrainJob of Kubeflow Trainer 2.2 or later on a torch runtime, as data.
 
-    numProcPerNode is always written: unset it means one process for each CPU. Names that begin with
-    PET_ are the runtime's own. Volumes reach the pods through a runtime patch; the torch runtimes
+    numProcPerNode is always written: unset means one process for each CPU. Names that begin with
+    PET_ belong to the runtime. Volumes reach the pods through a runtime patch; the torch runtimes
     call both their job and their container ``node``
     (``pkg/apis/trainer/v1alpha1/trainjob_types.go``).
     """
@@ -141,9 +140,9 @@ def trainjob(job: LaunchJob) -> Manifest:
 
 
 def with_promise(job: LaunchJob, format: str, document: Manifest) -> Manifest:
-    """The document with what `cputune verify` holds it against, as an annotation.
+    """The document with the promise for `cputune verify` as an annotation.
 
-    The command in it says what is trained; the comment above it is lost to kustomize.
+    The command in it says what is trained; kustomize drops the comment above it.
     """
     promise = Promise(format=format, plan=job.plan, document=decided(document))
     known = document["metadata"]
@@ -152,30 +151,30 @@ def with_promise(job: LaunchJob, format: str, document: Manifest) -> Manifest:
 
 
 def image(job: LaunchJob) -> str:
-    """The image's reference, or a visible placeholder."""
     return job.cluster.image or f"<your-registry>/{job_name(job)}:latest"
 
 
 def claim(job: LaunchJob) -> str:
-    """The name of the volume claim that holds data and output."""
     return job.cluster.pvc or f"{job_name(job)}-data"
 
 
 def secret(job: LaunchJob) -> str:
-    """The Secret that holds what was left out of the training command, and the hub's token."""
+    """The Secret for values that were left out of the training command, and for the hub's token."""
     return f"{job_name(job)}-secrets"
 
 
 MEMORY_MARGIN = 1.5
-"""Of the peak that trials have seen: they end before the evaluation and the first checkpoint, and
-what lies in /dev/shm and in the page cache of written files counts for the pod (cgroup v2,
-Documentation/admin-guide/cgroup-v2.rst, memory.current). An assumption."""
+"""Of the peak in trials, which end before the evaluation and the first checkpoint; /dev/shm and
+the page cache of written files count for the pod (cgroup v2,
+Documentation/admin-guide/cgroup-v2.rst, memory.current). Assumed.
+"""
 
 
 def memory(job: LaunchJob) -> str:
-    """A pod's memory: the one that was asked for, else what its ranks held and a margin, whole GiB.
+    """A pod's memory in whole GiB: the requested one, else the measured peak of its ranks and a
+    margin.
 
-    Where nothing was measured, 8 GiB for each rank, which is a guess.
+    Without a measurement it is a guess of 8 GiB for each rank.
     """
     ranks = job.plan.processes_per_node
     guess = 8 * ranks
@@ -196,9 +195,9 @@ def _note_of_memory(job: LaunchJob) -> str:
 
 
 def metadata(job: LaunchJob, name: str) -> Manifest:
-    """Name and labels of a document, and the namespace if one was asked for.
+    """Name, labels and namespace of a document.
 
-    ``kubectl create -n NS`` refuses a document that names another one.
+    ``kubectl create -n NS`` refuses a document that names another namespace.
     """
     space = job.cluster.namespace
     named = {} if space is None else {"namespace": YamlScalar(space)}
@@ -214,9 +213,9 @@ def labels(job: LaunchJob) -> dict[str, YamlScalar]:
 def pod(job: LaunchJob, name: str, program: Manifest, **more: object) -> Manifest:
     """The template of a pod that trains in one container: its volumes, its user, its nodes.
 
-    ``program`` is what the container starts, where the document does not say it elsewhere; ``more``
-    are fields of the pod. A mesh's sidecar would keep a finished pod running, and catches the
-    ranks' traffic. Volumes are the claim, and a /dev/shm that may grow up to the pod's memory.
+    ``program`` is what the container starts; ``more`` are fields of the pod. A mesh's sidecar would
+    keep a finished pod running, and catches the ranks' traffic. Volumes are the claim, and a
+    /dev/shm up to the pod's memory.
     """
     cluster = job.cluster
     container = {
@@ -246,7 +245,6 @@ def pod(job: LaunchJob, name: str, program: Manifest, **more: object) -> Manifes
 
 
 def security_of_pod(job: LaunchJob) -> Manifest:
-    """Not root; the volume belongs to the group of the user."""
     user = user_id(job)
     return {
         "runAsNonRoot": True,
@@ -265,15 +263,13 @@ SECURITY_OF_CONTAINER: Manifest = {
 
 
 def resources(job: LaunchJob) -> Manifest:
-    """Requests equal to limits, whole CPUs: the Guaranteed class."""
     amount = {"cpu": YamlScalar(pod_cpus(job)), "memory": YamlScalar(memory(job))}
     return {"requests": amount, "limits": dict(amount)}
 
 
 def program_of(job: LaunchJob) -> Manifest:
-    """What a pod is started with: torchrun, which starts place.py for each rank.
-
-    Where oneCCL is used its setvars.sh comes first.
+    """What a pod is started with: torchrun, which starts place.py for each rank, after oneCCL's
+    setvars.sh.
     """
     command = [YamlScalar("torchrun")]
     if job.plan.backend == "ccl":
@@ -289,15 +285,14 @@ def program_of(job: LaunchJob) -> Manifest:
 
 
 def escape(word: str) -> YamlScalar:
-    """A word of a command or value of a variable: the kubelet expands ``$(NAME)``, ``$$`` is $.
-
-    io/kubernetes/third_party/forked/golang/expansion.
+    """A word of a command or value of a variable: the kubelet expands ``$(NAME)``, ``$$`` is $
+    (io/kubernetes/third_party/forked/golang/expansion).
     """
     return YamlScalar(word.replace("$", "$$"))
 
 
 def _inside(word: Word) -> YamlScalar:
-    """A word of a command with the path that it names in the image, or on the volume."""
+    """A word of a command with its path in the image, or on the volume."""
     if isinstance(word, Secret):
         return YamlScalar(escape(word.before) + f"$({word.variable})")
     if isinstance(word, Beside):
@@ -308,10 +303,10 @@ def _inside(word: Word) -> YamlScalar:
 
 
 def environment(job: LaunchJob) -> list[Manifest]:
-    """The plan's variables, libraries by their places in the image; secrets come from a Secret.
+    """The plan's variables, with libraries by their places in the image and secrets from a Secret.
 
-    What is downloaded from the hub stays on the volume. CPU numbers place.py finds out. The pod
-    starts without the hub's token where the Secret has none: public models need it not.
+    Downloads from the hub stay on the volume. place.py finds the CPU numbers. Public models need no
+    token, so the pod also starts without it.
     """
     values: dict[str, str] = dict(shell.variables(job, pods=True).items())
     values["HF_HOME"] = f"{DATA}/huggingface"
@@ -341,7 +336,7 @@ def _on_volume(path: str) -> bool:
 
 
 def written(path: str) -> str:
-    """The place on the volume for an output path; elsewhere it would die with the pod."""
+    """The place on the volume for an output path, which would be lost with the pod."""
     if _on_volume(path):
         return path
     place = PurePosixPath(path)
@@ -351,7 +346,6 @@ def written(path: str) -> str:
 
 
 def _notes_of_paths(job: LaunchJob) -> list[str]:
-    """What is written elsewhere than it was typed, and what a pod will not find."""
     if job.workload.recipe is not None:
         return []
     said = [
@@ -426,9 +420,9 @@ PATCHED = (
 
 
 def kustomization(name: str, others: Sequence[str] = ()) -> EmittedFile:
-    """What ``kubectl apply -k`` makes of a folder: the job of this format, and no other.
+    """The kustomization of a folder: ``kubectl apply -k`` starts the job of this format only.
 
-    ``others`` are formats whose jobs train the same, and are in the folder, too.
+    ``others`` are formats in the folder whose jobs train the same.
     """
     content = {
         "resources": ["pvc.yaml", f"{name}.yaml"],
@@ -445,9 +439,9 @@ def kustomization(name: str, others: Sequence[str] = ()) -> EmittedFile:
 def _format(
     kind: str, document: Callable[[LaunchJob], Manifest], *, first: str, label: str
 ) -> Format:
-    """The record of a format that is one Kubernetes document, and what lies beside that.
+    """A format that is one Kubernetes document, and the files next to it.
 
-    ``first`` ends the name of the first pod; ``label`` holds the job's name on all of them.
+    ``first`` ends the name of the first pod; ``label`` has the job's name on all of them.
     """
     name = kind.lower()
 

@@ -1,12 +1,11 @@
-"""``emit --like FILE``: the user's own launch, with the words changed that the plan changes.
+"""``emit --like FILE``: the user's own launch, with the words that the plan changes.
 
-The file is first brought up to date as ``doctor --check-file --print-fix`` does it. Then its
-variables, the flags of its script and its launcher become those of the plan; all else stays. Beside
-each change stands in a comment what it is worth, and the last line is the plan for
-``cputune verify``.
+The file is first updated as by ``doctor --check-file --print-fix``. Then its variables, the flags
+of its script and its launcher become those of the plan; all else stays. A comment at each change
+says its gain, and the last line is the plan for ``cputune verify``.
 
-A batch script and a pod get their CPUs from Slurm and from the kubelet: there nothing is bound. A
-configuration of accelerate holds ranks and precision alone; what it cannot hold is said.
+Slurm and the kubelet assign CPUs, so batch scripts and pods are not bound. A configuration of
+accelerate has only ranks and precision; a note names the rest.
 """
 
 from __future__ import annotations
@@ -61,9 +60,9 @@ _FORMATS = {"PyTorchJob": "pytorchjob", "TrainJob": "trainjob"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewritten:
-    """The file as the plan has it, and what it needs ``beside`` it in the folder of the launch.
+    """The changed file, and what it needs ``beside`` it in the folder of the launch.
 
-    ``notes`` say what it cannot hold.
+    ``notes`` say what it cannot have.
     """
 
     text: str
@@ -74,7 +73,7 @@ class Rewritten:
 def launch_in(text: str, name: str) -> Launch | None:
     """The launch of a file, the last of several; None in a configuration of accelerate.
 
-    Raises UsageError where there is none.
+    Raises UsageError without one.
     """
     if not is_yaml(text, name):
         found = list(read_launches(text, name))
@@ -93,7 +92,7 @@ def launch_in(text: str, name: str) -> Launch | None:
 
 
 def like(text: str, name: str, result: Result | None, asked: Emission) -> Rewritten:
-    """The file with what the plan changes. Raises UsageError for what it cannot carry."""
+    """The file with what the plan changes. Raises UsageError for what it cannot have."""
     result = None if result is None else keeping(result, asked.keep)
     facts = target_facts(asked.facts, _versions(result, asked))
     host = asked.host or Host()
@@ -119,7 +118,6 @@ def like(text: str, name: str, result: Result | None, asked: Emission) -> Rewrit
 
 
 def _machines(text: str, name: str, launch: Launch | None) -> int:
-    """Machines that the file starts ranks on, as far as its words say."""
     if launch is not None:
         return max(launch.machines, target_of(text).nodes or 1)
     asked = (document.get("num_machines") for document in read_documents(text, name))
@@ -127,7 +125,7 @@ def _machines(text: str, name: str, launch: Launch | None) -> int:
 
 
 def _carries(job: LaunchJob) -> bool:
-    """Whether ``carry.py`` runs the script: neither a flag nor a variable says all of the plan."""
+    """Whether ``carry.py`` runs the script: flags and variables are not enough for the plan."""
     return bool(applied(without_carried(job)))
 
 
@@ -139,7 +137,7 @@ def _versions(result: Result | None, asked: Emission) -> dict[str, str]:
 
 
 def _workload(launch: Launch | None, asked: Emission, facts: object, host: Host) -> Workload | None:
-    """What the file trains, and that it takes flags where its text or its name shows that."""
+    """What the file trains, and that it takes flags if its text or its name shows that."""
     workload = asked.workload
     if launch is None or workload is None or workload.framework is not None:
         return workload
@@ -203,7 +201,6 @@ _OF_THE_PLAN = (
 
 
 def _left_out(launch: Launch) -> Iterator[str]:
-    """The options of a launcher that the plan's own launcher replaces, each by name."""
     if launch.launcher == "python":
         return
     for one in launch.given:
@@ -213,7 +210,7 @@ def _left_out(launch: Launch) -> Iterator[str]:
 
 _MEETING = ("MASTER_ADDR", "MASTER_PORT")
 _NUMBERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
-"""Of a lone rank accelerate would wait for the others (``WORLD_SIZE=4``)."""
+"""With ``WORLD_SIZE=4`` accelerate would make a lone rank wait for others."""
 
 
 def _same(launch: Launch, name: str, value: str) -> bool:
@@ -227,7 +224,7 @@ def _variables(
     result: Result | None,
     context: ClaimContext,
 ) -> Iterator[Edit]:
-    """Each variable where it stands; those that stand nowhere in one line before the launch."""
+    """Each variable in its place; those without one in one line before the launch."""
     new = list[str]()
     for name, value in planned.items():
         if places.yaml or places.assigned(name):
@@ -241,13 +238,13 @@ def _variables(
 
 
 def _named(variables: Iterable[str]) -> frozenset[str]:
-    """The knobs that these variables carry, and that no word of the launch shows."""
+    """The knobs that these variables set, and that no word of the launch shows."""
     found = (knob for name in variables for knob in _BY_VARIABLE.get(name, ()))
     return frozenset(found) - {_LAYOUT}
 
 
 def _flags(places: Places, launch: Launch, job: LaunchJob) -> Iterator[Edit]:
-    """The arguments of the plan, in place of the script's own or behind its name."""
+    """The arguments of the plan, which replace the script's own or follow its name."""
     command = [str(word) for word in job.command]
     added = command[len(as_typed(job.workload)) :]
     new = list[str]()
@@ -335,7 +332,7 @@ def _ranks_of_a_pod(text: str, name: str, ranks: int) -> Iterator[Edit]:
 
 
 def _configuration(text: str, job: LaunchJob) -> Rewritten:
-    """Precision and the CPU; one rank, since several need a host file and an mpirun."""
+    """Precision and the CPU for one rank; several need a host file and an mpirun."""
     if job.plan.world_size > 1:
         raise UsageError(
             f"accelerate binds no ranks, and this plan has {job.plan.world_size}",
@@ -367,9 +364,9 @@ def _times(gain: Speedup) -> str:
 def _worth(
     result: Result | None, context: ClaimContext, knobs: frozenset[str], *, only: bool = False
 ) -> str:
-    """What was measured: of these knobs ``only``, or of the whole plan and all others.
+    """What was measured: of these knobs ``only``, or of the whole plan.
 
-    In another context than that of the measurement it says what was measured, without a ratio.
+    In another context than that of the measurement no ratio is given.
     """
     if result is None:
         return "" if only else "cputune: not measured, the guides' plan for this machine"
@@ -393,7 +390,7 @@ def _worth(
 
 
 def _commented(text: str, name: str, worth: str) -> str:
-    """The worth in a line before the launch; in YAML before the key that holds the command."""
+    """The gain in a line before the launch; in YAML before the key of the command."""
     launch = launch_in(text, name)
     if launch is None or not launch.line:
         return text
@@ -402,7 +399,7 @@ def _commented(text: str, name: str, worth: str) -> str:
 
 
 def _format(text: str, name: str, launch: Launch, by_slurm: bool) -> str | None:
-    """By which consumers `cputune verify` has it run; None where none of them starts it."""
+    """The consumers by which `cputune verify` runs it; None if none of them starts it."""
     if is_yaml(text, name):
         kind = next((document.get("kind") for document in read_documents(text, name)), "")
         return _FORMATS.get(str(kind))
@@ -410,9 +407,9 @@ def _format(text: str, name: str, launch: Launch, by_slurm: bool) -> str | None:
 
 
 def _promised(text: str, name: str, job: LaunchJob, format: str) -> str:
-    """The file with the plan in its last line, in place of an older one.
+    """The file with the plan in its last line, which replaces an older one.
 
-    Its training is started with the words of the file; none is promised where a shell fills them.
+    Its training has the words of the file; none is promised if a shell fills them in.
     """
     text = re.sub(r"(?m)^# cputune-plan: .*\n?", "", text)
     ended = text if text.endswith("\n") else f"{text}\n"

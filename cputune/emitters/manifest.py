@@ -1,7 +1,7 @@
-"""What of a job's document decides what its pods train, and how fast, in words.
+"""What decides in a job's document what its pods train, and how fast.
 
-``emit`` writes it into the promise; ``verify`` reads it anew from the document, after somebody, or
-kustomize, has changed that. What a team adds is its own: names, namespace, labels, queue, nodes.
+``emit`` writes it into the promise; ``verify`` reads it again from the document, which you or
+kustomize may have changed. Names, namespace, labels, queue and nodes may change.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 PLAN = "cputune-plan"
-"""The annotation that holds the promise: kustomize drops comments."""
+"""The annotation with the promise: kustomize drops comments."""
 
 RANKS = "processes of a pod"
 PODS = "pods"
@@ -20,7 +20,6 @@ _GIVEN = ("cpu", "memory")
 
 
 def at(value: Any, *path: str | int) -> Any:
-    """The value at a path of plain values; None where there is none."""
     for step in path:
         if isinstance(value, Mapping):
             value = value.get(step)
@@ -32,7 +31,7 @@ def at(value: Any, *path: str | int) -> Any:
 
 
 def decided(job: Any) -> dict[str, str]:
-    """Of a PyTorchJob or a TrainJob: what decides, by names that people know, as text."""
+    """What decides in a PyTorchJob or a TrainJob, as text by name."""
     facts = {"apiVersion": _as_text(at(job, "apiVersion")), "kind": _as_text(at(job, "kind"))}
     of_kind = _of_trainjob if facts["kind"] == "TrainJob" else _of_pytorchjob
     return facts | {name: _as_text(value) for name, value in of_kind(job)}
@@ -88,13 +87,12 @@ def _of_container(container: Any, resources: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _value(variable: Any) -> Any:
-    """What a variable holds, or from where it is taken."""
     value = at(variable, "value")
     return at(variable, "valueFrom") if value is None else value
 
 
 def _mounts(pod: Any, container: Any) -> Iterator[tuple[str, Any]]:
-    """What is mounted where; the name of a claim is its owner's."""
+    """What is mounted where; the name of a claim may change."""
     volumes = {str(at(volume, "name")): volume for volume in _items(at(pod, "volumes"))}
     for mount in _items(at(container, "volumeMounts")):
         volume = _mapping(volumes.get(str(at(mount, "name"))))

@@ -1,8 +1,8 @@
-"""``emit --patch FILE``: fields of the user's own in a job, before it is judged.
+"""``emit --patch FILE``: the user's fields in a job, before it is judged.
 
-A mapping is merged key by key, and null takes a key out that is there. A list whose items have
-names is merged by them, as ``kubectl patch`` does it with containers, variables and volumes; any
-other is replaced.
+A mapping is merged key by key, and null removes an existing key. A list whose items have names is
+merged by them, as ``kubectl patch`` does it with containers, variables and volumes; any other is
+replaced.
 """
 
 from __future__ import annotations
@@ -14,14 +14,13 @@ from cputune.emitters.words import Manifest, YamlScalar
 from cputune.errors import UsageError
 
 REPLICAS = ".spec.pytorchReplicaSpecs"
-"""Where a PyTorchJob has its Master and, on several nodes, its Worker."""
+"""The Master of a PyTorchJob and, on several nodes, its Worker."""
 
 
 def merged(document: Manifest, patch: Mapping[str, Any] | None) -> Manifest:
     """The document with these fields; unchanged if the patch is of another kind.
 
-    Raises UsageError if the patch is for a field or a replica that the document has not:
-    kustomize, too, fails if a patch finds nothing.
+    Raises UsageError if the document does not have the field or replica; kustomize fails, too.
     """
     if patch is None or patch.get("kind", document["kind"]) != document["kind"]:
         return document

@@ -15,11 +15,11 @@ from cputune.text.documents import plain
 
 
 def plan_file(job: LaunchJob, files: Iterable[EmittedFile]) -> str:
-    """The text of plan.json beside these files.
+    """The text of plan.json for these files.
 
-    ``plan`` and what is promised of it is read by ``cputune verify``, ``apply`` by
-    ``cputune.apply``. ``versions`` are those of the measurement and ``result`` its file; ``notes``
-    were printed. ``left_out`` says of each part why it is not applied.
+    `cputune verify` reads ``plan`` and the promise, ``cputune.apply`` reads ``apply``. ``versions``
+    are those of the measurement and ``result`` its file; ``notes`` were printed. ``left_out`` says
+    of each part why it is not applied.
     """
     applied = applied_of(job)
     beside = [file for file in files if not file.name.endswith((".sh", ".yaml"))]
@@ -39,7 +39,7 @@ def plan_file(job: LaunchJob, files: Iterable[EmittedFile]) -> str:
 
 
 def applied_of(job: LaunchJob) -> dict[str, object]:
-    """What ``cputune.apply`` does in each rank; what is as by default is left out."""
+    """What ``cputune.apply`` does in each rank, without default values."""
     several = job.plan.world_size > 1
     found: dict[str, object] = {}
     if several:

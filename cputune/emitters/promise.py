@@ -2,7 +2,7 @@
 
 # cputune-plan: {"format": "mpirun", "plan": {...}, ...}
 
-A document of Kubernetes has the same in an annotation: kustomize drops comments.
+A document of Kubernetes has it in an annotation: kustomize drops comments.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _LINE = re.compile(r"^#[ \t]*cputune-plan:[ \t]*(\{.*\})[ \t]*$", re.MULTILINE)
 def global_batch(plan: Plan, workload: Workload) -> int | None:
     """Samples of a step of the optimizer over all ranks.
 
-    None if the script's own batch counts, which neither its words nor a trial have shown.
-    Raises ValueError for a batch that is not divided.
+    None if the script's own batch counts and is not known. Raises ValueError for a batch that
+    cannot be divided.
     """
     each = workload.samples_per_rank(plan.world_size)
     return None if each is None else each * plan.world_size
@@ -63,19 +63,18 @@ class PromisedTraining:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promise:
-    """What a launch is held against. None and empty: nothing is promised of it.
+    """What a launch is compared with. None and empty: nothing is promised.
 
     Attributes:
-        format: the one that the artefact is of.
         plan: what the ranks must show.
         environment: the variables of every rank.
-        hosts: of a launch on several nodes, in the order of its plan.
+        hosts: of a launch on several nodes, in order.
         samples_per_second: the tuned figure, if it was measured on as many nodes.
         global_batch_size: samples per optimizer step over all ranks, if that is fixed.
         sequence_length: tokens of a sample.
-        training: what the launch as typed trains.
-        trained: the command, the files that it names, and what ranks have shown of it.
-        document: of a job's document, what decides what its pods do (``manifest.decided``).
+        training: what the current launch trains.
+        trained: the command, its files, and the reports of its ranks.
+        document: what decides in a job's document (``manifest.decided``).
     """
 
     format: str | None = None
@@ -90,12 +89,10 @@ class Promise:
     document: Mapping[str, str] | None = None
 
     def text(self) -> str:
-        """It for programs."""
         said = {name: value for name, value in plain(self).items() if value not in (None, [])}
         return json.dumps(said, separators=(",", ":"))
 
     def line(self) -> str:
-        """The comment that says it."""
         return f"# {PLAN}: {self.text()}\n"
 
 
@@ -103,16 +100,16 @@ _NAMES_FILE = re.compile(r"^#[ \t]*cputune-plan:[ \t]*(\w+), ([\w.-]+)(?: \(.*)?
 
 
 def plan_file_of(text: str) -> str | None:
-    """The name of the file beside a launch that holds its plan; None if it names none."""
+    """The name of the file with the plan next to a launch, or None."""
     match = _NAMES_FILE.search(text)
     return None if match is None else match[2]
 
 
 def promise_in(text: str, beside: Callable[[str], str | None] = lambda name: None) -> Promise:
-    """What an artefact promises; nothing if it says nothing that can be read.
+    """What an artefact promises; nothing if it has no readable promise.
 
-    ``beside`` reads a file by its name from the folder of the artefact; None if that is impossible.
-    Launches of earlier releases have the plan in a line of their own.
+    ``beside`` reads a file by its name from the folder of the artefact, or returns None. Launches
+    of earlier releases have the plan in a line.
     """
     named = _NAMES_FILE.search(text)
     if named is not None:
@@ -133,7 +130,6 @@ def promise_in(text: str, beside: Callable[[str], str | None] = lambda name: Non
 
 
 def promise_of(said: object) -> Promise:
-    """What a line, or an annotation, promises."""
     known = {field.name for field in fields(Promise)}
     try:
         values = with_centres(parse(str(said))) if said else {}

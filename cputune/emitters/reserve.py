@@ -17,8 +17,7 @@ def reserved_cpus(cpus: int, threads_per_core: int = 1) -> int:
     and EKS reserve (https://cloud.google.com/kubernetes-engine/docs/concepts/plan-node-sizes,
     awslabs/amazon-eks-ami); AKS keeps less than one CPU of up to 64, too
     (https://learn.microsoft.com/azure/aks/node-resource-reservations). A pod of the Guaranteed
-    class asks for whole CPUs, so a part of one is lost as a whole; in what is left of it the
-    node's DaemonSets fit.
+    class needs whole CPUs; in the rest of the last one the node's DaemonSets fit.
     """
     shares = [0.06, 0.01, 0.005, 0.005]
     kept = sum(shares[:cpus]) + 0.0025 * max(cpus - len(shares), 0)
@@ -26,7 +25,7 @@ def reserved_cpus(cpus: int, threads_per_core: int = 1) -> int:
 
 
 def with_reserve(job: LaunchJob) -> LaunchJob:
-    """The job with as many threads as fit beside the reserve of a node like the measured one."""
+    """The job with the threads that fit next to the reserve of a node like the measured one."""
     if job.physical_cores is None:
         return job
     cpus = job.physical_cores * job.threads_per_core
@@ -44,7 +43,7 @@ def with_reserve(job: LaunchJob) -> LaunchJob:
 
 
 def _with_threads(job: LaunchJob, threads: int) -> LaunchJob:
-    """The job of the plan with fewer threads in each rank, in every variable that says them."""
+    """The job with fewer threads in each rank, in every variable."""
     cut = tuple(share[:threads] for share in job.plan.cpus)
     plan = replace(job.plan, threads_per_process=threads, cpus=cut)
     before, after = job.plan.environment(), plan.environment()
@@ -64,7 +63,6 @@ def _with_threads(job: LaunchJob, threads: int) -> LaunchJob:
 
 
 def note_of_reserve(job: LaunchJob, measured: LaunchJob) -> str | None:
-    """What is said of the CPUs that a node keeps for itself."""
     if job.physical_cores is None:
         return None
     cpus = job.physical_cores * job.threads_per_core
@@ -83,10 +81,10 @@ def note_of_reserve(job: LaunchJob, measured: LaunchJob) -> str | None:
 
 
 def pod_cpus(job: LaunchJob) -> int:
-    """CPUs that a pod asks for. A Kubernetes CPU is a hyperthread.
+    """CPUs that a pod requests. A Kubernetes CPU is a hyperthread.
 
-    A plan with one thread on each core asks for all siblings of its cores: two
-    hyperthreads of one core would else be two of its "cores".
+    A plan with one thread on each core requests all siblings of its cores; otherwise two
+    hyperthreads of one core would be two of its "cores".
     """
     plan = job.plan
     threads = plan.threads_per_process * (1 if job.on_siblings else job.threads_per_core)

@@ -1,8 +1,8 @@
 """``slurm``: a batch script for sbatch, one srun task for each rank.
 
-Slurm copies the script away before it runs, so its companions are looked for where it was
-submitted. The script sets the variables that srun reads (SLURM_EXACT, SRUN_CPUS_PER_TASK,
-SLURM_CPU_BIND), and the step asks for its own nodes, CPUs and binding.
+Slurm copies the script before it runs, so its other files are searched in the folder of the
+submission. The script sets the variables that srun reads (SLURM_EXACT, SRUN_CPUS_PER_TASK,
+SLURM_CPU_BIND), and the step requests its own nodes, CPUs and binding.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ UNPROMISED = (
 
 
 def emit_slurm(job: LaunchJob) -> tuple[EmittedFile, ...]:
-    """The batch script. Raises UsageError for words that srun cannot carry."""
+    """The batch script. Raises UsageError for words that srun cannot pass on."""
     refuse_colon(job)
     plan = job.plan
     if plan.world_size == 1:
@@ -54,7 +54,6 @@ def emit_slurm(job: LaunchJob) -> tuple[EmittedFile, ...]:
 
 
 def _started(job: LaunchJob) -> LaunchLine:
-    """The step, with a task for each rank."""
     plan = job.plan
     options = one_task_each(
         nodes=plan.nodes,
@@ -77,11 +76,9 @@ def _started(job: LaunchJob) -> LaunchLine:
 
 
 _SOME_NODES = ShellText("--nodelist=$LAUNCH_NODES", '${LAUNCH_NODES:+--nodelist="$LAUNCH_NODES"}')
-"""Some nodes of the allocation, if they are named."""
 
 
 def allocation(job: LaunchJob) -> Target:
-    """What the job asks Slurm for."""
     return slurm_job(
         nodes=job.plan.nodes,
         tasks_per_node=job.plan.processes_per_node,
@@ -91,7 +88,6 @@ def allocation(job: LaunchJob) -> Target:
 
 
 def directives(job: LaunchJob) -> str:
-    """The lines that sbatch reads."""
     cluster = job.cluster
     hint = "multithread" if job.on_siblings else "nomultithread"
     lines = [

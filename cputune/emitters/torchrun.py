@@ -12,7 +12,7 @@ from cputune.launch.write import LaunchLine, ShellText, start
 
 
 def emit_torchrun(job: LaunchJob) -> tuple[EmittedFile, ...]:
-    """The script. Raises UsageError where several nodes have no first host."""
+    """The script. Raises UsageError if several nodes have no first host."""
     plan = job.plan
     if plan.world_size == 1:
         return (script_of_one(job, "torchrun", launcher="torchrun"),)
@@ -41,7 +41,6 @@ def emit_torchrun(job: LaunchJob) -> tuple[EmittedFile, ...]:
 
 
 def _started(job: LaunchJob) -> LaunchLine:
-    """The agent of one machine."""
     several = job.plan.nodes > 1
     options = on_nodes(
         nodes=job.plan.nodes,

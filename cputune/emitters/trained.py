@@ -1,9 +1,8 @@
-"""What of a training a launch promises, whether it was measured or not.
+"""What a launch promises of its training, whether it was measured or not.
 
-The words that each rank is started with, digests of the files that they name (the script, what it
-imports from beside it, its data, a model's config.json), and, if the current launch was measured,
-what its optimizer trained and how many samples its data set had. ``verify`` compares what ranks
-show with it.
+The words of each rank, digests of the files that they name (the script, its imports from its
+folder, its data, a model's config.json), and, if the current launch was measured, what its
+optimizer trained and the samples of its data set. ``verify`` compares the reports of ranks with it.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from cputune.host import Host
 from cputune.plans.workload import Workload
 
 BESIDE = "$here/"
-"""How the name of a file begins that is in the folder of the launch."""
+"""A file in the folder of the launch begins so."""
 
 
 def trained(
@@ -27,7 +26,7 @@ def trained(
     command: Sequence[Word],
     host: Host | None,
 ) -> PromisedTraining:
-    """What a launch of this command promises to train. Without a host no file is looked at."""
+    """What a launch of this command promises to train. Without a host no file is read."""
     words = tuple(map(_as_text, command))
     return PromisedTraining(
         words=words,
@@ -40,9 +39,8 @@ def trained(
 def with_companions(
     promised: PromisedTraining | None, companions: Iterable[EmittedFile]
 ) -> PromisedTraining | None:
-    """The promise with digests of the files in the folder of the launch.
-
-    Those that are executable carry the plan, which ranks show themselves.
+    """The promise with digests of the files in the folder of the launch, except executable ones,
+    which set the plan.
     """
     if promised is None:
         return None
@@ -57,8 +55,8 @@ def with_companions(
 def digests(words: Iterable[str], host: Host) -> dict[str, str]:
     """Digests of the files that words name, and of the config.json of models among them.
 
-    ``--train_file=FILE`` names one too. What cannot be read is left out; of a large file its first
-    16 MiB count.
+    ``--train_file=FILE`` names one too. Unreadable files are left out; of a large file the first 16
+    MiB count.
     """
     named: list[str] = []
     before = ""
@@ -74,7 +72,6 @@ def digests(words: Iterable[str], host: Host) -> dict[str, str]:
 
 
 def digest(text: str) -> str:
-    """Sixteen digits that tell one text from another."""
     return hashlib.sha256(text.encode(errors="replace")).hexdigest()[:16]
 
 

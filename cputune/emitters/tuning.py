@@ -1,8 +1,9 @@
-"""``tunejob`` and ``slurm --tune``: a job that tunes where it will train, one file each.
+"""``tunejob`` and ``slurm --tune``: a job that tunes on the machines that will train, one file
+each.
 
 The first is the Job of docs/kubernetes.md with this command, image and claim, and the CPUs and
-memory of the pods that will train. The second is a batch script: it tunes in its own allocation,
-then starts in it the launch of what it found.
+memory of the training pods. The second is a batch script: it tunes in its own allocation, then
+starts the launch there.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ RESULT = f"{kubernetes.DATA}/cputune.json"
 
 
 def tuned(job: LaunchJob) -> tuple[Word, ...]:
-    """What follows ``cputune tune``: a shipped recipe, or the script as it was typed.
+    """What follows ``cputune tune``: a shipped recipe, or the script as typed.
 
-    Raises UsageError for a recipe of the user's own, which lies elsewhere there.
+    Raises UsageError for a recipe of the user, whose file is not in the job.
     """
     recipe, each = job.workload.recipe, job.workload.batch_per_rank
     words = () if each is None else ("--batch-per-rank", str(each))
@@ -37,7 +38,7 @@ def tuned(job: LaunchJob) -> tuple[Word, ...]:
 
 
 def emit_tunejob(job: LaunchJob) -> tuple[EmittedFile, ...]:
-    """The Job. Its pod is never restarted: a study that ends badly is looked at, not repeated."""
+    """The Job. Its pod is never restarted: a study that fails is not repeated."""
     said = (
         f"cputune must be in the image ({kubernetes.image(job)}): pip install 'cputune[tune]'",
         f"the claim {kubernetes.claim(job)} must be there; the result is {RESULT}: "
@@ -72,7 +73,7 @@ def emit_tunejob(job: LaunchJob) -> tuple[EmittedFile, ...]:
 
 
 def _in_pod(word: Word) -> YamlScalar:
-    """A word as the kubelet takes it; trials write nothing, so an output stays where it is."""
+    """A word as the kubelet takes it; trials write nothing, so an output path stays."""
     if isinstance(word, Secret):
         return YamlScalar(kubernetes.escape(word.before) + f"$({word.variable})")
     if isinstance(word, Output):
@@ -81,7 +82,7 @@ def _in_pod(word: Word) -> YamlScalar:
 
 
 def emit_slurm_tune(job: LaunchJob) -> tuple[EmittedFile, ...]:
-    """The batch script. Whole nodes are asked for: trials find out how they are best divided."""
+    """The batch script. It requests whole nodes: trials show how they are best divided."""
     cluster = job.cluster
     lines = [
         f"job-name={job_name(job)}-tune",

@@ -1,6 +1,6 @@
-"""Words of launch files. Each kind is built by a constructor that refuses what it cannot carry.
+"""Words of launch files. Each kind has a constructor that refuses what it cannot represent.
 
-What comes from outside (a result file, an option, a path) reaches a file only as one of these.
+Text from outside (a result file, an option, a path) reaches a file only as one of these.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Manifest: TypeAlias = dict[str, Any]
 def comment(lines: Iterable[str]) -> str:
     """Lines as a comment block. Nothing in them can end the comment.
 
-    Whatever is not printable (line breaks of any kind among it) becomes a question mark.
+    Characters that are not printable become question marks.
     """
     out = []
     for line in lines:
@@ -59,12 +59,11 @@ class Argument(str):
 
 
 class VariableName(str):
-    """A name that bash, the kubelet and every launcher take as that of a variable."""
+    """A name that bash, the kubelet and every launcher accept for a variable."""
 
     __slots__ = ()
 
     def __new__(cls, text: str) -> VariableName:
-        """Raises UsageError for another text: no quotes could carry it."""
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", text):
             raise _refused(text, "name of a variable", "use letters, digits and _")
         return super().__new__(cls, text)
@@ -79,38 +78,35 @@ def typed(variables: Mapping[str, str]) -> Variables:
 
 
 class HostName(str):
-    """A name or an address of a host, as host files hold it."""
+    """A name or an address of a host in a host file."""
 
     __slots__ = ()
 
     def __new__(cls, text: str) -> HostName:
-        """Raises UsageError for another text."""
         if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.:%-]{0,252}|::[A-Fa-f0-9:.]{0,43}", text):
             raise _refused(text, "name of a host", "name the hosts: --hosts a,b")
         return super().__new__(cls, text)
 
 
 class ShellWord(str):
-    """A word of a bash script: exactly itself, whatever it holds."""
+    """A word of a bash script: exactly itself."""
 
     __slots__ = ()
 
     def __new__(cls, text: str) -> ShellWord:
-        """Raises UsageError for what no argument of a process can be."""
         return super().__new__(cls, exact(Argument(text)))
 
 
 class YamlScalar(str):
-    """A string of a YAML document, written between quotes, whatever it looks like.
+    """A string of a YAML document, always between quotes.
 
-    Readers differ in what a plain word means (``y``, ``on``, ``0o17``, ``1e3``, ``22:22``):
-    YAML 1.1 in PyYAML, a mixture in Kubernetes' go-yaml.
+    Readers differ in the meaning of plain words (``y``, ``on``, ``0o17``, ``1e3``, ``22:22``): YAML
+    1.1 in PyYAML, a mixture in Kubernetes' go-yaml.
     """
 
     __slots__ = ()
 
     def __new__(cls, value: str | int) -> YamlScalar:
-        """Raises UsageError for what no reader of YAML takes."""
         return super().__new__(cls, Argument(str(value)))
 
 
@@ -127,7 +123,7 @@ def _quoted(dumper: yaml.SafeDumper, value: YamlScalar) -> yaml.ScalarNode:
 
 
 def _plain(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
-    """A word that a format writes of itself; anything else has to be a ``YamlScalar``."""
+    """A plain word of a format itself; any other is a ``YamlScalar``."""
     if not re.fullmatch(r"[A-Za-z0-9_./-]+", value):
         raise _refused(value, "word that YAML carries without quotes", "mend the result")
     return dumper.represent_str(str(value))
@@ -139,12 +135,11 @@ _Dumper.add_representer(str, _plain)
 
 
 def dump(content: Any) -> str:
-    """One document, keys in their order, no aliases, no folded lines."""
+    """One document, keys in their order, without aliases and folded lines."""
     text = yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=2**31 - 1)
     assert isinstance(text, str)
     return text
 
 
 def document(content: Any, header: Iterable[str]) -> str:
-    """A document with its header comment."""
     return comment(header) + dump(content)

@@ -1,9 +1,8 @@
-"""Lines at which a command ends although it was meant to go on.
+"""Lines at which a command ends although it was meant to continue.
 
-A backslash that is missing, a blank behind it, a comment between two lines, carriage returns: the
-shell ends the command there, and runs the rest as another one or not at all. ``repaired`` gives
-the text as it was meant, with every character at its place, so that what is read of it has the
-spans of the file.
+A missing backslash, a blank behind it, a comment between two lines, carriage returns: the shell
+runs the rest as another command or not at all. ``repaired`` gives the text as it was meant, with
+every character in its place, so that spans stay those of the file.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from cputune.launch.words import Span
 Kind = Literal["carriage return", "blank behind a backslash", "comment inside", "lost backslash"]
 
 _ROUNDS = 3
-"""A fix may uncover another fault of the same line, so that many times at most."""
+"""A fix may uncover another fault of the same line."""
 _FLAG = r"[ \t]*--?[A-Za-z]"
 _BLANKS = re.compile(r"(?m)\\([ \t]+)\n(?=[ \t]*\S)")
 _COMMENT = re.compile(rf"(?<=\\\n)((?:[ \t]*#[^\n]*\n)+)(?={_FLAG})")
@@ -28,10 +27,7 @@ _COMMENT = re.compile(rf"(?<=\\\n)((?:[ \t]*#[^\n]*\n)+)(?={_FLAG})")
 class Break:
     """One such line.
 
-    Attributes:
-        kind: what ends the command.
-        span: the characters that do it: the blanks, the comment lines, the line feed.
-        line: of the file, from 1.
+    ``span`` are the characters that end the command: the blanks, the comment lines, the line feed.
     """
 
     kind: Kind
@@ -40,7 +36,7 @@ class Break:
 
 
 def repaired(text: str) -> tuple[str, tuple[Break, ...]]:
-    """The text as it was meant, of the same length; and what had to be repaired for it."""
+    """The text as it was meant, of the same length, and what had to be repaired."""
     breaks = list[Break]()
     if "\r\n" in text:
         at = text.index("\r\n")
@@ -81,7 +77,7 @@ def _break(text: str, kind: Kind, start: int, end: int) -> Break:
 
 
 def _lost(text: str) -> list[int]:
-    """Line feeds before which a backslash is missing: the next line is a command named ``--x``."""
+    """Line feeds without a backslash before them: the next line is a command named ``--x``."""
     if re.search(rf"(?m)(?<!\\)\n{_FLAG}", text) is None:
         return []
     tree, found = Tree(text), list[int]()

@@ -1,6 +1,5 @@
-"""A change of a file as data: which characters become what; and what of it ``patch`` takes.
-
-A finding carries the edits that cure it, so that what is found and what is mended are one.
+"""A change of a file as data, and as a diff that ``patch`` takes. A finding has the edits that
+fix it.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ class Edit:
 def apply(text: str, edits: Iterable[Edit]) -> str:
     """The text with these edits; of two that overlap the first is taken.
 
-    Of characters that are taken out twice, nothing is lost.
+    If characters are removed twice, nothing is lost.
     """
     parts, at = list[str](), 0
     for edit in sorted(set(edits)):
@@ -37,9 +36,9 @@ def apply(text: str, edits: Iterable[Edit]) -> str:
 
 
 def unified(name: str, before: str, after: str) -> str:
-    """The change as ``patch -p0`` and ``git apply -p0`` take it; "" where there is none.
+    """The change as ``patch -p0`` and ``git apply -p0`` take it; "" without a change.
 
-    Of a file that is new nothing is ``before``.
+    ``before`` is empty for a new file.
     """
     old = name if before else "/dev/null"
     lines = difflib.unified_diff(_lines(before), _lines(after), old, name)
@@ -49,7 +48,7 @@ def unified(name: str, before: str, after: str) -> str:
 
 
 def _lines(text: str) -> list[str]:
-    """Lines as ``patch`` counts them: a line feed alone ends one."""
+    """Lines as ``patch`` counts them: only a line feed ends one."""
     parts = text.split("\n")
     whole = [f"{part}\n" for part in parts[:-1]]
     return whole + parts[-1:] if parts[-1] else whole

@@ -1,4 +1,4 @@
-"""The grammar of bash, by tree-sitter; loaded when a text is read, not before."""
+"""The grammar of bash, by tree-sitter; loaded when a text is read."""
 
 from __future__ import annotations
 
@@ -31,7 +31,6 @@ class Tree:
     """A parsed text. tree-sitter counts bytes; every span here is of characters."""
 
     def __init__(self, text: str) -> None:
-        """Parse a text."""
         self.text = text
         data = text.encode(errors="surrogatepass")
         self._starts: list[int] | None = None
@@ -45,15 +44,12 @@ class Tree:
 
     @property
     def root(self) -> Node:
-        """The whole program."""
         return self._tree.root_node
 
     def span(self, node: Node) -> Span:
-        """The characters of a node."""
         return Span(self._at(node.start_byte), self._at(node.end_byte))
 
     def of(self, node: Node) -> str:
-        """The text of a node."""
         start, end = self.span(node)
         return self.text[start:end]
 
@@ -65,7 +61,6 @@ class Tree:
         return bisect_right(self._starts, byte) - 1
 
     def nodes(self, kind: str) -> Iterator[Node]:
-        """Every node of a kind, in the order of the text."""
         waiting = [self.root]
         while waiting:
             node = waiting.pop()
@@ -75,7 +70,7 @@ class Tree:
 
 
 def unclosed_quote(tree: Tree) -> int | None:
-    """Where a quote is opened that is never closed; None if every one is closed."""
+    """Where a quote is opened that is never closed, or None."""
     if not tree.root.has_error:
         return None
     for node in tree.nodes("ERROR"):

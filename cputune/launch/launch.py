@@ -1,9 +1,8 @@
 """A launch: variables, wrappers, launcher, options, script and arguments.
 
-``python train.py``, ``python -m package.train``, ``accelerate launch --cpu train.py``, ``torchrun
---nproc-per-node 2 train.py``, ``mpirun -n 2 python train.py``, with numactl, srun or env in front.
-``launch_of`` reads it from words; each word keeps the span that it was read from (``Word``), so
-that a change of the file can be limited to it.
+``launch_of`` reads it from words (``mpirun -n 2 python train.py``, with numactl, srun or env in
+front). Each word keeps the span that it was read from (``Word``), so that a change of the file can
+be limited to it.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _TRAIN_NOTHING = (
     *("pip", "pip3", "apt", "apt-get", "yum", "dnf", "conda-build", "sed", "awk", "tee", "source"),
     *("test", "[", "[[", "cd", "pushd", "wget", "curl", "module", "ml", "man", "head", "tail"),
 )
-"""Programs whose words may name a launcher and start none."""
+"""Programs whose words may name a launcher, but start none."""
 _TOOLS = (
     "pip",
     "venv",
@@ -56,16 +55,13 @@ class Launch:
         before: the words in front of it: variables, numactl, taskset, srun.
         options: of the launcher.
         script: what is trained: a file, or the name of a ``module``; "" if it is not known.
-        arguments: of the script.
         words: all of them, in their order.
-        environment: what the file exports, and what the launcher passes on. A value has the span
-            that it was read from.
-        removed: names that a file unsets, ``OMP_*`` for all of a beginning.
-        part: whether it is one of several ranks although its own words do not say so (a pod of a
-            job, a task of srun).
-        inner: the launcher that an mpirun starts, and its own options; None if that is Python.
-        line: of the file, from 1; 0 of what has no lines.
-        span: of the whole command; None of what was read from no text.
+        environment: what the file exports, and what the launcher passes on, with spans.
+        removed: names that a file unsets, ``OMP_*`` for a prefix.
+        part: it is one of several ranks although its words do not say so (a pod, a task).
+        inner: the launcher that an mpirun starts, and its options; None if that is Python.
+        line: of the file, from 1; 0 without lines.
+        span: of the whole command; None without a text.
     """
 
     launcher: str
@@ -85,16 +81,15 @@ class Launch:
 
     @property
     def argv(self) -> tuple[str, ...]:
-        """What python runs: the script, or ``-m`` and the module, with its arguments.
-
-        Plain text, without spans: it goes into documents.
+        """What python runs: the script, or ``-m`` and the module, with its arguments, as plain
+        text.
         """
         words = (*(("-m",) if self.module else ()), self.script, *self.arguments)
         return tuple(str(word) for word in words)
 
     @property
     def given(self) -> tuple[Given, ...]:
-        """The options of the launcher, each with its value and what it means."""
+        """The options of the launcher, each with its value and meaning."""
         return tuple(BY_NAME[self.launcher].given(self.options))
 
     def meant(self, *means: str) -> str | None:
@@ -107,7 +102,6 @@ class Launch:
         return value_of(self.options, *names)
 
     def argument(self, name: str) -> str | None:
-        """The value of a script's argument, as ``option`` gives it."""
         return value_of(self.arguments, name)
 
     def switched_on(self, name: str) -> bool:
@@ -117,7 +111,7 @@ class Launch:
 
     @property
     def total(self) -> str | None:
-        """The ranks that are asked for, of all machines or of each, as it is written."""
+        """The requested ranks, of all machines or of each, as written."""
         if self.launcher == "mpirun":
             return self.meant("ranks")
         return self.meant("ranks", "ranks per node")
@@ -139,7 +133,6 @@ class Launch:
 
     @property
     def ranks_per_node(self) -> int | None:
-        """The ranks on each machine that mpirun is asked for; None if it is not."""
         if self.launcher != "mpirun":
             return None
         mapped = re.search(r"ppr:([0-9]{1,9}):node", self.meant("map") or "")
@@ -150,19 +143,17 @@ class Launch:
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """The machines that are listed on the line, by name."""
         listed = self.meant("hosts") or ""
         names = (part.partition(":")[0].strip() for part in listed.split(","))
         return tuple(dict.fromkeys(name for name in names if name))
 
     @property
     def host_file(self) -> str | None:
-        """The file with the machines of an mpirun."""
         return self.meant("host file") if self.launcher == "mpirun" else None
 
     @property
     def machines(self) -> int:
-        """Machines that take part, at least, as far as the words say."""
+        """The least number of machines that take part, as far as the words say."""
         if self.launcher == "mpirun":
             total, here = number_of(self.total), self.ranks_per_node
             return max(1, len(self.hosts), -(-total // here) if total and here else 1)
@@ -172,26 +163,24 @@ class Launch:
 
     @property
     def several(self) -> bool:
-        """Whether more than one rank takes part, on this machine or on several."""
         if self.part or self.machines > 1 or (self.ranks_per_node or 1) > 1:
             return True
         return self.total is not None and number_of(self.total) not in (0, 1)
 
     @property
     def threads(self) -> str | None:
-        """OpenMP threads of a rank, as its launcher or its environment says them."""
         return self.meant("threads") or self.environment.get("OMP_NUM_THREADS")
 
     @property
     def cpus(self) -> str | None:
-        """The CPUs that numactl or taskset leave it, as they are written (``0-3,8``)."""
+        """The CPUs that numactl or taskset leave it, as written (``0-3,8``)."""
         names = [word.rpartition("/")[2] for word in self.before]
         at = next((names.index(name) for name in CONFINERS if name in names), len(names))
         return value_of(self.before[at:], "-C", "--physcpubind", "-c", "--cpu-list")
 
     @property
     def precision(self) -> str:
-        """The words that ask for a precision: ``--bf16``, ``--mixed_precision fp16``; or ""."""
+        """The words that request a precision: ``--bf16``, ``--mixed_precision fp16``; or ""."""
         inside = self.inner or self
         asked = inside.meant("precision") if inside.launcher == "accelerate" else None
         if self.switched_on("--bf16"):
@@ -200,17 +189,17 @@ class Launch:
 
     @property
     def backend(self) -> str | None:
-        """The backend of the process group that Trainer is asked for; None if it is not."""
+        """The backend that Trainer is given, or None."""
         return self.argument("--ddp_backend")
 
     @property
     def batch_per_rank(self) -> int | None:
-        """Samples that each rank takes at once, as Trainer's argument says; None without it."""
+        """Samples of each rank at once, by Trainer's argument; None without it."""
         return batch_of(self.arguments).per_rank
 
     @property
     def step(self) -> Step | None:
-        """The srun that starts it; None if there is none."""
+        """The srun that starts it, or None."""
         return step_of(self.before)
 
 
@@ -220,7 +209,7 @@ def is_python(program: str) -> bool:
 
 
 def launcher_at(words: Sequence[str], at: int) -> tuple[str, int] | None:
-    """The launcher that is named at this place, and by how many words; None if there is none."""
+    """The launcher that is named at this place, and by how many words, or None."""
     name, following = words[at].rpartition("/")[2], tuple(words[at + 1 : at + 3])
     if name in BY_PROGRAM:
         launcher = BY_PROGRAM[name]
@@ -274,7 +263,6 @@ def launch_of(words: Sequence[str]) -> Launch | None:
 
 
 def _first_program(words: Sequence[str]) -> str:
-    """The program of a command, behind the variables that are set for it."""
     first = next((word for word in words if not re.match(rf"{_NAME}=", word)), "")
     return first.rpartition("/")[2]
 
@@ -282,7 +270,7 @@ def _first_program(words: Sequence[str]) -> str:
 def _behind_mpirun(words: tuple[str, ...]) -> Launch | None:
     """The dialects differ in which options have values: the first Python ends them.
 
-    Of an mpirun that starts an mpirun, and so on, all are one launcher.
+    Nested mpiruns are one launcher.
     """
     for at, word in enumerate(words):
         found = launcher_at(words, at)
@@ -297,8 +285,7 @@ def _behind_mpirun(words: tuple[str, ...]) -> Launch | None:
 def _with_script(launcher: str, words: tuple[str, ...]) -> Launch | None:
     """Options, script and arguments of a launcher that starts Python itself.
 
-    A word behind an option that is not known is its value, unless it is the next option or a
-    Python file.
+    A word behind an unknown option is its value, unless it is the next option or a Python file.
     """
     known = BY_NAME[launcher]
     at, module = 0, False
@@ -341,7 +328,7 @@ def _with_script(launcher: str, words: tuple[str, ...]) -> Launch | None:
 
 
 def _handed_on(words: Sequence[str]) -> dict[str, str]:
-    """Variables that mpirun (``-genv K V``, ``-x K=V``) or ``env K=V`` hands to the ranks."""
+    """Variables that mpirun (``-genv K V``, ``-x K=V``) or ``env K=V`` passes to the ranks."""
     found: dict[str, str] = {}
     for position, word in enumerate(words):
         name, equals, value = word.partition("=")
@@ -355,7 +342,7 @@ def _handed_on(words: Sequence[str]) -> dict[str, str]:
 
 
 def _part(word: str, value: str) -> str:
-    """The value of ``NAME=VALUE``, with its span if its text is as it is written."""
+    """The value of ``NAME=VALUE``, with its span if its text is as written."""
     if not isinstance(word, Word) or word.span is None or not word.exact:
         return value
     if word.span.end - word.span.start != len(word):

@@ -11,15 +11,14 @@ class Option:
     """An option of a launcher.
 
     Attributes:
-        names: every spelling. Of a long option of argparse dashes and underscores are the same.
+        names: every spelling. In long options of argparse dashes and underscores are the same.
         takes: how many words follow it.
         means: what it decides, in a word that launchers share: ``ranks`` (of all machines),
             ``ranks per node``, ``nodes``, ``node rank``, ``address``, ``port``, ``hosts``,
             ``host file``, ``threads``, ``cpus``, ``module``, ``program``, ``variable``,
             ``precision``, ``use cpu``, ``map``, ``bind``; or a name of its own.
-        variable: the environment variable that a rank of this launcher has in its place.
-        needless: why a launch that trains on CPUs loses nothing without it; "" if it may lose
-            something.
+        variable: the environment variable of a rank that replaces it.
+        needless: why a launch on CPUs loses nothing without it; "" if it may.
     """
 
     names: tuple[str, ...]
@@ -31,14 +30,13 @@ class Option:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """An option as it is written: its words, and the option of the launcher if that is known."""
+    """An option as written: its words, and the option of the launcher if that is known."""
 
     words: tuple[str, ...]
     option: Option | None = None
 
     @property
     def name(self) -> str:
-        """The option without its value."""
         return self.words[0].partition("=")[0]
 
     @property
@@ -51,19 +49,13 @@ class Given:
 
     @property
     def text(self) -> str:
-        """All its words."""
         return " ".join(self.words)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launcher:
-    """A program that starts ranks.
-
-    Attributes:
-        name: ``torchrun``; one for all programs and modules that start it.
-        programs: names on PATH.
-        modules: what ``python -m`` starts.
-        options: those that are known.
+    """A program that starts ranks; ``programs`` are names on PATH, ``modules`` what ``python
+    -m`` starts.
     """
 
     name: str
@@ -73,12 +65,11 @@ class Launcher:
     _named: Mapping[str, Option] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Index the options by their spellings."""
         named = {_plain(name): option for option in self.options for name in option.names}
         object.__setattr__(self, "_named", named)
 
     def option(self, name: str) -> Option | None:
-        """The option of this spelling; of argparse also an unambiguous beginning of it."""
+        """The option of this spelling; of argparse also an unambiguous prefix."""
         plain = _plain(name.partition("=")[0])
         found = self._named.get(plain)
         if found is not None or not plain.startswith("--"):
@@ -89,7 +80,7 @@ class Launcher:
     def given(self, words: Sequence[str]) -> Iterator[Given]:
         """The options among these words of a launcher, each with the words that follow it.
 
-        Of an option that is not known the next word is its value unless that is an option.
+        The word behind an unknown option is its value unless that is an option.
         """
         at = 0
         while at < len(words):
@@ -103,12 +94,11 @@ class Launcher:
             at += 1 + takes
 
     def spelled(self, means: str) -> str | None:
-        """The first spelling of the option that decides this; None if there is none."""
+        """The first spelling of the option that decides this, or None."""
         return next((one.names[0] for one in self.options if one.means == means), None)
 
 
 def _takes(option: Option | None, words: Sequence[str]) -> int:
-    """How many words belong to an option behind its name."""
     if option is None:
         following = words[1] if len(words) > 1 else "-"
         return int("=" not in words[0] and not following.startswith("-"))
@@ -120,6 +110,5 @@ def _takes(option: Option | None, words: Sequence[str]) -> int:
 
 
 def _plain(name: str) -> str:
-    """A spelling by which dashes and underscores are compared."""
     bare = name.lstrip("-")
     return name[: len(name) - len(bare)] + bare.replace("-", "_")

@@ -1,8 +1,8 @@
 """The places of a launch in its file, and the edits that change the file there.
 
-A launch that was read from shell knows the span of each of its words, also of one that a variable
-or an array brought. In YAML and in a Dockerfile the words are searched for. What is taken out
-takes its line, its comma or its backslash along, so that the layout around it stays.
+A launch read from shell knows the span of each word, also from a variable or an array. In YAML and
+in a Dockerfile the words are searched. A removed word takes its line, comma or backslash with it,
+so that the layout stays.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Token(NamedTuple):
-    """A word as it is written, with its quotes between ``start`` and ``end``."""
+    """A word as written, with its quotes between ``start`` and ``end``."""
 
     start: int
     end: int
@@ -43,8 +43,7 @@ class Places:
     """The text of one file, and how to change it.
 
     Attributes:
-        text: of the whole file.
-        yaml: whether it is YAML, in which a variable is a ``name`` and a ``value``.
+        yaml: it is YAML, in which a variable is a ``name`` and a ``value``.
         sets: the word that sets a variable: ``export``, in csh ``setenv``, in a Dockerfile ``ENV``.
     """
 
@@ -54,11 +53,10 @@ class Places:
 
     @cached_property
     def code(self) -> str:
-        """The text with spaces for comments: places in it are places in the text."""
+        """The text with spaces for comments, in the same places."""
         return _COMMENT.sub(lambda found: " " * len(found[0]), self.text)
 
     def line_start(self, line: int) -> int:
-        """Where a line (from 1) begins."""
         at = 0
         for _ in range(line - 1):
             at = self.text.find("\n", at) + 1
@@ -75,13 +73,13 @@ class Places:
         return start, ended.start() if ended else len(self.text)
 
     def tokens(self, start: int, end: int) -> Iterator[Token]:
-        """The words between two places; the dash of a YAML list is none."""
+        """The words between two places, without the dashes of YAML lists."""
         for found in _WORD.finditer(self.code, start, end):
             if found[2] != "-":
                 yield Token(found.start(), found.end(), found[2])
 
     def of(self, launch: Launch) -> list[Token]:
-        """The words of a launch as they are written, or in a variable if they are there."""
+        """The words of a launch as written, or in a variable if they are there."""
         spans = [(word, span_of(word)) for word in launch.words]
         known = [Token(*span, word) for word, span in spans if span is not None]
         return known or list(self.tokens(*self.span(launch)))
@@ -89,7 +87,7 @@ class Places:
     # --- Flags ------------------------------------------------------------------------
 
     def flags(self, launch: Launch, name: str) -> list[list[Token]]:
-        """Each place of a flag: the word, and that of its value, where it has one of its own.
+        """Each place of a flag: the word, and that of its value, if it has a separate one.
 
         ``name`` is the flag, or the flag and its value: ``--ddp_backend ccl``.
         """
@@ -100,9 +98,8 @@ class Places:
         return _flags(list(self.tokens(0, len(self.text))), flag, value)
 
     def change_flag(self, launch: Launch, name: str, instead: str) -> tuple[Edit, ...]:
-        """``--no_cuda`` becomes ``--use_cpu``; with "" it is taken out.
-
-        A replacement that the launch has already takes the flag out, too.
+        """``--no_cuda`` becomes ``--use_cpu``; with "" it is removed, as if the launch has the
+        replacement already.
         """
         if instead and launch.argument(instead.partition(" ")[0]) is not None:
             same = instead.partition(" ")[0] == name.partition(" ")[0]
@@ -126,23 +123,22 @@ class Places:
         return tuple(edits)
 
     def add_flags(self, launch: Launch, *flags: str) -> tuple[Edit, ...]:
-        """Arguments of the script, behind its name: there no redirection can be in the way."""
+        """Arguments of the script, behind its name, before any redirection."""
         scripts = [token for token in self.of(launch) if token.text == launch.script]
         return (self.after(scripts[-1], flags),) if scripts else ()
 
     def after(self, token: Token, words: Sequence[str]) -> Edit:
-        """Words behind one that is there."""
         return Edit(start=token.end, end=token.end, text=self._behind(token, words))
 
     def without_value(self, launch: Launch, name: str) -> tuple[Edit, ...]:
-        """An option taken out with whatever value it has."""
+        """Remove an option with its value."""
         value = launch.argument(name) or launch.option(name) or ""
         if value.startswith("$") and not _TAKES_A_WORD.search(name):
             value = ""  # --use_ipex "$@": what follows a switch is no value of it
         return self.change_flag(launch, f"{name} {value}" if value else name, "")
 
     def _behind(self, token: Token, flags: Sequence[str]) -> str:
-        """The words as a list of YAML has them, or a line of shell."""
+        """The words as a list of YAML, or a line of shell."""
         line = self.text[self.text.rfind("\n", 0, token.start) + 1 : token.start]
         quote = self.text[token.start]
         quote = quote if quote in "\"'" else ""
@@ -161,7 +157,6 @@ class Places:
         return Edit(start=token.start, end=token.end, text=f"{quote}{text}{quote}")
 
     def without(self, tokens: Sequence[Token]) -> tuple[Edit, ...]:
-        """These neighbouring words taken out."""
         first, last = tokens[0], tokens[-1]
         between = self.text[first.end : last.start]
         if "\n" in between and re.search(r"\n\s*-\s", between):
@@ -169,7 +164,7 @@ class Places:
         return (self.cut(first.start, last.end),)
 
     def cut(self, start: int, end: int) -> Edit:
-        """What stands there taken out, with the line, the comma or the backslash around it."""
+        """Remove what is there, with the line, the comma or the backslash around it."""
         first = self.text.rfind("\n", 0, start) + 1
         last = self.text.find("\n", end)
         last = len(self.text) if last < 0 else last
@@ -191,14 +186,13 @@ class Places:
         return Edit(start=start, end=end + following)
 
     def _continued(self, line_start: int) -> bool:
-        """Whether the line before this one goes on in it."""
         return bool(re.search(r"\\\r?\n$", self.text[:line_start]))
 
     def relaunched(self, launch: Launch, said: Translated) -> tuple[Edit, ...]:
         """The launcher becomes another one; the script, its arguments and the layout stay.
 
-        An option that the new launcher has too keeps its value as it is written, also a variable.
-        There are no edits if the words of the launcher are in a variable.
+        Options that the new launcher has keep their value as written, also a variable. There are no
+        edits if the words of the launcher are in a variable.
         """
         tokens = self.of(launch)
         at = next((i for i, token in enumerate(tokens) if token.text == launch.program), None)
@@ -242,7 +236,7 @@ class Places:
     def _renamed(
         self, parts: Sequence[Token], said: Translated, quote: str
     ) -> Iterator[tuple[Token, str]]:
-        """Each word of the old launcher's options, and its text for the new one; "" without."""
+        """Each word of the old launcher's options, and its text for the new one, or ""."""
         waiting = list(parts)
         for given, name in said.options:
             for number, word in enumerate(given.words):
@@ -273,10 +267,10 @@ class Places:
 
     @cached_property
     def _in_shell(self) -> list[tuple[str, int, int, int, int]]:
-        """Every assignment of a script of bash: name, assignment, value.
+        """Every assignment of a bash script: name, assignment, value.
 
-        Also those that are words of a command (``env A=1``, ``-x A=1``) or are in the text that
-        another shell runs; what is in a here-document assigns nothing here.
+        Also words of a command (``env A=1``, ``-x A=1``) and the text of another shell, but no
+        here-document.
         """
         tree = Tree(repaired(self.text)[0])
         found = list[tuple[str, int, int, int, int]]()
@@ -294,7 +288,7 @@ class Places:
         return found
 
     def _by_words(self, name: str) -> list[tuple[int, int, int, int]]:
-        """The same of YAML, a Dockerfile and csh, whose words are searched for."""
+        """The same for YAML, a Dockerfile and csh, whose words are searched."""
         found = list[tuple[int, int, int, int]]()
         bare = r"""[^\s"';,]*""" if self.yaml else r"""[^\s"';&|)]*"""
         value = rf"""(?:"[^"\n]*"|'[^'\n]*'|{bare})"""
@@ -329,7 +323,7 @@ class Places:
         return own or found
 
     def set_variable(self, launch: Launch, name: str, value: str) -> tuple[Edit, ...]:
-        """Its value changed for this launch; if it has none it is set before the launch."""
+        """Change its value for this launch; without one, set it before the launch."""
         found = self._assigned_for(launch, name)
         quote = '"' if self.yaml else ""
         if found:
@@ -367,7 +361,6 @@ class Places:
         return command
 
     def rename_variable(self, name: str, instead: str) -> tuple[Edit, ...]:
-        """Another name for a variable, wherever it is set."""
         named = (re.search(re.escape(name), self.text[at:]) for at, *_ in self.assigned(name))
         starts = [place[0] for place in self.assigned(name)]
         return tuple(
@@ -377,7 +370,7 @@ class Places:
         )
 
     def unset_variable(self, launch: Launch, name: str) -> tuple[Edit, ...]:
-        """The variable taken out for this launch; if nothing sets it, it is unset before it."""
+        """Remove the variable for this launch; if nothing sets it, unset it before the launch."""
         found = self._assigned_for(launch, name)
         if not found:
             unsets = {"export": "unset", "setenv": "unsetenv"}.get(self.sets)
@@ -403,7 +396,7 @@ class Places:
         return (self.cut(start, end),)
 
     def set_key(self, key: str, value: str) -> tuple[Edit, ...]:
-        """A key of the top level of YAML: another value, or a line of its own at the end."""
+        """A key of the top level of YAML: another value, or a new line at the end."""
         found = re.search(rf"(?m)^{key}:[ \t]*([^\n]*?)[ \t]*$", self.code)
         if found is None:
             start = len(self.text.rstrip("\n"))
@@ -413,7 +406,7 @@ class Places:
         return (Edit(start=found.start(1), end=found.end(1), text=value),)
 
     def line_before(self, launch: Launch, line: str) -> tuple[Edit, ...]:
-        """A line of shell in front of the launch, as far to the right as that."""
+        """A line of shell before the launch, with its indentation."""
         if self.yaml or not launch.line:
             return ()
         start = self.line_start(launch.line)
@@ -444,12 +437,10 @@ def _in_words(tree: Tree) -> Iterator[tuple[str, int, int, int, int]]:
 
 
 def _is_part(node: Node) -> bool:
-    """Whether a word is a part of another one, or of an assignment."""
     return node.parent is None or node.parent.type in ("concatenation", "variable_assignment")
 
 
 def _flags(tokens: Sequence[Token], flag: str, value: str) -> list[list[Token]]:
-    """Each place of a flag among these words, with its value."""
     found = list[list[Token]]()
     wanted = flag.lstrip("-").replace("-", "_")
     for at, token in enumerate(tokens):

@@ -48,12 +48,10 @@ class Script:
 
     @property
     def has_own_loop(self) -> bool:
-        """Whether it uses torch, and no library that trains."""
         return "torch" in self.text and _OF_A_LIBRARY.search(self.text) is None
 
     @property
     def starts_own_ranks(self) -> bool:
-        """Whether it starts its process group itself, without accelerate."""
         by_accelerate = _BY_ACCELERATE.search(self.text) is not None
         return not by_accelerate and _OWN_RANKS.search(self.text) is not None
 
@@ -63,10 +61,10 @@ class Script:
         return _ASKS_FOR_CPU.search(self.text) is not None
 
     def takes_precision(self, precision: str, arguments: Sequence[str], framework: str) -> bool:
-        """Whether it trains in this precision if ACCELERATE_MIXED_PRECISION alone says it.
+        """Whether it trains in this precision if only ACCELERATE_MIXED_PRECISION is set.
 
         An Accelerator reads the variable if the script names no precision. A Trainer trains in fp32
-        unless it is asked for another one; those of TRL train in bf16.
+        unless it is given another one; those of TRL train in bf16.
         """
         said = " ".join([self.text, *arguments])
         if "mixed_precision" in said:
@@ -90,11 +88,11 @@ def are_trainers(arguments: Sequence[str]) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """The batch that arguments ask for.
+    """The batch of some arguments.
 
     Attributes:
-        per_rank: samples of a rank in one batch; None if they do not say it, or if Trainer is to
-            find it (``--auto_find_batch_size``).
+        per_rank: samples of a rank in one batch; None if they do not say it, or with
+            ``--auto_find_batch_size``.
         accumulation: batches of an optimizer step; None if they do not say it.
     """
 
@@ -103,17 +101,13 @@ class Batch:
 
     @property
     def per_step(self) -> int | None:
-        """Samples of a rank in an optimizer step."""
         if self.per_rank is None:
             return None
         return self.per_rank * (self.accumulation or 1)
 
 
 def batch_of(arguments: Sequence[str]) -> Batch:
-    """What ``--per_device_train_batch_size`` and ``--gradient_accumulation_steps`` say.
-
-    They are of TrainingArguments and of the examples of transformers.
-    """
+    """The values of ``--per_device_train_batch_size`` and ``--gradient_accumulation_steps``."""
     per_rank = number_of(value_of(arguments, "--per_device_train_batch_size")) or None
     typed = value_of(arguments, "--gradient_accumulation_steps")
     accumulation = number_of(typed) or None

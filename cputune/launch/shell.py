@@ -1,10 +1,9 @@
 """The launches of a shell script, with the variables that reach them.
 
-Not a shell: the commands are followed in their order, with variables, arrays and exports filled
-in. What only running would show is left as it is written, and is then taken for unknown: ``$(…)``,
-arithmetic, and what the branches of an ``if`` or ``case`` set to different values. bash is parsed
-by its grammar; of csh and tcsh the lines are read that set variables or start programs, and its
-control flow is passed over.
+Not a shell: the commands are followed in order, with variables, arrays and exports filled in.
+Unknown is what only running would show: ``$(…)``, arithmetic, and values that the branches of an
+``if`` or ``case`` set differently. bash is parsed by its grammar; of csh and tcsh the lines that
+set variables or start programs are read, without control flow.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from tree_sitter import Node
 
 LETTERS_AT_MOST = 100_000
-"""Of one word once its variables are filled in: ``x=$x$x`` doubles with every line."""
+"""Of one word with its variables filled in: ``x=$x$x`` doubles with every line."""
 _WORDS_AT_MOST = 10_000
 """Of one array, which can double with every line, too."""
 _DEEPEST = 200
@@ -68,8 +67,7 @@ class ShellFile:
     Attributes:
         launches: the commands that train, in their order.
         sourced: files that are sourced.
-        breaks: lines at which a command ends although it was meant to go on.
-        csh: whether it is a script of csh or tcsh.
+        breaks: lines at which a command ends although it was meant to continue.
     """
 
     launches: tuple[Launch, ...]
@@ -86,7 +84,7 @@ def is_csh(text: str, name: str) -> bool:
 def read_shell(text: str, name: str, given: Mapping[str, str] | None = None) -> ShellFile:
     """Read a script. Raises UsageError if a quote is opened and never closed.
 
-    ``given`` are variables that the script finds set, and that are known: those of a batch system.
+    ``given`` are known variables that the script finds: those of a batch system.
     """
     csh = is_csh(text, name)
     whole, breaks = repaired(_without_flow(text) if csh else text)
@@ -112,7 +110,7 @@ def read_launches(text: str, name: str) -> tuple[Launch, ...]:
 
 
 def read_words(words: Sequence[str], *, line: int = 0) -> tuple[Launch, ...]:
-    """The launches that the words of one command are: of a container, or typed.
+    """The launches in the words of one command: of a container, or typed.
 
     Of ``bash -c LINE`` those of the line. Words that have spans keep them.
     """
@@ -156,7 +154,7 @@ def _without_flow(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Chars:
-    """A text, and of each letter its place in the file; -1 of one that is in no file."""
+    """A text, and of each letter its place in the file; -1 without a file."""
 
     text: str
     at: tuple[int, ...]
@@ -167,7 +165,6 @@ class _Chars:
         return _Chars(self.text + other.text, self.at + other.at)
 
     def split(self) -> list[_Chars]:
-        """The fields between blanks."""
         return [
             _Chars(found[0], self.at[found.start() : found.end()])
             for found in re.finditer(r"\S+", self.text)
@@ -175,12 +172,11 @@ class _Chars:
 
 
 def _of(text: str) -> _Chars:
-    """A text that is in no file."""
     return _Chars(text, (-1,) * len(text))
 
 
 def _chars_of(word: str) -> _Chars:
-    """The letters of a word, each at its place if the word is as it is written."""
+    """The letters of a word, each with its place if the word is as written."""
     if isinstance(word, Word) and len(word.places) == len(word) > 0:
         return _Chars(word, word.places)
     span = word.span if isinstance(word, Word) and word.exact else None
@@ -216,7 +212,6 @@ class _Reader:
         self.visit(tree.root, 0)
 
     def visit(self, node: Node, depth: int) -> None:
-        """Follow one statement and what is in it."""
         kind = node.type
         if depth > _DEEPEST or kind in _PASSED_OVER:
             return
@@ -239,9 +234,8 @@ class _Reader:
             self.branches -= 1
 
     def _listed(self, node: Node, depth: int) -> None:
-        """``A && B`` and ``A || B``: B is run if A ends well, or if it does not.
-
-        A command is taken to end well; of a test nobody knows.
+        """``A && B`` and ``A || B``: a command is assumed to end well; the result of a test is
+        unknown.
         """
         first, *others = node.children
         self.visit(first, depth + 1)
@@ -310,7 +304,7 @@ class _Reader:
         return [whole], False
 
     def _set(self, name: str, items: list[_Chars], *, either: bool, unknown: list[_Chars]) -> None:
-        """Set a variable; one that a branch sets to another value may be either."""
+        """Set a variable; if a branch sets another value it may be either."""
         texts = [one.text for one in items]
         known = self.values.get(name)
         if either and self.branches and known is not None and [one.text for one in known] != texts:
@@ -337,7 +331,7 @@ class _Reader:
     # --- Words --------------------------------------------------------------------------
 
     def _fields(self, node: Node) -> tuple[list[_Chars], bool]:
-        """The words that an argument becomes; whether they are elsewhere than the argument."""
+        """The words that an argument becomes; whether they are in another place."""
         fields, current, elsewhere = list[_Chars](), None, False
         for items, splits in self._parts(node, quoted=False):
             pieces = items
@@ -370,7 +364,7 @@ class _Reader:
         return [([self._unescaped(node)], False)]
 
     def _string(self, node: Node) -> list[tuple[list[_Chars], bool]]:
-        """What is between double quotes; of an array each element is a word."""
+        """What is between double quotes; each element of an array is a word."""
         start, end = self.tree.span(node)
         at, found = start + 1, list[tuple[list[_Chars], bool]]()
         for child in node.children:
@@ -467,8 +461,8 @@ class _Reader:
     def _without_own_lines(self, node: Node) -> tuple[list[Node], int]:
         """The parts of a command, and where it begins.
 
-        The grammar takes the line behind ``a=1 b=(2)`` for the command that they are set for: such
-        variables are set by a line of their own.
+        The grammar takes the line behind ``a=1 b=(2)`` for the command that they are set for; their
+        own line sets such variables.
         """
         children, first = list(node.children), 0
         for at, child in enumerate(children[:-1]):
@@ -484,7 +478,6 @@ class _Reader:
         return children[first:], self.tree.span(children[first]).start
 
     def _word(self, node: Node, chars: list[_Chars], words: list[str]) -> None:
-        """The words of an argument, each with its span."""
         fields, elsewhere = self._fields(node)
         start, end = self.tree.span(node)
         source = self.tree.text[start:end]
@@ -516,7 +509,6 @@ class _Reader:
     def command(
         self, chars: list[_Chars], words: list[str], line: int, span: Span | None = None
     ) -> None:
-        """Follow the words of one command."""
         first = words[0] if words else ""
         if first == "setenv" and len(words) > 1:
             self._set(words[1], chars[2:3] or [_of("")], either=True, unknown=[_of("$?")])
@@ -536,7 +528,7 @@ class _Reader:
             self._launch([*self.prefix, *words], line, span)
 
     def _inside(self, chars: list[_Chars], before: list[str], line: int) -> None:
-        """Follow a text that is handed to another shell, behind the words that start it."""
+        """Follow a text for another shell, behind the words that start it."""
         if self.nested >= _NESTED or not chars:
             return
         whole = chars[0]
@@ -575,7 +567,7 @@ class _Reader:
         )
 
     def _kept(self, name: str) -> str:
-        """The value of a variable, with its span if its letters are beside each other."""
+        """The value of a variable, with its span if its letters are consecutive."""
         items = self.values[name]
         text = " ".join(one.text for one in items)
         at = items[0].at if len(items) == 1 else ()

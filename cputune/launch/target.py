@@ -1,7 +1,7 @@
-"""Where a launch will run: this machine or a recording, hosts, what a job asks for, or unknown.
+"""Where a launch will run: this machine or a recording, hosts, what a job requests, or unknown.
 
-The header of a batch script says what the job gets. Of a machine that a launch will not run on
-nothing is asked: neither its CPUs nor its network say anything about the job.
+The header of a batch script says what the job gets. CPUs and network of another machine say nothing
+about the job.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Target:
 
     @property
     def elsewhere(self) -> bool:
-        """Whether the launch runs on other machines than the one that is asked."""
+        """Whether the launch runs on other machines than the examined one."""
         return self.kind in ("job", "pod", "unknown")
 
 
@@ -51,7 +51,7 @@ HERE = Target()
 
 
 def target_of(text: str) -> Target:
-    """What the header of a batch script asks for; this machine if it has none."""
+    """What the header of a batch script requests; this machine if it has none."""
     for mark, read in _HEADERS.items():
         words = list(_header(text, mark))
         if words:
@@ -170,7 +170,7 @@ def slurm_job(
 
 
 def slurm_options(target: Target) -> tuple[str, ...]:
-    """The options of sbatch that ask for machines, tasks and CPUs."""
+    """The options of sbatch that request machines, tasks and CPUs."""
     asked = {
         "--nodes": target.nodes,
         "--ntasks-per-node": target.tasks_per_node,
@@ -180,7 +180,7 @@ def slurm_options(target: Target) -> tuple[str, ...]:
 
 
 def allocated(text: str, *, tasks: int, cpus_per_task: int) -> Iterator[Edit]:
-    """The numbers of an ``#SBATCH`` header changed, of those options that it has."""
+    """Change the numbers of the options that an ``#SBATCH`` header has."""
     wanted = dict.fromkeys(("cpus-per-task", "c"), cpus_per_task)
     wanted |= dict.fromkeys(("ntasks", "ntasks-per-node", "n"), tasks)
     for name, value in _given(list(_header(text, "#SBATCH")), _SLURM_LETTERS):

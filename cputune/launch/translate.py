@@ -1,8 +1,7 @@
-"""A launch in the words of another launcher, with nothing of it lost unseen.
+"""A launch with another launcher.
 
-An option of the old launcher is an option of the new one that decides the same, or a variable that
-a rank finds set, or it is left out with the reason. One that is none of these is refused: then the
-launch is not translated at all.
+Each option becomes one of the new launcher, or a variable of the ranks, or is left out with the
+reason. If an option has no counterpart, the launch is not translated.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ _ALWAYS = {"distributed": "torchrun always is"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Translated:
-    """What becomes of a launch with another launcher.
+    """A launch with another launcher.
 
     Attributes:
-        words: the new program, with what is written behind it at once.
-        options: each option of the old launcher, and its name now; None if it is left out.
+        words: the new program, with what follows it directly.
+        options: each option of the old launcher, and its new name; None if it is left out.
         variables: ``NAME=VALUE`` in front.
         left: what is left out, each with the reason.
-        refused: options that have no counterpart: nothing is translated.
+        refused: options without a counterpart: nothing is translated.
     """
 
     words: tuple[str, ...]
@@ -48,7 +47,6 @@ class Translated:
 
 
 def by_python(launch: Launch) -> Translated:
-    """One process by python."""
     words = ("python", "-m") if launch.module else ("python",)
     options, left = list[tuple[Given, str | None]](), list[str]()
     variables, refused = list[str](), list[str]()
@@ -69,7 +67,6 @@ def by_python(launch: Launch) -> Translated:
 
 
 def by_torchrun(launch: Launch) -> Translated:
-    """The same ranks by torchrun, on each machine its own."""
     options, left = list[tuple[Given, str | None]](), list[str]()
     variables, refused = list[str](), list[str]()
     several = launch.machines > 1 or not _is_one(launch.meant("nodes"))
@@ -93,7 +90,6 @@ def by_torchrun(launch: Launch) -> Translated:
 
 
 def _in_torchrun(one: Given, means: str) -> str | None:
-    """The option of torchrun that decides the same; None if there is none."""
     torchrun = BY_NAME["torchrun"]
     own = torchrun.option(one.name)
     if own is not None and own is one.option:
@@ -140,7 +136,7 @@ def _is_one(count: str | None) -> bool:
 
 
 def _as_variable(one: Given, variables: list[str]) -> bool:
-    """Whether a rank finds this option as a variable; that is added."""
+    """Whether a rank has this option as a variable, which is then added."""
     if one.option is None:
         return False
     means, value = one.option.means, one.value
@@ -158,7 +154,7 @@ def _as_variable(one: Given, variables: list[str]) -> bool:
 
 
 def _leave(one: Given, why: str, left: list[str], refused: list[str]) -> None:
-    """Note an option that is left out, or that forbids a translation."""
+    """Note an option that is left out, or that prevents a translation."""
     why = why or (one.option.needless if one.option else "")
     if why:
         left.append(f"{one.text}: {why}")

@@ -1,4 +1,4 @@
-"""Words of a launch, and where each is in the text that it was read from."""
+"""Words of a launch, and where each is in its text."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ class Word(str):
     """A word as its program receives it, with the span that it was read from.
 
     Attributes:
-        span: in the text that was read; None if the word was in no text, or only running shows it.
-        exact: whether the text of the span, without its quotes, is the word. It is not if a
-            variable is filled in or characters are escaped; such a span can be replaced as a
-            whole, and nothing can be inserted into it.
-        places: of each letter in the text, of a word that is itself a text of several lines.
+        span: None if the word is in no text, or only running shows it.
+        exact: the text of the span, without quotes, is the word: no variable was filled in and
+            no character escaped. Otherwise the span can only be replaced as a whole.
+        places: of each letter, for a word that is a text of several lines.
     """
 
     __slots__ = ("exact", "places", "span")
@@ -38,7 +37,6 @@ class Word(str):
         exact: bool = True,
         places: tuple[int, ...] = (),
     ) -> Word:
-        """A word with this span."""
         word = super().__new__(cls, text)
         word.span = span
         word.exact = exact and span is not None
@@ -47,7 +45,6 @@ class Word(str):
 
 
 def span_of(word: str) -> Span | None:
-    """The span of a word that was read from a text; None for another."""
     return word.span if isinstance(word, Word) else None
 
 
@@ -64,7 +61,7 @@ def pairs(words: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def value_of(words: Sequence[str], *names: str) -> str | None:
-    """The last value of an option in these words; dashes and underscores are the same."""
+    """The last value of an option; dashes and underscores are the same."""
     wanted = {name for given in names for name, _ in pairs([given])}
     given = [value for name, value in pairs(words) if name in wanted]
     return given[-1] if given else None
@@ -79,7 +76,7 @@ _SHELLS = ("sh", "bash", "zsh", "dash", "ksh")
 
 
 def shell_at(words: Sequence[str]) -> int | None:
-    """Where the text is that ``bash -c`` runs in these words."""
+    """Where the text is that ``bash -c`` runs."""
     for at, word in enumerate(words[:-2]):
         if word.rpartition("/")[2] in _SHELLS:
             for number in range(at + 1, min(at + 4, len(words) - 1)):

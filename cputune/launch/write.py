@@ -19,31 +19,29 @@ _EXPANDED = re.compile(r"\$(?:[A-Za-z_]\w*|\{[A-Za-z_]\w*\}|[@*#0-9])")
 
 
 def quoted(word: str) -> str:
-    """A word as a shell reads it; a variable that is not known stays one."""
+    """A word as a shell reads it; an unknown variable stays one."""
     if _EXPANDED.search(word) and re.fullmatch(r"[\w@%+=:,./${}*#~-]+", word):
         return f'"{word}"' if re.search(r"[*~]|\$@", word) else word
     return shlex.quote(word)
 
 
 class ShellText(str):
-    """A word that a shell has still to fill in: ``$port``, ``$here/rank.py``.
+    """A word that a shell fills in: ``$port``, ``$here/rank.py``.
 
-    Attributes:
-        text: as it is written; between double quotes if nothing else is given.
+    ``text`` is as written; by default between double quotes.
     """
 
     __slots__ = ("text",)
     text: str
 
     def __new__(cls, value: str, text: str | None = None) -> ShellText:
-        """A word of this value, as a reader of the script has it."""
         word = super().__new__(cls, value)
         word.text = f'"{value}"' if text is None else text
         return word
 
 
 def exact(word: str) -> str:
-    """A word for bash that is exactly itself, whatever it holds; of a ``ShellText`` its text."""
+    """A word for bash that is exactly itself; of a ``ShellText`` its text."""
     if isinstance(word, ShellText):
         return word.text
     if "," in word and "'" not in word:
@@ -71,7 +69,7 @@ def units(words: Iterable[str]) -> list[str]:
 
 
 def packed(pieces: Iterable[str], width: int) -> list[str]:
-    """Pieces that are short enough are together in a line."""
+    """Short pieces are put into one line."""
     found = list[str]()
     for piece in pieces:
         if found and len(found[-1]) + len(piece) < width - 2:
@@ -82,7 +80,7 @@ def packed(pieces: Iterable[str], width: int) -> list[str]:
 
 
 def array(name: str, words: Iterable[str], width: int, indent: str = "  ") -> str:
-    """These words as an array of bash, as many in a line as it has room for."""
+    """These words as an array of bash, as many in a line as fit."""
     first, *others = units(words)
     return f"\n{indent}".join(packed([f"{name}=({first}", *others], width)) + ")"
 
@@ -92,8 +90,8 @@ class LaunchLine:
     """A launch that is written, and not read.
 
     Attributes:
-        launch: what it means. It is judged before its text is given to anybody.
-        words: of its line; in place of the training they may have the arrays that hold it.
+        launch: what it means. It is judged before its text is returned.
+        words: of its line; arrays may hold the training.
     """
 
     launch: Launch
@@ -129,8 +127,8 @@ def start(
         written: the words of the line behind the options, if they are not ``through`` and
             ``trained``.
         environment: the variables that a rank has.
-        removed: names that are unset before, ``OMP_*`` for all of a beginning.
-        part: whether it is one of several ranks although its own words do not say so.
+        removed: names that are unset before, ``OMP_*`` for a prefix.
+        part: it is one of several ranks although its words do not say so.
     """
     module = trained[0] == "-m"
     script, *arguments = trained[module:]
@@ -180,9 +178,9 @@ def shell_of(launch: Launch) -> str:
 
 
 def translated(launch: Launch, said: Translated) -> str:
-    """The launcher, its options and the script with another launcher in its place.
+    """The launcher, its options and the script with another launcher.
 
-    What is in front and the script's arguments are left out: they stay, and may hold a secret.
+    Words in front and the script's arguments are left out: they stay, and may hold a secret.
     """
     options = list[str]()
     for given, name in said.options:

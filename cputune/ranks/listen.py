@@ -16,16 +16,16 @@ from typing import Any
 from cputune.inside.messages import TCP, TurnMessage, is_message, keep_alive, short_path
 
 LONGEST_LINE = 4 << 20
-"""Of a message; those of ranks have some kB, a longer one is none of ours."""
+"""Messages of ranks have some kB; a longer line is not one."""
 
 _CUT = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH)
 
 
 class Line:
-    """One connection: who speaks (``source``), and what was read that is not a whole line yet.
+    """One connection: who sends (``source``), and what was read but is not a whole line yet.
 
-    ``source`` is None for a rank until it has said its number. Where a token is wanted, the first
-    line has to be the token; else the connection is closed. ``cut``: the kernel has given it up.
+    ``source`` is None until a rank has sent its number. If a token is required, the first line has
+    to be the token; else the connection is closed. ``cut``: the kernel has given it up.
     """
 
     def __init__(self, source: object = None, token: str | None = None) -> None:
@@ -37,7 +37,7 @@ class Line:
         self._messages: list[dict[str, Any]] = []
 
     def read(self, connection: socket.socket) -> bool:
-        """Read what is there. True where the other end has closed, or sends what cannot be read."""
+        """Read what is there. True if the other end has closed, or sends what cannot be read."""
         try:
             data = connection.recv(1 << 16)
         except OSError as error:
@@ -63,7 +63,6 @@ class Line:
         return not data
 
     def take(self) -> list[dict[str, Any]]:
-        """The messages that were read and not taken yet."""
         messages, self._messages = self._messages, []
         return messages
 
@@ -73,8 +72,8 @@ class Inbox:
 
     Attributes:
         path: of the Unix socket, for ranks of this machine.
-        address: what ranks are told to connect to: the path, or where an address of this
-            machine is given ``tcp:TOKEN:PORT:HOST``, for ranks of other hosts too.
+        address: what ranks connect to: the path, or ``tcp:TOKEN:PORT:HOST`` if an address of
+            this machine is given, for ranks of other hosts too.
         lost: ranks of other hosts whose connection the kernel has given up.
     """
 
@@ -97,12 +96,11 @@ class Inbox:
             self._selector.register(server, selectors.EVENT_READ, None)
 
     def add(self, connection: socket.socket, line: Line) -> None:
-        """Read this socket too."""
         connection.setblocking(False)
         self._selector.register(connection, selectors.EVENT_READ, line)
 
     def wait(self, seconds: float | None) -> list[tuple[Any, dict[str, Any] | None]]:
-        """Block until somebody speaks, for ``seconds`` at most; (source, message) in order.
+        """Block until a message arrives, for at most ``seconds``; (source, message) in order.
 
         The source of a rank is its number. A message of None: the line was closed.
         """
@@ -134,12 +132,11 @@ class Inbox:
             self.add(connection, Line(token=self._token if far else None))
 
     def _lines(self) -> list[tuple[socket.socket, Line]]:
-        """The ranks that have connected."""
         keys = list(self._selector.get_map().values())
         return [(key.fileobj, key.data) for key in keys if key.data and key.data.is_rank]  # type: ignore[misc]
 
     def tell_ranks(self, message: TurnMessage) -> None:
-        """Send a message to every rank that has spoken; one that is gone does not get it."""
+        """Send a message to every rank that has connected, if it still is."""
         text = json.dumps(message).encode() + b"\n"
         for connection, line in self._lines():
             if line.source is not None:

@@ -1,7 +1,7 @@
 """Starts the process that starts the ranks of a launch, and ends it with all of them.
 
-What runs in that process is ``cputune.ranks.supervisor_main``. Whichever of the two ends last
-removes the folder of temporary files (``WorkFolder``).
+That process runs ``cputune.ranks.supervisor_main``. The last of the two to end removes the folder
+of temporary files (``WorkFolder``).
 """
 
 from __future__ import annotations
@@ -39,39 +39,38 @@ from cputune.text.hidden import without_secrets
 from cputune.text.log import log
 
 READY_SECONDS = 600.0
-"""How long an import may take: a cold one of torch and transformers from a network disk takes
-minutes."""
+"""Time limit of an import: a cold one of torch and transformers from a network disk takes
+minutes.
+"""
 
 GONE_SECONDS = 30.0
-"""For processes that were killed: one that waits for a disk outlives SIGKILL so long."""
+"""For processes that were killed: one that waits for a disk outlives SIGKILL."""
 
 LOOKS = 5
 """How often to look for processes that were started while others were being stopped."""
 
 SAID_LETTERS = 4096
-"""Of what a process has written, the end: a traceback has some 2,000."""
+"""The end of a process's output: a traceback has some 2,000."""
 
 MOST = 6
-"""The most supervisors that are kept to be forked, those used last; one that has imported torch
-takes about 300 MB."""
+"""The most supervisors that are kept to be forked, those used last; one with torch takes about
+300 MB.
+"""
 
 
 OF_THIS_HOST = f"cputune-{socket.gethostname()}-"
 """A folder with this prefix is locked (flock(2)) while its run lives; the kernel unlocks it when
-the run dies. A run on another host that sees the folder on a shared disk does not remove it."""
+the run dies. A run on another host that sees the folder on a shared disk does not remove it.
+"""
 
 _MADE = re.compile(re.escape(OF_THIS_HOST) + r"[a-z0-9_]{8}")
-"""What tempfile.mkdtemp makes of the prefix."""
 
 _MOST_TRIES = 100
-"""To make a folder that no other run takes for left behind; a second one is rare."""
+"""To make a folder that no other run removes; a second one is rare."""
 
 
 class WorkFolder:
-    """A folder that only this user can read, in TMPDIR; what killed runs left there is removed.
-
-    ``path`` is that of the folder.
-    """
+    """A folder that only this user can read, in TMPDIR, without leftovers of killed runs."""
 
     def __init__(self) -> None:
         where = Path(tempfile.gettempdir())
@@ -88,7 +87,6 @@ class WorkFolder:
         raise CannotError(f"cannot keep a folder in {where}", hint="TMPDIR names another place")
 
     def close(self) -> None:
-        """Remove all of it."""
         shutil.rmtree(self.path, ignore_errors=True)
         TEMPORARY_FILES.discard(self.path)
         while self._locks:
@@ -102,7 +100,7 @@ class WorkFolder:
 
 
 def remove_orphans(place: Path) -> None:
-    """Remove what runs of this user have left in ``place`` that were killed."""
+    """Remove what killed runs of this user have left in ``place``."""
     with contextlib.suppress(OSError):
         for entry in list(os.scandir(place)):
             with contextlib.suppress(OSError):
@@ -114,10 +112,10 @@ def remove_orphans(place: Path) -> None:
 
 
 def _lock(folder: Path) -> list[int]:
-    """The descriptor of a folder that is now locked; none where nothing can be locked.
+    """The descriptor of a folder that is now locked, or None.
 
-    A link, which anybody may plant in /tmp, is not followed. Raises BlockingIOError where somebody
-    else holds the lock.
+    A link, which anybody may plant in /tmp, is not followed. Raises BlockingIOError if another
+    process holds the lock.
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
@@ -131,9 +129,9 @@ def _lock(folder: Path) -> list[int]:
 
 
 class Supervisor:
-    """A process of cputune that starts the ranks of one launch, in a session of its own.
+    """A process of cputune that starts the ranks of one launch, in its own session.
 
-    ``fork`` is whether its ranks can be forks of it. ``lines`` are what it says.
+    ``fork``: its ranks can be forks of it. ``lines`` are its messages.
     """
 
     def __init__(
@@ -202,8 +200,8 @@ class Supervisor:
     def end(self, grace_seconds: float = 0.0) -> dict[str, str]:
         """End its ranks, everything they started, and itself; a second time does nothing.
 
-        Gives the tail of what each wrote, by its number. Where it has died, or does not answer, it
-        is killed, and tells nothing.
+        Returns the tail of each one's output, by its number. If it has died, or does not answer, it
+        is killed without tails.
         """
         tails: dict[str, str] = {}
         if not self._ended:
@@ -219,9 +217,9 @@ class Supervisor:
         return tails
 
     def kill(self) -> None:
-        """Kill what is below it and then it: the last resort, where it does not answer.
+        """Kill what is below it and then it: the last resort, if it does not answer.
 
-        It is stopped meanwhile, so it starts nothing more, and adopts what loses its parent.
+        It is stopped meanwhile, so it starts nothing more, and adopts orphans.
         """
         if self._process is not None:
             send_signal([self._process], signal.SIGSTOP)
@@ -243,10 +241,9 @@ class Supervisor:
     def stop_ranks(self) -> None:
         """Stop all that it has started (SIGSTOP): the ranks with every thread, their workers.
 
-        Nothing stays behind stopped, however this ends. It is continued before it is ended;
-        where this process is killed, the supervisor kills what is below it, and
-        SIGKILL needs nobody to be awake; where the supervisor is killed, so are the ranks
-        (PR_SET_PDEATHSIG), and ``kill`` ends what those have started.
+        Nothing stays stopped, however this ends: it is continued before it is ended; if this
+        process is killed, the supervisor kills what is below it; if the supervisor is killed, so
+        are the ranks (PR_SET_PDEATHSIG), and ``kill`` ends what those have started.
         """
         for _ in range(LOOKS):
             running = [process for process in self.below() if process not in self._stopped]
@@ -256,26 +253,24 @@ class Supervisor:
             send_signal(running, signal.SIGSTOP)
 
     def continue_ranks(self) -> None:
-        """Let what was stopped run again."""
         send_signal(self._stopped, signal.SIGCONT)
         self._stopped.clear()
 
     @property
     def alive(self) -> bool:
-        """Whether it can be forked for another launch."""
         with contextlib.suppress(psutil.NoSuchProcess):
             return self._process is not None and self._process.status() != psutil.STATUS_ZOMBIE
         return False
 
     def died(self) -> TrialError:
-        """The error to raise where its line has been closed; nothing stays stopped."""
+        """The error to raise if its line was closed; nothing stays stopped."""
         send_signal(self._stopped, signal.SIGKILL)
         self._stopped.clear()
         said = tail_of(self._log, lambda text: without_secrets(text, os.environ))
         return Crashed("the process that starts the ranks died", details=said or None)
 
     def _ask(self, request: Request, given: socket.socket | None = None) -> None:
-        """Ask it for something, and give it a socket. Raises OSError where it is gone."""
+        """Send it a request and a socket. Raises OSError if it is gone."""
         self.socket.settimeout(None)
         line = json.dumps(request).encode() + b"\n"
         if given is None:
@@ -284,11 +279,10 @@ class Supervisor:
             socket.send_fds(self.socket, [line], [given.fileno()])
 
     def below(self) -> list[psutil.Process]:
-        """Every process that it has started, and those that they have."""
         return [] if self._process is None else below(self._process.pid)
 
     def _await(self, event: str, seconds: float) -> dict[str, Any]:
-        """What it says of this event. Raises Crashed where it has died, TimedOut."""
+        """The message of this event. Raises Crashed if it has died, TimedOut."""
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
             self.socket.settimeout(left)
@@ -302,10 +296,10 @@ class Supervisor:
 
 
 def bootstrap(module: str, call: str) -> str:
-    """Python code for ``python -c`` that finds this very copy of cputune, and last of all.
+    """Python code for ``python -c`` that finds this copy of cputune, after all others.
 
-    ``-m`` would put the working directory first on the path, where a file of the user's
-    may have the name of a module of the standard library.
+    ``-m`` would put the working directory first on the path, with files that may hide modules of
+    the standard library.
     """
     here = str(root_directory())
     found = f"{here!r} in sys.path or sys.path.append({here!r})"
@@ -316,9 +310,9 @@ def bootstrap(module: str, call: str) -> str:
 
 
 def tail_of(path: Path, clean: Callable[[str], str]) -> str:
-    """The end of what was written to a file, without secrets; empty where there is none.
+    """The end of a file, without secrets; empty if it is missing.
 
-    Secrets are removed before it is cut: a secret whose beginning is cut off has no known shape.
+    Secrets are removed before it is cut: half of a secret has no known shape.
     """
     with contextlib.suppress(OSError), path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
@@ -328,15 +322,14 @@ def tail_of(path: Path, clean: Callable[[str], str]) -> str:
 
 
 def names_of(modules: Sequence[str]) -> str:
-    """The packages of these modules, each once."""
     return ", ".join(dict.fromkeys(m.split(".")[0] for m in modules))
 
 
 class Supervisors:
     """Those of a study that have imported the training stack; that of each launch is a fork of one.
 
-    There is one for each environment of libraries, and not more than MOST are kept, those used
-    last, beside those that have a launch which still lives.
+    There is one for each environment of libraries, and at most MOST are kept, besides those with a
+    living launch.
     """
 
     def __init__(self, work: WorkFolder, on_note: Callable[[str], None], python: str) -> None:
@@ -353,7 +346,7 @@ class Supervisors:
     ) -> Supervisor:
         """One for a launch, with this environment, that has imported these modules.
 
-        Who asks for it ends it. Raises as ``Supervisor`` does.
+        The caller ends it. Raises as ``Supervisor`` does.
         """
         new = partial(
             Supervisor,
@@ -380,7 +373,6 @@ class Supervisors:
         return new(origin=origin)
 
     def close(self) -> None:
-        """End all of them."""
         while self._kept:
             self._kept.popitem()[1].end()
 
@@ -390,12 +382,11 @@ TORCH = ("torch", "torch._dynamo")
 
 
 def modules_of(plan: Plan, workload: Workload, source: str) -> tuple[str, ...]:
-    """What the parent of forks imports; nothing where ranks must be new processes.
+    """What the parent of forks imports; nothing if ranks must be new processes.
 
-    A script (its text is ``source``) that sets variables itself may mean some that are
-    read at import. libgomp counts the CPUs that it may use when it is loaded, and waits
-    differently with more threads than that (gomp_init_num_threads), so such plans are not
-    forked either.
+    A script (its text is ``source``) that sets variables itself may mean some that are read at
+    import. libgomp counts its CPUs when it is loaded, and waits differently with more threads than
+    that (gomp_init_num_threads), so such plans are not forked either.
     """
     if plan.oversubscribed:
         return ()

@@ -1,6 +1,6 @@
-"""One process that trains takes the place of this one: as it was typed, or with a plan.
+"""Replaces this process by one that trains: as typed, or with a plan.
 
-``cputune run`` is in a hurry: of the machinery that trials need nothing is imported here.
+It imports nothing of what trials need, because ``cputune run`` has to start fast.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from cputune.ranks.supervisor_main import RankCommand
 
 MILD = ("OMP_NUM_THREADS", "LD_PRELOAD", "MALLOC_CONF")
-"""Variables that change none of the numbers of a training."""
+"""Variables that change no number of a training."""
 
 
 def as_activated(
     words: Sequence[str], environment: Mapping[str, str], python: Interpreter
 ) -> RankCommand:
-    """A command as typed, run as if the environment of this Python were activated."""
+    """A command as typed, as if the environment of this Python were activated."""
     beside = os.path.join(python.prefix, "bin")
     path = f"{beside}:{environment.get('PATH', os.defpath)}"
     return {"argv": list(words), "env": {**environment, "PATH": path}}

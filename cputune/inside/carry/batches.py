@@ -36,8 +36,7 @@ def tensors_of(batch: object) -> Iterator[Any]:
 def masks_of(batch: Mapping[Any, Any]) -> dict[str, Tensor]:
     """The masks of an encoding, by name: samples × tokens, or with more dimensions before tokens.
 
-    Where a mask of more dimensions is of floating numbers, they are added to scores: 0 is no
-    padding there.
+    A mask of more dimensions with floating numbers is added to scores: 0 is not padding there.
     """
     found = {}
     for name, value in batch.items():
@@ -48,7 +47,7 @@ def masks_of(batch: Mapping[Any, Any]) -> dict[str, Tensor]:
 
 
 def encodings_of(batch: object) -> Iterator[Mapping[Any, Any]]:
-    """The mappings with a mask that a batch is, or holds, however deep."""
+    """The mappings with a mask that a batch is, or has, however deep."""
     if isinstance(batch, Mapping) and masks_of(batch):
         yield batch
     if isinstance(batch, (Mapping, list, tuple)):
@@ -57,7 +56,7 @@ def encodings_of(batch: object) -> Iterator[Mapping[Any, Any]]:
 
 
 def counted(batch: object) -> tuple[int, int, int]:
-    """Tokens that are padding, all tokens, and those that are left where the batch is cut."""
+    """Tokens that are padding, all tokens, and those that are left if the batch is cut."""
     padding = tokens = left = 0
     for encoding in encodings_of(batch):
         tails = tails_of(encoding)
@@ -70,19 +69,19 @@ def counted(batch: object) -> tuple[int, int, int]:
 
 @dataclass(frozen=True)
 class Tail:
-    """How many columns a mask has, or labels that have none, and how many are left of them."""
+    """How many columns a mask, or labels without one, have, and how many are left."""
 
     length: int
     left: int
 
     def with_used(self, columns: int, multiple: int) -> Tail:
-        """With at least so many columns left, to a multiple."""
+        """With at least this many columns left, to a multiple."""
         rounded = -(-columns // multiple) * multiple
         return Tail(self.length, min(self.length, max(self.left, rounded)))
 
 
 def tails_of(encoding: Mapping[Any, Any], multiple: int = MULTIPLE) -> dict[str, Tail]:
-    """What is left of each mask of an encoding, and of labels that no mask speaks for.
+    """What is left of each mask of an encoding, and of labels without a mask.
 
     Labels of tokens keep their columns. Those of a decoder are as long as its longest target.
     """
@@ -107,11 +106,10 @@ def tails_of(encoding: Mapping[Any, Any], multiple: int = MULTIPLE) -> dict[str,
 
 
 def _speaks_for(name: str, length: int, tails: Mapping[str, Tail]) -> str | None:
-    """The mask that says which of so many columns of a tensor are used.
+    """The mask that says which columns of a tensor are used.
 
-    ``query_attention_mask`` speaks for ``query_input_ids``, ``attention_mask_2`` for
-    ``input_ids_2``. Of several that may, the one that is named most like it; where none is, the one
-    that leaves the most.
+    ``query_attention_mask`` is for ``query_input_ids``, ``attention_mask_2`` for ``input_ids_2``.
+    Of several the one with the nearest name, else the one that leaves the most.
     """
     alike, most = None, -1
     for mask, tail in tails.items():

@@ -30,7 +30,7 @@ SAME_RATE = 1e-6
 FLAT = 1 << 16
 """Larger parameters are first projected by rows."""
 
-PROJECTIONS = 4
+PROJECTIONS = 4  # random directions of the weights of a parameter
 
 Figures = dict[str, Any]
 """What a rank trains, as JSON: ``step``, ``rates`` by group of parameters, ``shapes`` (their

@@ -20,7 +20,7 @@ LAUNCHERS: tuple[Launcher, ...] = (
     RUN_CPU,
     IPEXRUN,
 )
-"""Those that end in a Python; ``srun`` starts another program, of these or not."""
+"""Launchers that end in a Python; ``srun`` starts another program."""
 BY_NAME = {launcher.name: launcher for launcher in LAUNCHERS}
 BY_PROGRAM = {program: launcher.name for launcher in LAUNCHERS for program in launcher.programs}
 BY_MODULE = {module: launcher.name for launcher in LAUNCHERS for module in launcher.modules}

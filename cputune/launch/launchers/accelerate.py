@@ -1,7 +1,7 @@
 """``accelerate launch`` (accelerate/commands/launch.py, 0.34 to 1.15).
 
-What of it reaches a rank is a variable (accelerate/utils/launch.py), which another launcher can
-set; sharding and other devices have no counterpart on CPUs.
+Its options reach a rank as variables (accelerate/utils/launch.py), which another launcher can set;
+sharding and other devices have no counterpart on CPUs.
 """
 
 from cputune.launch.option import Launcher, Option
@@ -102,7 +102,7 @@ def one_process(*, threads: int, precision: str, ipex: bool) -> tuple[str, ...]:
 def through_mpirun(
     *, config: str, threads: int, precision: str, hosts: str, port: str
 ) -> tuple[str, ...]:
-    """The options of several ranks, which accelerate starts through mpirun and a host file alone.
+    """The options of several ranks, which accelerate starts only through mpirun and a host file.
 
     Ranks and machines are in the configuration (0.34 to 1.15 were tried).
     """

@@ -165,7 +165,7 @@ def unbound(
 
 
 def host_lines(dialect: str, hosts: Sequence[str], ranks: int) -> list[str]:
-    """The lines of a host file of this dialect, with so many ranks on each host."""
+    """The lines of a host file of this dialect, with this number of ranks on each host."""
     slots = " slots=" if is_openmpi(dialect) else ":"
     return [f"{host}{slots}{ranks}\n" for host in hosts]
 

@@ -43,8 +43,8 @@ SRUN = Launcher(
 def one_task_each(*, nodes: int, ranks: int, ranks_per_node: int, cpus: str) -> tuple[str, ...]:
     """The options of a step with a task for each rank, which ends as soon as one of them fails.
 
-    A step asks for its own nodes, CPUs and binding: what salloc, sbatch or an outer step was asked
-    for is in variables that srun reads, and would cut a node to one CPU.
+    A step requests its own nodes, CPUs and binding, because srun reads variables of salloc, sbatch
+    or an outer step, which would cut a node to one CPU.
     """
     return (
         *(f"--nodes={nodes}", f"--ntasks={ranks}", f"--ntasks-per-node={ranks_per_node}"),
@@ -58,7 +58,7 @@ _GLUED = re.compile(r"-([A-Za-z])(\d[\w.:,]*)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What an srun asks for of tasks, nodes and CPUs; None for what it leaves to the job.
+    """The tasks, nodes and CPUs of an srun; None for what it leaves to the job.
 
     ``unknown`` is set if a number is a variable that only running shows.
     """
@@ -73,7 +73,7 @@ class Step:
 
 
 def step_of(before: Sequence[str]) -> Step | None:
-    """The srun among the words in front of a launcher; None if there is none."""
+    """The srun among the words in front of a launcher, or None."""
     names = [word.rpartition("/")[2] for word in before]
     if "srun" not in names:
         return None

@@ -47,7 +47,7 @@ TORCHRUN = Launcher(
 
 
 def on_nodes(*, nodes: int, ranks: int, node_rank: str, address: str, port: str) -> tuple[str, ...]:
-    """The options of the agent of one of these machines, with so many ranks on each.
+    """The options of the agent of one of these machines.
 
     torchrun binds nothing on a CPU (``--numa-binding`` is for GPUs), and sets OMP_NUM_THREADS to 1
     if it is unset.
@@ -59,5 +59,5 @@ def on_nodes(*, nodes: int, ranks: int, node_rank: str, address: str, port: str)
 
 
 def on_this_machine(ranks: int) -> tuple[str, ...]:
-    """The options of so many ranks on one machine, which meet at a free port."""
+    """The options of these ranks on one machine, which meet at a free port."""
     return ("--standalone", "--nproc-per-node", str(ranks))
