@@ -22,7 +22,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completed:
-    """How a child ended. ``returncode`` is None if it was killed at its timeout."""
+    """How a child ended. ``returncode``: None if it was killed at its timeout."""
 
     returncode: int | None = None
     stdout: str = ""

@@ -1,6 +1,6 @@
 """Records of the facts of a machine, filled by ``cputune.host.probing``.
 
-An unknown fact is None, and ``HostFacts.unknown`` has the reason.
+An unknown fact has the value None, and ``HostFacts.unknown`` has the reason.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ class Topology:
 class Limits:
     """Limits of the container and the shell. ``cpu_quota`` is in CPUs.
 
-    If a limit is None, it either does not exist, and then ``unlimited`` names it, or is not known.
+    A limit without value does not exist (then ``unlimited`` names it), or is not known.
     ``processes`` (ulimit -u, over all processes of the user) and ``pids`` (of the cgroup, with
     ``pids_used`` in use) count threads too. Of ulimit are also ``address_space_bytes`` (-v),
     ``data_bytes`` (-d), ``stack_bytes`` (-s), ``file_bytes`` (-f, size of one file) and
@@ -316,7 +316,7 @@ class Link:
     """One network interface.
 
     ``up``: whether it has a carrier, None if not known. ``addresses`` have their networks
-    (``10.0.0.7/24``), without link-local ones (fe80::). ``mbits_per_second`` is None if the driver
+    (``10.0.0.7/24``), without link-local ones (fe80::). ``mbits_per_second``: None if the driver
     reports no speed.
     """
 
@@ -418,5 +418,5 @@ class HostFacts:
         return next((lib for lib in self.libraries if lib.name == name), None)
 
     def why_unknown(self, fact: str) -> str | None:
-        """The reason why a fact is None. None if it is known."""
+        """The reason why a fact is not known, or None."""
         return next((u.reason for u in self.unknown if u.fact == fact), None)

@@ -20,6 +20,6 @@ def hub_reachable(environment: Mapping[str, str], timeout_seconds: float = 3.0) 
         request = urllib.request.Request(address, method="HEAD")
         with urllib.request.urlopen(request, timeout=timeout_seconds):
             return True
-    # A proxy's refusal (HTTPError) is an OSError; an answer that is none is an HTTPException.
+    # A proxy's refusal (HTTPError) is an OSError; a malformed answer is an HTTPException.
     except (OSError, ValueError, HTTPException):
         return False

@@ -241,7 +241,7 @@ class Asker:
             count = samples_of(batch)
             if size and count and count % size == 0:
                 self._rows = count // size
-            # What a draw makes of one sample alone is seen if the others have draws of their own.
+            # What a draw makes of one sample alone is seen if the others have other draws.
             self._is_spread = self._rows == 1 and self._point % 2 == 0
             self._ask_samples(point, models)
             whole: tuple[float, list[Any]] | None = None

@@ -73,7 +73,7 @@ OTHER_SEED = SEED + 17
 class Taken:
     """What a batch was made of: by which collator, of which samples of which data set.
 
-    ``index`` is None for samples without numbers, which are then in ``samples``, if they were seen.
+    ``index``: None for samples without numbers, which are then in ``samples``, if they were seen.
     ``during`` is one object for each pass over the data.
     """
 

@@ -58,7 +58,7 @@ class RecipeArguments:
 
 
 class SentencePairs(torch.nn.Module):  # type: ignore[misc]
-    """Mean-pooled embeddings of two texts; each pair is told apart from the others of its batch.
+    """Mean-pooled embeddings of two texts; each pair is distinguished from the others of its batch.
 
     The loss is that of sentence-transformers (MultipleNegativesRankingLoss): cross-entropy of the
     cosine similarities, times 20.
@@ -177,7 +177,7 @@ def build_model(recipe: Document) -> tuple[torch.nn.Module, str]:
     name = f"{config.model_type} with random weights"
     if recipe["task"] == "sentence-embedding":
         model = SentencePairs(model)
-    if recipe.get("lora"):  # its weights frozen, and low-rank matrices beside them that train
+    if recipe.get("lora"):  # its weights frozen, and additional low-rank matrices that train
         from peft import LoraConfig, get_peft_model
 
         lora = recipe["lora"]

@@ -184,7 +184,7 @@ def _reached(cls: type) -> set[str]:
 
 
 def _stores(code: CodeType) -> Iterator[tuple[str, bool]]:
-    """The attributes that a function sets, and whether they are those of its own object."""
+    """The attributes that a function sets, and whether they belong to its object."""
     for each in _codes(code):
         own = None
         if each.co_argcount:

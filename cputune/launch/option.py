@@ -16,7 +16,7 @@ class Option:
         means: what it decides, in a word that launchers share: ``ranks`` (of all machines),
             ``ranks per node``, ``nodes``, ``node rank``, ``address``, ``port``, ``hosts``,
             ``host file``, ``threads``, ``cpus``, ``module``, ``program``, ``variable``,
-            ``precision``, ``use cpu``, ``map``, ``bind``; or a name of its own.
+            ``precision``, ``use cpu``, ``map``, ``bind``; or another name.
         variable: the environment variable of a rank that replaces it.
         needless: why a launch on CPUs loses nothing without it; "" if it may.
     """

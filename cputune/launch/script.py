@@ -36,7 +36,7 @@ class Script:
     text: str
 
     def reads(self, flag: str) -> bool:
-        """Whether TrainingArguments read this flag; a parser of its own may have it too."""
+        """Whether TrainingArguments read this flag; its own parser may have it too."""
         own = re.search(rf"add_argument\(\s*['\"]{flag}['\"]", self.text)
         named = re.search("TrainingArguments|HfArgumentParser", self.text)
         return named is not None and own is None

@@ -198,7 +198,7 @@ _ALSO = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Licence:
-    """What your current launch has shown of its own batches, knob by knob.
+    """What your current launch has shown of its batches, knob by knob.
 
     Attributes:
         answers: of its model.

@@ -142,7 +142,7 @@ class Padding:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Workload:
-    """The job whose speed is measured. What a trial shows is None before the first trial.
+    """The job whose speed is measured. What a trial shows is not known before the first one.
 
     Attributes:
         name: the recipe's name, or the script's file name.

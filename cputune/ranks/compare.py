@@ -22,7 +22,7 @@ from cputune.text import cpulist
 class Compared:
     """One property of a rank: what it reports, and what the plan says.
 
-    ``knob`` is empty for a property of no knob. ``rank`` is the global number. ``seen`` is None if
+    ``knob`` is empty for a property of no knob. ``rank`` is the global number. ``seen``: None if
     the rank does not report it; ``unknown`` then says why it may not. ``by_cpu_number``: see
     ``Shown``.
     """

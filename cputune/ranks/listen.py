@@ -24,7 +24,7 @@ _CUT = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH)
 class Line:
     """One connection: who sends (``source``), and what was read but is not a whole line yet.
 
-    ``source`` is None until a rank has sent its number. If a token is required, the first line has
+    ``source``: None until a rank has sent its number. If a token is required, the first line has
     to be the token; else the connection is closed. ``cut``: the kernel has given it up.
     """
 

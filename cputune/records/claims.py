@@ -180,7 +180,7 @@ DECIDES_SPEED = ("torch", "transformers", "accelerate", "intel_extension_for_pyt
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimContext:
-    """The context for a statement about speed. A field that is None or empty is not compared.
+    """The context for a statement about speed. Empty fields are not compared.
 
     Attributes:
         host: the machine that will train, as ``host_fingerprint`` returns it.
@@ -200,7 +200,7 @@ class ClaimContext:
 class InContext:
     """A claim in a context.
 
-    ``ratio`` is None if the context differs, or if nothing was compared. ``differs`` lists what was
+    ``ratio``: None if the context differs, or if nothing was compared. ``differs`` lists what was
     not measured, ``measured`` what was, on what and when.
     """
 
@@ -223,7 +223,7 @@ class InContext:
 class Claim:
     """A ratio, and what it was measured on: the fields of ``ClaimContext``.
 
-    ``speedup`` is None if nothing was compared. ``nodes`` are those of the best plan. ``date`` is
+    ``speedup``: None if nothing was compared. ``nodes`` are those of the best plan. ``date`` is
     ``2026-11-27``.
     """
 
@@ -303,7 +303,7 @@ def _other_work(measured: Workload, now: Workload) -> Iterator[str]:
         (measured.global_batch_size, now.global_batch_size),
         (measured.batch_per_rank, now.batch_per_rank),
     )
-    # The batch is None until a workload has been started once.
+    # The batch is unknown until a workload has been started once.
     if any(now_size is not None and then != now_size for then, now_size in batches):
         yield "with this batch"
     if measured.data is not None and now.data is not None and measured.data != now.data:

@@ -90,7 +90,7 @@ class Worth:
     """What one change gains, on the steps from the baseline to the best plan.
 
     ``speedup`` is over the plan before this step. Knobs that no measured plan changes alone are one
-    step, with commas in ``knob``. ``keeps`` is None in an older result.
+    step, with commas in ``knob``. ``keeps``: None in an older result.
     """
 
     knob: str
@@ -293,7 +293,7 @@ class Result:
 
     ``best`` is the recommended plan: the baseline if no plan was faster beyond noise. ``speedup``
     is the ratio of ``best`` in the confirmation, or of the fastest other plan if ``best`` is the
-    baseline; without pairs in ``confirmation`` it is None, ``not_compared`` gives the reason, and
+    baseline; without pairs in ``confirmation`` ``not_compared`` gives the reason, and
     ``next_step`` what would give the answer.
 
     ``notes`` are sentences that the reader needs to judge the result. ``disturbed``: other

@@ -39,7 +39,7 @@ TUNE_BOTH = "cputune tune, on this machine, once for each, and compare those res
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonToShow:
-    """A comparison with its results; ``after`` is None for the best plan of ``before`` and the
+    """A comparison with its results; ``after``: None for the best plan of ``before`` and the
     current launch.
     """
 

@@ -1,6 +1,6 @@
 """The version tables of ``stack.toml``, and questions to them.
 
-For a version outside of the tables the answer is None, or that of the nearest older release if the
+For a version outside of the tables there is no answer, or that of the nearest older release if the
 docstring says so.
 """
 

@@ -1,9 +1,9 @@
-"""Hand launch files to their real consumers, and report what those saw.
+"""Give launch files to their real consumers, and report the results.
 
-    verifications = cputune.verifier.verify(["launch/"], steps=12)
+verifications = cputune.verifier.verify(["launch/"], steps=12)
 
 Scripts are run by their launchers, documents go through the SDK models. What no installed consumer
-can check is "not checked", with the command that would make it possible; it never passes.
+can check is "not checked", with the command that would make it possible.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ __all__ = [
     "verify",
 ]
 
-LARGEST_BYTES = 4 << 20
+LARGEST_BYTES = 4 << 20  # of a file that is read
 CONSUMERS: Mapping[str, Callable[[Artefact, Expected, Host], Answer]] = {
     # Readers before runners: a script that bash cannot read is not run.
     "bash": read_script,
@@ -66,7 +66,6 @@ CONSUMERS: Mapping[str, Callable[[Artefact, Expected, Host], Answer]] = {
     "launcher": run_script,
     "sbatch": submit_script,
 }
-"""By the names that a ``Format`` uses."""
 
 
 def verify(
@@ -159,9 +158,8 @@ def _verification(artefact: Artefact, expected: Expected, host: Host) -> Verific
 def find(paths: Sequence[Path]) -> tuple[Artefact, ...]:
     """The artefacts among files and directories, sorted inside a directory.
 
-    Other files of a directory (host files, wrappers, a Dockerfile) belong to the artefacts and are
-    skipped. Raises UsageError for a path that does not exist, and for a file or directory without
-    an artefact.
+    Other files of a directory (host files, wrappers, a Dockerfile) belong to the artefacts. Raises
+    UsageError for a missing path, and for a file or directory without an artefact.
     """
     artefacts: list[Artefact] = []
     for path in paths:
@@ -188,10 +186,7 @@ def find(paths: Sequence[Path]) -> tuple[Artefact, ...]:
 
 
 def read(path: Path) -> Artefact | None:
-    """The artefact in a file that contains its format and its plan; None if it is something else.
-
-    Raises UsageError for a file that cannot be read.
-    """
+    """The artefact in a file with a format and a plan, or None. Raises UsageError."""
     try:
         text = read_document(path, most_bytes=LARGEST_BYTES)
     except OSError as error:
@@ -211,7 +206,7 @@ def read(path: Path) -> Artefact | None:
 
 
 def read_job(path: Path) -> Artefact | None:
-    """A job of Kubernetes that names no plan, yours for example; None if it is something else."""
+    """A job of Kubernetes that names no plan, yours for example, or None."""
     try:
         text = read_document(path, most_bytes=LARGEST_BYTES)
     except OSError:
@@ -222,8 +217,6 @@ def read_job(path: Path) -> Artefact | None:
 
 
 def promised_of(path: Path, text: str) -> Promise:
-    """What a launch promises, by the file next to it that holds its plan."""
-
     def beside(name: str) -> str | None:
         try:
             return read_document(Path(real_path(path)).parent / name, most_bytes=LARGEST_BYTES)
@@ -234,10 +227,7 @@ def promised_of(path: Path, text: str) -> Promise:
 
 
 def expectation(artefact: Artefact, result: Result | None, **asked: Any) -> Expected:
-    """What an artefact is compared with: the given result, else the plan that it contains.
-
-    ``asked`` is how it is tried.
-    """
+    """What an artefact is compared with: the given result, else the plan that it contains."""
     promise = promised_of(artefact.path, artefact.text)
     if result is not None and promise.plan is not None:
         best, workload, nodes = result.best, result.workload, promise.plan.nodes

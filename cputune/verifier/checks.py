@@ -1,4 +1,4 @@
-"""Compares what ranks show with the plan and the promises of a launch. Pure functions."""
+"""Compares reports of ranks with the plan and the promises of a launch. Pure."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ REFUSAL = re.compile(r"^error: (.+)\nhint: (.+)$", re.MULTILINE)
 """How an emitted script reports what is missing on this machine, before it starts a rank."""
 
 States = Sequence[tuple[int, RankState]]
-"""What ranks show, with their global numbers."""
+"""The reports of ranks, with their global numbers."""
 
 
 def outcomes(
@@ -53,8 +53,8 @@ def outcomes(
 ) -> Iterator[Outcome]:
     """The checks of one launch: that it ran, and in every rank what the plan says.
 
-    ``interpreter`` is the one that the ranks must run in; None if any will do. ``dealt_out``: a
-    scheduler assigned the CPUs; else they are those of the plan.
+    ``interpreter`` is the required one; None if any will do. ``dealt_out``: a scheduler assigned
+    the CPUs; else they are those of the plan.
     """
     yield started(seen, expected, consumer)
     states = [(rank.number, rank.state) for rank in seen.ranks if rank.state is not None]
@@ -80,7 +80,6 @@ def outcomes(
 def _rows(
     expected: Expected, states: States, interpreter: str | None, *, dealt_out: bool
 ) -> dict[str, list[Compared]]:
-    """What each rank shows and what it should, by the name of the check."""
     rows: dict[str, list[Compared]] = {}
     for row in compare(expected.plan, states):
         if not (dealt_out and row.by_cpu_number):
@@ -96,7 +95,6 @@ def _rows(
 def what_is_trained(
     promised: PromisedTraining, plan: Plan, shown: RankState, consumer: str
 ) -> Outcome:
-    """The command that a rank was started with, its model and its data set."""
     rows = list(words_differ(promised.words, shown.get("command", ())))
     model, samples = shown.get("model"), shown.get("dataset_samples")
     if None not in (promised.model, model) and not plan.ipex:  # IPEX lays weights out anew
@@ -152,7 +150,7 @@ def _row(what: str, rank: int, expected: str, seen: str) -> Compared:
 
 
 def held(name: str, rows: Sequence[Compared], consumer: str) -> Outcome:
-    """A check that fails with the first row that shows something else than it should."""
+    """A check that fails with the first row that differs."""
     evidence = [
         Evidence(what=row.what, rank=row.rank, expected=row.expected, seen=row.seen or "not shown")
         for row in rows
@@ -220,7 +218,7 @@ def _promised(
 
 
 def _preloaded(promised: str, seen: Sequence[str]) -> tuple[str, str, str, str]:
-    """What LD_PRELOAD has loaded, by the names of the files: no library beside the plan's."""
+    """What LD_PRELOAD has loaded, by the names of the files: no library besides the plan's."""
     own = [os.path.basename(name) for name in re.split(r"[:\s]+", promised) if name]
     names = [os.path.basename(path) for path in seen]
     others = [name for name in names if not any(_same_library(name, one) for one in own)]
@@ -240,7 +238,7 @@ def _same_library(one: str, other: str) -> bool:
 def started(seen: Launched, expected: Expected, consumer: str) -> Outcome:
     """Whether every rank of the plan made its steps, and how the launch ended if not.
 
-    A script that reports itself what is missing here was not checked, and did not fail.
+    A script that reports what is missing here was not checked, and did not fail.
     """
     steps, world = expected.steps, expected.plan.world_size
     evidence = [
@@ -291,7 +289,7 @@ def _by_node(plan: Plan, states: States) -> list[States]:
 def spread(plan: Plan, states: States, consumer: str) -> Outcome:
     """Whether every node of the plan was a separate machine, by the names of the machines.
 
-    Machines that all have one name cannot be distinguished.
+    Machines with one name cannot be distinguished.
     """
     name_of = {number: state.get("host", "not known") for number, state in states}
     rows = [Evidence(what="host", rank=number, seen=name) for number, name in name_of.items()]
@@ -326,7 +324,6 @@ def own_affinity(plan: Plan, states: States) -> Iterator[Compared]:
 
 
 def loss(ranks: Sequence[Rank], consumer: str) -> Outcome:
-    """Whether every loss is a number, and training does not run away."""
     evidence, wrong = [], []
     for rank in ranks:
         values = [step.loss for step in rank.steps if step.loss is not None]
@@ -369,15 +366,15 @@ LEAST_QUIET = 5
 """With fewer steps that did not wait for a CPU, all steps count."""
 
 SLOWEST_RATIO = 0.9
-"""A launch at this share of the tuned throughput reproduces it; one whose whole interval is below
-it does not. In between the machine was too noisy to tell."""
+"""A launch at this share of the tuned throughput reproduces it; one whose whole interval is
+below it does not.
+"""
 
 
 def step_rates(steps: Sequence[Step]) -> tuple[list[float], int]:
     """Samples per second of each step of the whole job, and how many steps were delayed.
 
-    Warm-up is left out, and so are steps that waited for a CPU; if nearly all steps did, all count:
-    a number from a busy machine is better than none.
+    Warm-up and steps that waited for a CPU are left out; if nearly all steps waited, all count.
     """
     timed = [step for step in steps[min(WARMUP_STEPS, len(steps) - 1) :] if step.seconds > 0]
     quiet = [step for step in timed if not step.delayed]
@@ -416,7 +413,6 @@ def throughput(steps: Sequence[Step], tuned: Throughput) -> Ratio | None:
 
 
 def median_interval(ordered: Sequence[float]) -> tuple[float, float]:
-    """A 95 % interval of the median from order statistics (binomial); below 6 values the range."""
     size = len(ordered)
     tail, rank = 0.5**size, 0
     while tail <= 0.025:
@@ -427,10 +423,6 @@ def median_interval(ordered: Sequence[float]) -> tuple[float, float]:
 
 
 def throughput_check(ratio: Ratio | None, consumer: str) -> Outcome:
-    """Whether the launch is as fast as the tuned trial was.
-
-    A slow one on a busy machine says nothing about the launch.
-    """
     name = "throughput"
     if ratio is None:
         remedy = "tune first: `cputune emit` stores the measured speed in the file"

@@ -1,7 +1,6 @@
 """Kubeflow jobs, checked by the SDK models and the operators' rules.
 
-No cluster is contacted and nothing is applied. The SDKs are not our dependencies: if one is not
-installed, its check says so.
+No cluster is contacted. If an SDK is not installed, its check says so.
 """
 
 from __future__ import annotations
@@ -54,13 +53,11 @@ NOT_STARTED = "its pods were not started: that needs the image and a cluster"
 AS_A_SCRIPT = "verify the same plan as a script: cputune emit --format torchrun"
 Manifest: TypeAlias = Mapping[str, Any]
 _NO_YAML = (yaml.YAMLError, ValueError, RecursionError)
-"""What reading a text that is no YAML raises."""
 
 
 def judge_documents(artefact: Artefact, expected: Expected, host: Host) -> Answer:
-    """The plan in the document, the SDK models and the operator's rules, for each job of the file.
-
-    What kustomize writes contains other documents too.
+    """The plan in the document, the SDK models and the operator's rules, for each job of the
+    file.
     """
     try:
         documents = list(yaml.safe_load_all(artefact.text))
@@ -82,12 +79,12 @@ def judge_documents(artefact: Artefact, expected: Expected, host: Host) -> Answe
 
 
 DOCUMENT = "document"
-"""The format of a job that names no plan, or whose plan cannot be read because it is no YAML."""
+"""The format of a job that names no plan, or whose plan cannot be read because it is not YAML."""
 _ANNOTATED = re.compile(rf"""^[ \t]*["']?{PLAN}["']?[ \t]*:""", re.MULTILINE)
 
 
 def is_broken(text: str) -> bool:
-    """Whether a text is a job that was emitted, and no YAML any more."""
+    """Whether a text is an emitted job that is no longer YAML."""
     if _ANNOTATED.search(text) is None:
         return False
     try:
@@ -98,7 +95,6 @@ def is_broken(text: str) -> bool:
 
 
 def is_job(text: str) -> bool:
-    """Whether a text is YAML with a job that is understood here."""
     if "kind:" not in text and '"kind"' not in text:
         return False
     try:
@@ -109,7 +105,6 @@ def is_job(text: str) -> bool:
 
 
 def judge_alone(artefact: Artefact) -> Iterator[Outcome]:
-    """The checks of each job of a file that need no plan."""
     try:
         documents = list(yaml.safe_load_all(artefact.text))
     except _NO_YAML as error:
@@ -130,7 +125,6 @@ def judge_alone(artefact: Artefact) -> Iterator[Outcome]:
 
 
 def _no_yaml(error: Exception) -> Outcome:
-    """The complaint of the YAML reader, with its line."""
     said = str(error).partition("\n")[0]
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         said = f"{error.problem}, line {error.problem_mark.line + 1}"
@@ -141,7 +135,6 @@ CLAIM_FILE = "pvc.yaml"
 
 
 def _claims(documents: Sequence[Any], artefact: Artefact) -> dict[str, Manifest]:
-    """The volume claims of the file and of ``pvc.yaml`` next to it, by name."""
     beside = artefact.path.parent / CLAIM_FILE
     found = list(documents)
     with contextlib.suppress(OSError, yaml.YAMLError):
@@ -155,7 +148,7 @@ def _claims(documents: Sequence[Any], artefact: Artefact) -> dict[str, Manifest]
 
 def looked_through(job: Manifest, claims: Mapping[str, Manifest]) -> Iterator[Outcome]:
     """What needs neither the plan nor an SDK: the schema, the names, the volumes, the class of
-    the pods, and how long they may live.
+    the pods, and their lifetime.
     """
     name = str(job["kind"])
     questions = (
@@ -178,7 +171,6 @@ def looked_through(job: Manifest, claims: Mapping[str, Manifest]) -> Iterator[Ou
 
 
 IN_PODS = frozenset(["LD_PRELOAD", "CCL_WORKER_AFFINITY", "HF_HOME"])
-"""Variables that a pod sets in another way than a script: paths in its image and its volume."""
 
 
 def held_to_plan(job: Manifest, expected: Expected) -> Outcome:
@@ -207,9 +199,9 @@ def held_to_plan(job: Manifest, expected: Expected) -> Outcome:
 
 
 LEAST_SHARED_BYTES = 2**30
-"""Of a limit on /dev/shm that somebody sets: loader workers and ranks share batches there."""
+"""Of a limit on /dev/shm: loader workers and ranks share batches there."""
 _LEAST_THREADS = 0.9
-"""Fewer threads than the plan has, to leave CPUs to the kubelet, are the same plan up to here."""
+"""Down to this share of threads a plan counts as the same, to leave CPUs to the kubelet."""
 
 
 def _few_less(threads: int, planned: int) -> bool:
@@ -217,9 +209,9 @@ def _few_less(threads: int, planned: int) -> bool:
 
 
 def beside_reserve(plan: Plan, emitted: Plan) -> Plan:
-    """A tuned plan with as few threads as a document of it has, which leaves CPUs to the kubelet.
+    """A tuned plan with as few threads as a document of it has.
 
-    Without a change if the document differs otherwise, or by more than a few threads.
+    Unchanged if the document differs otherwise, or by more than a few threads.
     """
     threads = emitted.threads_per_process
     fewer = replace(plan, threads_per_process=threads, cpus=emitted.cpus)  # pods number their own
@@ -239,7 +231,7 @@ class _Kept:
         self.fewer = 0
 
     def same(self, row: Evidence) -> bool:
-        """Whether a row is no change: the same quantity, more memory, an image by its digest."""
+        """Whether a row is unchanged: the same quantity, more memory, an image by its digest."""
         if row.seen == row.expected:
             return True
         before, _, name = row.what.rpartition(": ")
@@ -289,7 +281,6 @@ class _Kept:
         return True
 
     def _threads(self, prefix: str, row: Evidence) -> bool:
-        """A few threads less, if the pod has fewer CPUs, too."""
         planned = self.plan.threads_per_process
         threads = _whole(row.seen, 0)
         given = self._asked(prefix, "limits.cpu")
@@ -299,7 +290,6 @@ class _Kept:
         return _few_less(threads, planned)
 
     def _arguments(self, prefix: str, row: Evidence) -> bool:
-        """The same words, if place.py is given the number of CPUs that the pod has."""
         cpus = self._asked(prefix, "limits.cpu")
         words = [shlex.split(text) for text in (row.seen, str(row.expected))]
         for line in words:
@@ -317,7 +307,7 @@ def _whole(text: object, otherwise: int) -> int:
 
 
 def _is_own(name: str) -> bool:
-    """Whether an addition to the plan is the owner's: a volume, a variable no library reads."""
+    """Whether an addition to the plan may stay: a volume, a variable no library reads."""
     last = name.rpartition(" ")[2]
     return last.startswith("/") or (last == last.upper() and not is_cleared(last))
 
@@ -325,10 +315,7 @@ def _is_own(name: str) -> bool:
 def round_trip(
     document: Manifest, distribution: str, through: Callable[[Manifest], Any]
 ) -> Outcome:
-    """Into the SDK's models and out again: the result must equal the document.
-
-    A key that the models do not know is dropped, a value of the wrong type is converted; both show.
-    """
+    """Into the SDK's models and out again: the result must equal the document."""
     name = "SDK models"
     try:
         version = metadata.version(distribution)
@@ -357,7 +344,6 @@ def round_trip(
 
 
 def with_text_quantities(value: Any, key: str = "") -> Any:
-    """A document with quantities as text: ``cpu: 8`` is valid, and the models hold only text."""
     if isinstance(value, Mapping):
         amounts = key in ("limits", "requests")
         return {
@@ -403,7 +389,6 @@ def _differences(expected: object, seen: object, where: str) -> Iterator[Evidenc
 
 
 def admission(job: Manifest, consumer: str) -> Outcome:
-    """What the operator refuses of a job, or starts wrongly, by the doctor's checks."""
     faults = [
         Evidence(what=".".join(map(str, path)), seen=fault)
         for _, path, fault in job_faults(Document(value=job))

@@ -1,7 +1,7 @@
 """The pods of a job: their names, volumes, quality of service, and how long they may live.
 
 What is refused or goes wrong here is not in a schema: the API server and the kubelet check it in
-code, or nobody does. Sources: kubernetes/pkg/apis/core/validation/validation.go and
+code, or not at all. Sources: kubernetes/pkg/apis/core/validation/validation.go and
 apimachinery/pkg/util/validation (names), kubernetes.io/docs/concepts/workloads/pods/pod-qos,
 training-operator/pkg/webhooks/pytorch (the container ``pytorch``),
 jobset/pkg/webhooks/jobset_webhook.go (the length of names), kueue.sigs.k8s.io (``suspend``).
@@ -45,12 +45,11 @@ PERSISTENT = frozenset(
         "flexVolume", "rbd", "portworxVolume",
     ]
 )  # fmt: skip
-"""Kinds of volumes that hold what was written after the pod has gone."""
+"""Kinds of volumes that keep what was written after the pod has gone."""
 
 _QUEUES = ("kueue.x-k8s.io/queue-name", "scheduling.volcano.sh/queue-name")
 _SIDECAR = "sidecar.istio.io/inject"
 _WRITTEN = ("HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE", "TRANSFORMERS_CACHE", "TMPDIR")
-"""Variables that name a folder that a training writes to."""
 _OUTPUTS = ("--output_dir", "--output-dir", "--logging_dir")
 
 
@@ -60,9 +59,6 @@ class PodTemplate:
 
     Attributes:
         place: the path of the template in the document.
-        count: how many pods are made of it.
-        spec: the pod's.
-        metadata: the pod's.
         trains: the name of the container that trains; None: the first.
         program: of a TrainJob the ``trainer``, whose fields its container gets.
     """
@@ -76,7 +72,7 @@ class PodTemplate:
 
     @property
     def containers(self) -> Sequence[Mapping[str, Any]]:
-        """Those that run beside each other, with what the ``trainer`` gives one of them."""
+        """Those that run at the same time, with what the ``trainer`` gives one of them."""
         found = _mappings(at(self.spec, "containers"))
         if self.program is None:
             return found
@@ -87,12 +83,10 @@ class PodTemplate:
 
     @property
     def first(self) -> Sequence[Mapping[str, Any]]:
-        """Containers that run before the others."""
         return _mappings(at(self.spec, "initContainers"))
 
     @property
     def training(self) -> Mapping[str, Any] | None:
-        """The container that trains."""
         found = self.containers
         if self.trains is not None:
             return next((one for one in found if one.get("name") == self.trains), None)
@@ -106,7 +100,7 @@ def _env(trainer: Mapping[str, Any], container: Mapping[str, Any]) -> list[Mappi
 
 
 def _mappings(value: object) -> list[Mapping[str, Any]]:
-    """The mappings of a list; what is of another type is a fault of the schema."""
+    """The mappings of a list; another type is a fault of the schema."""
     if not isinstance(value, list):
         return []
     return [one for one in value if isinstance(one, Mapping)]
@@ -125,7 +119,6 @@ def _mapping(value: object) -> Mapping[str, Any]:
 
 
 def templates_of(job: Mapping[str, Any]) -> Iterator[PodTemplate]:
-    """The pod templates of a PyTorchJob, MPIJob, TrainJob or Job."""
     kind, spec = str(job.get("kind")), _mapping(job.get("spec"))
     if kind in ("PyTorchJob", "MPIJob"):
         name = "mpiReplicaSpecs"
@@ -179,7 +172,7 @@ def _number(value: object, otherwise: int) -> int:
 
 
 def name_faults(job: Mapping[str, Any]) -> Iterator[Evidence]:
-    """Names that are refused, or that get too long with what an operator appends."""
+    """Names that are refused, or that get too long with the operator's suffix."""
     kind, metadata = str(job.get("kind")), _mapping(job.get("metadata"))
     name, begins = metadata.get("name"), metadata.get("generateName")
     if name is None and begins is None:
@@ -212,7 +205,6 @@ def _job_name(name: str, job: Mapping[str, Any]) -> Iterator[Evidence]:
 
 
 def _appended(job: Mapping[str, Any]) -> Iterator[str]:
-    """What is appended to a job's name for its pods and services."""
     for template in templates_of(job):
         last = max(template.count - 1, 0)
         match job.get("kind"):
@@ -225,7 +217,6 @@ def _appended(job: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _one(place: str, value: object, pattern: re.Pattern[str], kind: str) -> Iterator[Evidence]:
-    """A name that is no string is a fault of the schema."""
     if isinstance(value, str) and not pattern.fullmatch(value):
         yield Evidence(what=place, seen=value or "empty", expected=f"a {kind}")
 
@@ -271,7 +262,6 @@ def _names_of_pod(template: PodTemplate, kind: str) -> Iterator[Evidence]:
 
 
 def _names_beside(template: PodTemplate) -> Iterator[Evidence]:
-    """Names of a pod beside its containers': volumes, nodes, accounts and secrets."""
     place = template.place
     for volume in _mappings(template.spec.get("volumes")):
         name = volume.get("name")
@@ -369,7 +359,6 @@ def _mount_faults(
 
 
 def _written(container: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """(what writes, the folder): what a training writes to beside /tmp."""
     for variable in _mappings(container.get("env")):
         value = variable.get("value")
         if (
@@ -422,7 +411,6 @@ def _claim_faults(
     claims: Mapping[str, Mapping[str, Any]],
     metadata: Mapping[str, Any],
 ) -> Iterator[Evidence]:
-    """What a claim that is known offers, beside what the pods of the job need of it."""
     for volume in _mappings(template.spec.get("volumes")):
         name = at(volume, "persistentVolumeClaim", "claimName")
         claim = claims.get(str(name))
@@ -487,7 +475,6 @@ def _unequal(place: str, resources: Mapping[str, Any]) -> Iterator[Evidence]:
 
 
 def lifetime_faults(job: Mapping[str, Any]) -> Iterator[Evidence]:
-    """Why a job would not start, or would end or vanish before it has trained."""
     spec, metadata = _mapping(job.get("spec")), _mapping(job.get("metadata"))
     policy = _mapping(spec.get("runPolicy")) or spec
     marks = {**_mapping(metadata.get("labels")), **_mapping(metadata.get("annotations"))}

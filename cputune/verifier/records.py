@@ -20,7 +20,7 @@ NOT_CHECKED: Final = "not checked"
 class Evidence:
     """One thing that was checked, for the reader of the report.
 
-    ``rank`` is the global rank that saw it, None if it belongs to no rank. ``expected`` is None if
+    ``rank`` is the global rank that saw it, None if it belongs to no rank. ``expected``: None if
     there was nothing to compare with.
     """
 
@@ -35,13 +35,12 @@ class Outcome:
     """One question to a consumer, and its answer.
 
     Attributes:
-        name: short and stable, for people and for ``--json``: "syntax", "affinity", ...
+        name: short and stable: "syntax", "affinity", ...
         state: passed, failed or not checked.
         consumer: what answered: "bash 5.2", "mpirun (Open MPI) 5.0.11", ...
-        summary: one sentence.
         evidence: what was seen, by rank if there are ranks.
-        remedy: for what was not checked the command that makes it possible; for what failed what to
-            do, if that is known.
+        remedy: for what was not checked the command that makes it possible; for what failed what
+            to do, if that is known.
         left_out: it was not requested, and does not count.
     """
 
@@ -58,8 +57,7 @@ class Outcome:
 class Ratio:
     """Throughput of the launch over the tuned one's, with a 95 % interval.
 
-    ``steps`` optimizer steps of the launch were timed, ``delayed_steps`` waited for a CPU; both
-    figures are samples per second.
+    ``steps`` optimizer steps were timed, ``delayed_steps`` waited for a CPU.
     """
 
     ratio: float
@@ -82,7 +80,6 @@ class Verification:
 
     @property
     def state(self) -> State:
-        """Failed if a check failed, else not checked if one was not, else passed."""
         states = {check.state for check in self.checks if not check.left_out}
         if FAILED in states:
             return FAILED
@@ -91,14 +88,11 @@ class Verification:
         return PASSED
 
     def to_json(self) -> dict[str, object]:
-        """A mapping of plain JSON values."""
         return {"state": self.state, **asdict(self)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Artefact:
-    """A file that ``emit`` wrote, with its text as it was read."""
-
     path: Path
     format: str
     text: str
@@ -109,12 +103,11 @@ class Expected(Promise):
     """What a launch is compared with, and how it is tried.
 
     Attributes:
-        plan: what the ranks must show.
-        steps: optimizer steps that a launch is run for, warm-up included.
+        steps: optimizer steps of a launch, warm-up included.
         timeout_seconds: time limit of one launch.
         run: whether launches are run, or documents only read.
         ssh: the words that reach a host.
-        submit: whether a batch job may be handed to Slurm.
+        submit: whether a batch job may be given to Slurm.
         outer: the variables that the launch is started with.
     """
 
@@ -128,7 +121,6 @@ class Expected(Promise):
 
 
 Answer: TypeAlias = "Iterator[Outcome | Ratio]"
-"""The checks of a consumer, and how fast a launch was."""
 
 
 def judged(
@@ -141,7 +133,7 @@ def judged(
     wrong: str | None = None,
 ) -> Outcome:
     """A check that fails if there are faults. ``good`` is its summary without faults, ``wrong``
-    (default: the first fault) with them; ``evidence`` is what else was seen.
+    (default: the first fault) with them.
     """
     if faults:
         summary = wrong or faults[0].seen
@@ -165,7 +157,6 @@ def not_checked(
     *,
     left_out: bool = False,
 ) -> Outcome:
-    """A check that could not be made, or was ``left_out``, and what makes it possible."""
     return Outcome(
         name=name,
         state=NOT_CHECKED,
@@ -178,6 +169,5 @@ def not_checked(
 
 
 def not_installed(name: str, consumer: str, install: str) -> Outcome:
-    """A check that could not be made because its consumer is not installed."""
     why = f"{consumer} is not installed, so this was not checked"
     return not_checked(name, why, install, consumer)

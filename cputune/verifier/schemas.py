@@ -1,9 +1,8 @@
 """What the API server accepts of a job: keys, types, enumerations and limits, by kind.
 
-The definitions (``operators.json``) are those that the operators publish as custom resource
-definitions, and of a Job the OpenAPI document of Kubernetes; ``tools/operator_schemas.py`` writes
-them and names the releases. The definitions hold no enumerations of pods, which the API server
-checks in code: those are here.
+The definitions (``operators.json``) are the operators' custom resource definitions, and for a Job
+the OpenAPI document of Kubernetes; ``tools/operator_schemas.py`` writes them. They have no
+enumerations of pods, which the API server checks in code: those are here.
 """
 
 from __future__ import annotations
@@ -64,12 +63,10 @@ def _table() -> Mapping[str, Any]:
 
 
 def versions_of_kind(kind: str) -> tuple[str, ...]:
-    """The API versions of a kind that are known here; none of an unknown kind."""
     return tuple(_table()["kinds"].get(kind, ()))
 
 
 def schema_faults(job: Mapping[str, Any]) -> Iterator[Evidence]:
-    """Every value of a job that the API server refuses, or drops because it has no such key."""
     kind, version = str(job.get("kind")), str(job.get("apiVersion"))
     known = _table()["kinds"].get(kind, {})
     if version not in known:
@@ -81,7 +78,6 @@ def schema_faults(job: Mapping[str, Any]) -> Iterator[Evidence]:
 
 
 def refused_document(text: str, fixed: str) -> str | None:
-    """What the API server would refuse of a fixed job, and not of the job before."""
     try:
         before, after = (list(yaml.safe_load_all(one)) for one in (text, fixed))
     except (yaml.YAMLError, ValueError, RecursionError):
@@ -148,7 +144,7 @@ def _is_a(value: object, type_: str) -> bool:
 
 
 def _faults(value: object, number: int, place: str) -> Iterator[Evidence]:
-    """``number`` is that of the definition. A value that is null counts as left out."""
+    """``number`` is that of the definition. A null value counts as left out."""
     schema = _table()["definitions"][number]
     type_ = schema.get("type")
     if value is None:

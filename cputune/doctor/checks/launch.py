@@ -331,7 +331,7 @@ def ccl_without_mpi(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: the launch hangs after "did not find MPI-launcher specific variables".
 
-    Cause: oneCCL reads rank numbers from an MPI launcher; under torchrun or in a pod there is none.
+    Cause: oneCCL reads rank numbers from an MPI launcher; torchrun and pods have no such launcher.
 
     Remedy: Launch with mpirun, or use the gloo backend.
 

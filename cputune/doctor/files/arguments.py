@@ -18,8 +18,7 @@ _OPTIMIZERS = {
     "paged": "bitsandbytes",
     "torchao": "torchao",
 }
-"""Part of the name of a Trainer optimizer: the module it imports (transformers/trainer.py). The
-metadata of other packages is not read."""
+"""Part of the name of a Trainer optimizer: the module it imports (transformers/trainer.py)."""
 _SHARDED = ("--deepspeed", "--fsdp", "--fsdp_config")
 
 
@@ -70,7 +69,6 @@ def sharded() -> None:
 
 
 def judge_arguments(launch: Launch, context: Context) -> Iterator[Finding]:
-    """Every argument that cannot work."""
     yield from _sharded(launch, context)
     if context.facts.accelerators:
         return
@@ -158,7 +156,6 @@ def _is_installed(module: str, context: Context) -> bool | None:
 def _value(
     launch: Launch, context: Context, name: str, value: str, instead: str
 ) -> tuple[Edit, ...]:
-    """The edits that give an argument another value."""
     return context.edits_by(Places.change_flag, launch, f"{name} {value}", f"{name} {instead}")
 
 

@@ -70,7 +70,6 @@ def _wrappers(launch: Launch, context: Context) -> Iterator[Finding]:
 
 
 def _install(name: str, context: Context) -> str | None:
-    """The command that installs a program on this distribution."""
     package, distribution = _WRAPPERS[name], context.facts.settings.distribution
     if not package or distribution is None:
         return None
@@ -133,7 +132,6 @@ _MAPS = re.compile(
 
 
 def _tasks(launch: Launch, context: Context) -> int:
-    """Tasks that the srun of this launch starts, as far as its options and the job say."""
     step, target = launch.step, context.target
     if step is None or step.unknown:
         return 0
@@ -268,13 +266,12 @@ def _node_rank(launch: Launch, context: Context) -> Iterator[Finding]:
 
 
 def _has_place(value: str, launch: Launch) -> bool:
-    """Whether the word with this value is written literally in the file."""
     matches = [word for word in launch.options if word.endswith(value)]
     return bool(matches) and span_of(matches[-1]) is not None
 
 
 def _is_written(value: str, launch: Launch, context: Context) -> bool:
-    """Whether a value is among the words literally, and not through a variable."""
+    """Whether a value is literally among the words, and not through a variable."""
     if context.places is None or launch.span is None:
         return True
     start, end = launch.span
@@ -359,7 +356,6 @@ def line_ends() -> None:
 
 
 def judge_breaks(file: ShellFile, context: Context) -> Iterator[Finding]:
-    """Lines of a script at which a launch ends too early."""
     for one in file.breaks:
         if one.kind == "carriage return":
             edits = context.edits_by(_without_carriage_returns)
@@ -410,7 +406,6 @@ def _joined(places: Places, one: Break, launch: Launch) -> tuple[Edit, ...]:
 
 
 def judge_around(launch: Launch, context: Context) -> Iterator[Finding]:
-    """Faults in what surrounds a launch."""
     yield from _deprecated(launch, context)
     yield from _nested(launch, context)
     yield from _node_rank(launch, context)

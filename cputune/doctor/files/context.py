@@ -27,24 +27,19 @@ _More = ParamSpec("_More")
 
 
 class FilesOf(Host):
-    """Reads the files of a host and asks nothing else of it: the launch runs on other machines."""
+    """Reads only the files of a host: the launch runs on other machines."""
 
     def __init__(self, host: Host) -> None:
-        """Read the files of this host."""
         self._host = host
 
     def read_text(self, path: str) -> str:
-        """The text of a file that login node and job share."""
         return self._host.read_text(path)
 
 
 def facts_elsewhere(
     facts: HostFacts, cpus: float | None, *, accelerators: tuple[str, ...] | None = ()
 ) -> HostFacts:
-    """Facts of a machine with this many CPUs and these packages; everything else is unknown.
-
-    ``cpus`` is None or 0 if the number is known only at run time.
-    """
+    """Facts of a machine with this many CPUs and these packages; everything else is unknown."""
     numbers = tuple(range(math.ceil(cpus or 0)))
     return replace(
         probe(Host()),
@@ -98,7 +93,6 @@ class Context:
         return replace(self, facts=facts, host=FilesOf(self.host), target=target)
 
     def of_a_task(self, launch: Launch) -> Context:
-        """The same with the CPUs of one srun task, if there is one."""
         step = launch.step
         if not self.target.elsewhere or step is None:
             return self
@@ -115,31 +109,26 @@ class Context:
         *what: _More.args,
         **more: _More.kwargs,
     ) -> tuple[Edit, ...]:
-        """The edits that a function of ``fixing`` makes; empty without a file."""
         if self.places is None:
             return ()
         return make(self.places, *what, **more)
 
     @property
     def versions(self) -> Versions:
-        """What the launch is judged by."""
         return versions_of(self.facts)
 
     @property
     def accelerate(self) -> Version:
-        """The installed accelerate, else the newest of the tables."""
         return self.versions.accelerate or load().era("today").versions["accelerate"]
 
     @property
     def read_by(self) -> str:
-        """``accelerate 1.15.0``, with a remark if it is not installed."""
         absent = " (not installed; the newest of the tables)"
         if self.versions.accelerate:
             absent = ""
         return f"accelerate {self.accelerate}{absent}"
 
     def variables(self, launch: Launch) -> dict[str, str]:
-        """The environment of the launcher: ours, as changed by the file."""
         if self.here:
             around = self.facts.environment
         else:
@@ -152,7 +141,6 @@ class Context:
         return {**kept, **launch.environment}
 
     def text_of(self, path: str) -> str | None:
-        """The text of a file that the file names; None if it cannot be read."""
         for place in (path, posixpath.join(posixpath.dirname(self.name), path)):
             with contextlib.suppress(OSError, ValueError):
                 return self.host.read_text(place)

@@ -1,7 +1,7 @@
 """A Dockerfile judged: its image, the versions that it installs, and its command.
 
-The command is judged by the versions in the file, or by the newest of the tables for those it does
-not name. The machine that will run the image is unknown.
+Versions that the file does not name are the newest of the tables. The machine that will run the
+image is unknown.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ _ASSIGNED = re.compile(
 
 
 def _given(places: Places, instructions: list[re.Match[str]]) -> dict[str, Token]:
-    """The values of ARG and ENV, as they are written, by name. The first value of a name counts."""
+    """The values of ARG and ENV as written; the first value of a name counts."""
     given = dict[str, Token]()
     for instruction in instructions:
         if instruction[1].upper() not in ("ARG", "ENV"):
@@ -110,7 +110,7 @@ def _given(places: Places, instructions: list[re.Match[str]]) -> dict[str, Token
 
 
 def _filled(text: str, given: dict[str, Token]) -> str:
-    """A word with the variables of ARG and ENV filled in; what is unknown stays as written."""
+    """A word with the variables of ARG and ENV filled in; unknown ones stay."""
 
     def value(found: re.Match[str]) -> str:
         known = given.get(found[1] or found[2])
@@ -128,7 +128,6 @@ def _place(text: str, given: dict[str, Token]) -> Token | None:
 
 
 def _pins(places: Places, run: re.Match[str], given: dict[str, Token]) -> Iterator[Pin]:
-    """The packages of the stack that RUN instructions install by pip."""
     for match in _PIP.finditer(places.code, run.start(2), run.end(2)):
         tokens = list(places.tokens(match.start(1), match.end(1)))
         constrained = value_of([token.text for token in tokens], "-c", "--constraint") is not None
@@ -186,7 +185,6 @@ _TAKES_VALUE = (
 
 
 def _installs(tokens: list[Token], gone: list[Token]) -> bool:
-    """Whether a pip still installs something without these words."""
     left, value = list[Token](), False
     for word in tokens:
         if not value and word not in gone and not word.text.startswith("-"):
@@ -219,7 +217,6 @@ _OTHER_MANAGERS = re.compile(
 
 
 def _needs_its_image(places: Places, pins: list[Pin]) -> str | None:
-    """Why a file would not build, or not train, from an image of Python alone."""
     manager = _OTHER_MANAGERS.search(places.code)
     if manager is not None:
         return f"the file calls {manager[1]}, which an image of Python does not have"
@@ -235,7 +232,6 @@ def _image(
     needs: str | None,
     context: Context,
 ) -> Iterator[Finding]:
-    """``needs``: why the rest of the file does not work in another image; None if it does."""
     token = next(
         (word for word in places.tokens(named.start(2), named.end(2)) if word.text[:2] != "--"),
         None,
@@ -258,15 +254,14 @@ def _image(
 
 
 def _image_of(named: re.Match[str], given: dict[str, Token]) -> str:
-    """The image of a FROM, without its options."""
     return re.sub(r"^--\S+\s+", "", _filled(named[2].strip(), given))
 
 
 def _ended_python(
     places: Places, named: re.Match[str], given: dict[str, Token], context: Context
 ) -> Iterator[Finding]:
-    """A Python without a wheel of today's torch: of a package without a version pip takes an old
-    one.
+    """A Python without a wheel of the current torch: pip takes an old one of a package without a
+    version.
     """
     image = _image_of(named, given)
     python = _OF_PYTHON.match(image)
@@ -279,7 +274,6 @@ def _ended_python(
 
 
 def _launches(places: Places, instructions: list[re.Match[str]]) -> Iterator[Launch]:
-    """What CMD and ENTRYPOINT start, with the variables of ENV."""
     variables = dict[str, str]()
     for instruction in instructions:
         if instruction[1].upper() == "ENV":
@@ -297,7 +291,6 @@ def _launches(places: Places, instructions: list[re.Match[str]]) -> Iterator[Lau
 
 
 def launches_of(text: str) -> tuple[Launch, ...]:
-    """What CMD and ENTRYPOINT of a Dockerfile start."""
     places = Places(text, sets="ENV")
     return tuple(_launches(places, list(_INSTRUCTION.finditer(places.code))))
 

@@ -1,7 +1,5 @@
-"""What a launch file of an earlier stack uses and this stack does not have.
-
-Launchers of a package, files that are sourced, variables that are no longer read; ``stack.toml``
-has the versions.
+"""What a launch file of an earlier stack uses and this stack does not have: launchers of a
+package, sourced files, variables; ``stack.toml`` has the versions.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from cputune.launch.write import translated
 from cputune.stack.tables import load
 
 BRINGS = re.compile(r"(?m)^\s*(?:module|ml|spack|conda|micromamba|source|\.)\s|\bPATH=")
-"""Commands that may put a launcher on PATH before it is called."""
+"""Commands that may put a launcher on PATH."""
 
 
 @fault("file-launcher-missing", Severity.ERROR)
@@ -93,7 +91,6 @@ def instances_alone() -> None:
 
 
 def judge_ended(launch: Launch, context: Context) -> Iterator[Finding]:
-    """Launchers that are gone, and variables that nothing reads."""
     yield from _launcher(launch, context)
     yield from _variables(launch, context)
 
@@ -150,7 +147,6 @@ def sourced_missing() -> None:
 
 
 def judge_sourced(context: Context) -> Iterator[Finding]:
-    """Sourced files of oneCCL, oneAPI or an environment that do not exist."""
     if context.places is None:
         return
     versions = context.versions

@@ -1,8 +1,8 @@
-"""Judging a launch, in whatever file it is written: its words, and what one of its ranks would see.
+"""Judging a launch in any file: its words, and what one of its ranks would see.
 
 First the words are compared with what the versions accept. Then the launch becomes the facts of a
-rank: the variables that its launcher sets, and the CPUs that it may use. The checks of machines
-judge those, so that a fault has one code in a shell, a file and a pod.
+rank: the variables of its launcher, and its CPUs. The checks of machines judge those, so that a
+fault has one code in a shell, a file and a pod.
 """
 
 from __future__ import annotations
@@ -43,7 +43,6 @@ from cputune.text import cpulist
 
 
 def judge_launches(launches: Iterable[Launch], context: Context) -> Iterator[Finding]:
-    """Every fault of these launches, wherever they run and on the machine of the context."""
     known = {finding for check in MACHINE_CHECKS for finding in check(context.facts)}
     for launch in (_in_batch(one, context.target) for one in launches):
         yield from judge_everywhere(launch, context)
@@ -56,8 +55,8 @@ def judge_launches(launches: Iterable[Launch], context: Context) -> Iterator[Fin
 def judge_everywhere(launch: Launch, context: Context) -> Iterator[Finding]:
     """The faults that a launch has on every machine with these packages.
 
-    If a launch begins with an unknown variable only its arguments are judged: the variable may hold
-    any launcher.
+    If a launch begins with an unknown variable, which may hold any launcher, only its arguments are
+    judged.
     """
     for judge in JUDGES_OF_ARGUMENTS if _is_behind_unknown(launch) else JUDGES:
         yield from judge(launch, context)
@@ -68,7 +67,6 @@ def _is_behind_unknown(launch: Launch) -> bool:
 
 
 def _in_batch(launch: Launch, target: Target) -> Launch:
-    """The launch on as many machines as the header of its batch script asks for."""
     step = launch.step
     nodes = target.nodes
     if step is not None and step.nodes is not None:

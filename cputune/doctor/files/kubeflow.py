@@ -1,7 +1,6 @@
 """PyTorchJob and TrainJob of Kubeflow: what stops or slows training on CPUs.
 
 What the operator and ``kubectl apply`` refuse themselves (names, types, counts) is left to them.
-The command of a pod is judged as a launch on a machine of which only the CPUs are known.
 """
 
 from __future__ import annotations
@@ -117,7 +116,6 @@ RANKS: dict[str, Path] = {
 
 
 def is_job(document: Document) -> bool:
-    """Whether a document is a job of Kubeflow."""
     return document.get("kind") in RANKS
 
 
@@ -146,7 +144,6 @@ def job_faults(document: Document) -> Iterator[tuple[Check, Path, str]]:
 
 
 def resource_faults(document: Document, resources: Path) -> Iterator[tuple[Check, Path, str]]:
-    """What is wrong with CPUs and memory of a container."""
     limits = document.mapping(*resources, "limits")
     requests = document.mapping(*resources, "requests")
     for what in ("cpu", "memory"):
@@ -168,7 +165,6 @@ def resource_faults(document: Document, resources: Path) -> Iterator[tuple[Check
 
 
 def _containers(document: Document) -> Iterator[tuple[Path, Path]]:
-    """Paths of the containers that train, and of their resources."""
     if document.get("kind") == "TrainJob":
         yield ("spec", "trainer"), ("spec", "trainer", "resourcesPerNode")
         return
@@ -183,7 +179,6 @@ def _containers(document: Document) -> Iterator[tuple[Path, Path]]:
 
 
 def judge_job(document: Document, context: Context) -> Iterator[Finding]:
-    """Every fault of one PyTorchJob or TrainJob."""
     for check, path, text in job_faults(document):
         edits: tuple[Edit, ...] = ()
         if check is ranks_auto:
@@ -212,7 +207,6 @@ def judge_job(document: Document, context: Context) -> Iterator[Finding]:
 
 
 def _one_rank(document: Document, context: Context) -> tuple[Edit, ...]:
-    """One rank in each pod; only `cputune tune` shows the best number."""
     place = RANKS[str(document.get("kind"))]
     edits = without_key(document, context, *place)
     number = "1"
@@ -228,7 +222,6 @@ OF_CPUS = ("CCL_WORKER_AFFINITY", "I_MPI_PIN_DOMAIN")
 
 
 def _ranks(document: Document) -> int | None:
-    """Ranks of a pod; None if the operator decides."""
     return number_of(str(document.get(*RANKS[str(document.get("kind"))])))
 
 
@@ -256,7 +249,6 @@ def _launches(document: Document, at: Path, variables: dict[str, str]) -> Iterat
 
 
 def job_launches(document: Document) -> Iterator[Launch]:
-    """What the training containers of a job start, with the variables of their ``env``."""
     for at, _ in _containers(document):
         items = [document.mapping(*at, "env", n) for n in range(len(document.items(*at, "env")))]
         variables = {str(item.get("name")): str(item["value"]) for item in items if "value" in item}
@@ -264,7 +256,6 @@ def job_launches(document: Document) -> Iterator[Launch]:
 
 
 def _shares_memory(document: Document, container: Path) -> bool:
-    """Whether memory is mounted at /dev/shm."""
     volumes = [Document(value=volume) for volume in document.items(*container[:-2], "volumes")]
     memory = [
         volume.get("name") for volume in volumes if volume.get("emptyDir", "medium") == "Memory"

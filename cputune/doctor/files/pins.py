@@ -20,19 +20,15 @@ _PINNED = re.compile(r"([A-Za-z][A-Za-z0-9._-]*?)(?:\[[\w,-]*\])?(?:={1,3}([0-9]
 
 
 class Pin(NamedTuple):
-    """A package of the stack as a file names it."""
-
     token: Token
     name: str
     version: str | None
     constrained: bool = False
-    """Whether another file names the version (``--constraint FILE``)."""
     place: Token | None = None
     """The version if it is written elsewhere: the value of a Dockerfile's ARG."""
 
 
 def pin_of(token: Token) -> Pin | None:
-    """The package that a word names; None if it is not of the stack."""
     named = _PINNED.fullmatch(token.text)
     name = None
     if named:
@@ -133,7 +129,7 @@ def unpinned() -> None:
 def _renewed(places: Places, pins: list[Pin], python: str | None) -> tuple[tuple[Edit, ...], str]:
     """The edits that set each pinned version to the newest of the tables.
 
-    If those versions do not fit together either there are none, and the second value says why.
+    If those versions do not fit together either, the second value says why.
     """
     today = {name: str(version) for name, version in load().era("today").versions.items()}
     for name in ("torchvision", "torchaudio"):
@@ -159,7 +155,7 @@ def _renewed(places: Places, pins: list[Pin], python: str | None) -> tuple[tuple
 
 
 def _built_for(name: str, torch: str) -> str:
-    """The newest release of torchvision or torchaudio for a torch; "" if none is known."""
+    """The newest release of torchvision or torchaudio for a torch, or ""."""
     rows = load().torchvision if name == "torchvision" else load().torchaudio
     fitting = [row for row in rows if SpecifierSet(row.torch).contains(torch)]
     return str(fitting[-1].version) if fitting else ""

@@ -1,7 +1,7 @@
 """Whether a fixed file still starts what the file started: ranks, threads, what is preloaded.
 
-The launches of both texts are read again and compared, one by one. A fix that makes a launch worse,
-or leaves it unknown what it starts, is not printed; the reason is.
+The launches of both texts are compared. A fix that makes a launch worse, or leaves it unknown what
+it starts, is not printed.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ _CCL_SETUP = re.compile(r"setvars\.sh|\bCCL_[A-Z_]+=")
 
 
 def worse(before: Sequence[Launch], after: Sequence[Launch], text: str, fixed: str) -> str | None:
-    """Why the fixed text is worse than the text, or why that is not known; None if it is neither.
-
-    ``before`` and ``after`` are the launches of ``text`` and ``fixed``.
+    """Why the fixed text is worse than the text, or why that is not known; None if it is
+    neither.
     """
     if len(before) != len(after):
         return f"it has {len(after)} launches, and had {len(before)}"
@@ -35,7 +34,7 @@ def worse(before: Sequence[Launch], after: Sequence[Launch], text: str, fixed: s
 
 
 def _written(launch: Launch, text: str, *means: str) -> str | None:
-    """The value of an option as it is written in the file: a variable, not what it holds."""
+    """The value of an option as written in the file: a variable, not its value."""
     values = [one.value for one in launch.given if one.option and one.option.means in means]
     if not values:
         return None
@@ -79,7 +78,6 @@ def _threads(old: Launch, new: Launch, text: str, fixed: str) -> str | None:
 
 
 def _preload(old: Launch, new: Launch, text: str, fixed: str) -> str | None:
-    """What a launcher preloads by an option is preloaded by LD_PRELOAD, or not at all."""
     asked = " ".join(f"{one.name} {one.value or ''}" for one in old.given)
     kept = " ".join(f"{one.name} {one.value or ''}" for one in new.given)
     kept += " " + new.environment.get("LD_PRELOAD", "")
@@ -96,7 +94,6 @@ def _preload(old: Launch, new: Launch, text: str, fixed: str) -> str | None:
 
 
 def without_ccl(text: str, fixed: str) -> str | None:
-    """Why the fix may not take away what sets up oneCCL: a launch still asks for it."""
     if not _ASKS_FOR_CCL.search(_COMMENT.sub("", fixed)):
         return None
     if len(_CCL_SETUP.findall(fixed)) < len(_CCL_SETUP.findall(text)):
@@ -107,7 +104,7 @@ def without_ccl(text: str, fixed: str) -> str | None:
 def refused(host: Host, text: str, fixed: str) -> str | None:
     """What bash, and shellcheck if it is installed, say of the fixed script and not of the script.
 
-    Nothing is run but the two readers, and on a recorded machine not even these.
+    Nothing else is run.
     """
     if not host.live or max(len(text), len(fixed)) > LETTERS_AT_MOST:
         return None

@@ -23,7 +23,7 @@ MOST_NAMES = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenHost:
-    """One host. If it was not examined ``facts`` is None, and ``reason`` and ``remedy`` say why.
+    """One host. If it was not examined it has no ``facts``, and ``reason`` and ``remedy`` say why.
 
     ``started``: it was reached, and the program of cputune failed there.
 

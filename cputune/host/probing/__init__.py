@@ -46,7 +46,7 @@ def probe(
     ``watched``: observe other processes for a moment to see which are busy. ``python``: the Python
     that trains on this machine, or its environment; None: the Python that runs cputune.
 
-    A fact that the machine does not report is None, and ``HostFacts.unknown`` has the reason.
+    An unknown fact has the value None, and ``HostFacts.unknown`` has the reason.
     Starts at most one child, for the version of mpirun, and imports none of the packages. Raises
     HostError if this machine is to be examined and does not run Linux, UsageError if ``python`` is
     not a Python.

@@ -66,7 +66,7 @@ class Look:
         return value
 
     def parsed(self, fact: str, path: str, read: Callable[[str], Parsed | None]) -> Parsed | None:
-        """Apply ``read`` to the text of a file. If the result is None, record why."""
+        """Apply ``read`` to the text of a file. Record why there is no result."""
         text = self.text(path)
         if text is None:
             return self.known(fact, None, path)

@@ -1,4 +1,4 @@
-"""The network of a machine: its interfaces, their addresses, and those of its own name.
+"""The network of a machine: its interfaces, their addresses, and those of its name.
 
 Only files are read: ``/proc/net/fib_trie`` has the IPv4 addresses, ``/proc/net/route`` the
 networks, ``/proc/net/if_inet6`` both for IPv6

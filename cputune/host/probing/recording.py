@@ -199,7 +199,7 @@ class _Noting:
     """A host that records the questions and answers of another one.
 
     ``answers`` and the error numbers in ``refused`` are by method and by its argument (a tuple if
-    there are several, None if there is none).
+    there are several, None without one).
     """
 
     def __init__(self, host: Host) -> None:

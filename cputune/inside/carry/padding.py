@@ -45,7 +45,7 @@ class Cutter:
         cuts: cut if possible; else only check.
         allowed: None while no batch had anything to cut.
         why: why they may not be cut, or are not so far.
-        on_asked: gets the start of the check once it is over: it is no part of a step.
+        on_asked: gets the start of the check once it is over: it does not belong to a step.
     """
 
     name = "padding"

@@ -68,7 +68,7 @@ def interface_variables(name: str, *, backend: str = "gloo") -> dict[str, str]:
 class Chosen:
     """The interface for a job over several hosts, and why it was chosen.
 
-    ``name`` is None if the user has to choose. ``addresses`` are those of the hosts on it, in their
+    ``name``: None if the user has to choose. ``addresses`` are those of the hosts on it, in their
     order. ``others`` are further interfaces on which all hosts have an address of one network, the
     best first, each with the addresses.
     """

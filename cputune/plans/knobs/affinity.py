@@ -72,7 +72,7 @@ def _cpus(plan: Plan, local_rank: int) -> str:
 
 THREADS = Knob(
     name="threads",
-    summary="OpenMP threads of a rank, each on a core of its own",
+    summary="OpenMP threads of a rank, each on its own core",
     values=(ALL,),
     least=1,
     keeps="numbers",
