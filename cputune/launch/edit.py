@@ -40,7 +40,9 @@ def unified(name: str, before: str, after: str) -> str:
 
     ``before`` is empty for a new file.
     """
-    old = name if before else "/dev/null"
+    old = "/dev/null"
+    if before:
+        old = name
     lines = difflib.unified_diff(_lines(before), _lines(after), old, name)
     return "".join(
         line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines
@@ -51,4 +53,6 @@ def _lines(text: str) -> list[str]:
     """Lines as ``patch`` counts them: only a line feed ends one."""
     parts = text.split("\n")
     whole = [f"{part}\n" for part in parts[:-1]]
-    return whole + parts[-1:] if parts[-1] else whole
+    if parts[-1]:
+        return whole + parts[-1:]
+    return whole

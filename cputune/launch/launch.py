@@ -94,8 +94,13 @@ class Launch:
 
     def meant(self, *means: str) -> str | None:
         """The last value of the options that decide this; None if none is given."""
-        values = [one.value for one in self.given if one.option and one.option.means in means]
-        return values[-1] if values else None
+        values = []
+        for one in self.given:
+            if one.option and one.option.means in means:
+                values.append(one.value)
+        if values:
+            return values[-1]
+        return None
 
     def option(self, *names: str) -> str | None:
         """The value of a launcher's option; "" for a bare flag, None if it is absent."""
@@ -124,12 +129,16 @@ class Launch:
         if self.ranks_per_node is not None:
             return self.ranks_per_node
         if self.total is None:
-            return 1 if self.launcher in ("torchrun", "accelerate") else None
+            if self.launcher in ("torchrun", "accelerate"):
+                return 1
+            return None
         total = number_of(self.total)
         machines = 1
         if self.launcher in ("mpirun", "accelerate"):
             machines = self.machines
-        return max(1, total // machines) if total and not self.host_file else None
+        if total and not self.host_file:
+            return max(1, total // machines)
+        return None
 
     @property
     def ranks_per_node(self) -> int | None:
@@ -149,7 +158,9 @@ class Launch:
 
     @property
     def host_file(self) -> str | None:
-        return self.meant("host file") if self.launcher == "mpirun" else None
+        if self.launcher == "mpirun":
+            return self.meant("host file")
+        return None
 
     @property
     def machines(self) -> int:
@@ -182,10 +193,14 @@ class Launch:
     def precision(self) -> str:
         """The words that request a precision: ``--bf16``, ``--mixed_precision fp16``; or ""."""
         inside = self.inner or self
-        asked = inside.meant("precision") if inside.launcher == "accelerate" else None
+        asked = None
+        if inside.launcher == "accelerate":
+            asked = inside.meant("precision")
         if self.switched_on("--bf16"):
             return "--bf16"
-        return f"--mixed_precision {asked}" if asked in ("bf16", "fp16") else ""
+        if asked in ("bf16", "fp16"):
+            return f"--mixed_precision {asked}"
+        return ""
 
     @property
     def backend(self) -> str | None:
@@ -215,12 +230,18 @@ def launcher_at(words: Sequence[str], at: int) -> tuple[str, int] | None:
         launcher = BY_PROGRAM[name]
         return launcher, 1
     if name == "accelerate":
-        return ("accelerate", 2) if following[:1] == ("launch",) else None
+        if following[:1] == ("launch",):
+            return ("accelerate", 2)
+        return None
     if name == "ipex" and following[:1] == ("launch",):
         return "ipexrun", 2
     if is_python(name):
-        module = BY_MODULE.get("".join(following[1:])) if following[:1] == ("-m",) else None
-        return (module, 3) if module else ("python", 1)
+        module = None
+        if following[:1] == ("-m",):
+            module = BY_MODULE.get("".join(following[1:]))
+        if module:
+            return (module, 3)
+        return ("python", 1)
     return None
 
 
@@ -230,14 +251,21 @@ def launch_of(words: Sequence[str]) -> Launch | None:
     if _first_program(words) in _TRAIN_NOTHING:
         return None
     at = next((at for at in range(len(words)) if launcher_at(words, at)), len(words))
-    found = launcher_at(words, at) if at < len(words) else None
+    found = None
+    if at < len(words):
+        found = launcher_at(words, at)
     if found is None:
         return None
     launcher, first = found[0], at + found[1]
     before, names = words[:at], [word.rpartition("/")[2] for word in words]
     behind = words[first:]
-    inner = _behind_mpirun(behind) if launcher == "mpirun" else None
-    launch = inner if launcher == "mpirun" else _with_script(launcher, behind)
+    inner = None
+    if launcher == "mpirun":
+        inner = _behind_mpirun(behind)
+    if launcher == "mpirun":
+        launch = inner
+    else:
+        launch = _with_script(launcher, behind)
     if launch is None or (launch.module and launch.script in _TOOLS):
         return None
     end = len(words) - len(inner.words if inner else ())

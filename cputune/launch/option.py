@@ -45,7 +45,9 @@ class Given:
         _, equals, value = self.words[0].partition("=")
         if equals:
             return value
-        return self.words[1] if len(self.words) > 1 else ""
+        if len(self.words) > 1:
+            return self.words[1]
+        return ""
 
     @property
     def text(self) -> str:
@@ -65,7 +67,10 @@ class Launcher:
     _named: Mapping[str, Option] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        named = {_plain(name): option for option in self.options for name in option.names}
+        named = {}
+        for option in self.options:
+            for name in option.names:
+                named[_plain(name)] = option
         object.__setattr__(self, "_named", named)
 
     def option(self, name: str) -> Option | None:
@@ -74,8 +79,13 @@ class Launcher:
         found = self._named.get(plain)
         if found is not None or not plain.startswith("--"):
             return found
-        near = {id(one): one for text, one in self._named.items() if text.startswith(plain)}
-        return next(iter(near.values())) if len(near) == 1 and len(plain) > 4 else None
+        near = {}
+        for text, one in self._named.items():
+            if text.startswith(plain):
+                near[id(one)] = one
+        if len(near) == 1 and len(plain) > 4:
+            return next(iter(near.values()))
+        return None
 
     def given(self, words: Sequence[str]) -> Iterator[Given]:
         """The options among these words of a launcher, each with the words that follow it.
@@ -100,7 +110,9 @@ class Launcher:
 
 def _takes(option: Option | None, words: Sequence[str]) -> int:
     if option is None:
-        following = words[1] if len(words) > 1 else "-"
+        following = "-"
+        if len(words) > 1:
+            following = words[1]
         return int("=" not in words[0] and not following.startswith("-"))
     if words[0].startswith("--") and "=" in words[0]:
         return max(0, option.takes - 1)

@@ -103,7 +103,10 @@ class Places:
         """
         if instead and launch.argument(instead.partition(" ")[0]) is not None:
             same = instead.partition(" ")[0] == name.partition(" ")[0]
-            instead = instead if same else ""
+            if same:
+                instead = instead
+            else:
+                instead = ""
         edits = list[Edit]()
         for words in self.flags(launch, name):
             if not instead:
@@ -124,8 +127,13 @@ class Places:
 
     def add_flags(self, launch: Launch, *flags: str) -> tuple[Edit, ...]:
         """Arguments of the script, behind its name, before any redirection."""
-        scripts = [token for token in self.of(launch) if token.text == launch.script]
-        return (self.after(scripts[-1], flags),) if scripts else ()
+        scripts = []
+        for token in self.of(launch):
+            if token.text == launch.script:
+                scripts.append(token)
+        if scripts:
+            return (self.after(scripts[-1], flags),)
+        return ()
 
     def after(self, token: Token, words: Sequence[str]) -> Edit:
         return Edit(start=token.end, end=token.end, text=self._behind(token, words))
@@ -141,7 +149,10 @@ class Places:
         """The words as a list of YAML, or a line of shell."""
         line = self.text[self.text.rfind("\n", 0, token.start) + 1 : token.start]
         quote = self.text[token.start]
-        quote = quote if quote in "\"'" else ""
+        if quote in "\"'":
+            quote = quote
+        else:
+            quote = ""
         if self.text[token.end : token.end + 1] in (",", "]"):
             return "".join(f", {quote or chr(34)}{flag}{quote or chr(34)}" for flag in flags)
         if self.yaml and re.fullmatch(r"\s*-\s+", line):
@@ -153,7 +164,10 @@ class Places:
     def becomes(self, token: Token, text: str) -> Edit:
         """One word becomes another; its quotes stay."""
         quote = self.text[token.start]
-        quote = quote if quote in "\"'" else ""
+        if quote in "\"'":
+            quote = quote
+        else:
+            quote = ""
         return Edit(start=token.start, end=token.end, text=f"{quote}{text}{quote}")
 
     def without(self, tokens: Sequence[Token]) -> tuple[Edit, ...]:
@@ -167,7 +181,8 @@ class Places:
         """Remove what is there, with the line, the comma or the backslash around it."""
         first = self.text.rfind("\n", 0, start) + 1
         last = self.text.find("\n", end)
-        last = len(self.text) if last < 0 else last
+        if last < 0:
+            last = len(self.text)
         before, after = self.text[first:start], self.text[end:last]
         listed = re.match(r",[ \t]*", after)
         if listed and before.strip() not in ("",):
@@ -251,7 +266,10 @@ class Places:
                 elif number or name == given.name:
                     yield token, source
                 else:
-                    bare = source[1:-1] if source[:1] == quote and quote else source
+                    if source[:1] == quote and quote:
+                        bare = source[1:-1]
+                    else:
+                        bare = source
                     _, equals, value = bare.partition("=")
                     yield token, f"{quote}{name}{equals}{value}{quote}"
         for token in waiting:
@@ -262,7 +280,11 @@ class Places:
     def assigned(self, name: str) -> list[tuple[int, int, int, int]]:
         """Each place that gives a variable its value: of the assignment, and of the value."""
         if not self.yaml and self.sets == "export":
-            return [place[1:] for place in self._in_shell if place[0] == name]
+            places: list[tuple[int, int, int, int]] = []
+            for place in self._in_shell:
+                if place[0] == name:
+                    places.append(place[1:])
+            return places
         return self._by_words(name)
 
     @cached_property
@@ -290,7 +312,9 @@ class Places:
     def _by_words(self, name: str) -> list[tuple[int, int, int, int]]:
         """The same for YAML, a Dockerfile and csh, whose words are searched."""
         found = list[tuple[int, int, int, int]]()
-        bare = r"""[^\s"';,]*""" if self.yaml else r"""[^\s"';&|)]*"""
+        bare = r"""[^\s"';&|)]*"""
+        if self.yaml:
+            bare = r"""[^\s"';,]*"""
         value = rf"""(?:"[^"\n]*"|'[^'\n]*'|{bare})"""
         for match in re.finditer(rf"(?<![\w$.{{-]){name}=({value})", self.code):
             found.append((match.start(), match.end(), match.start(1), match.end(1)))
@@ -319,20 +343,29 @@ class Places:
         span = span_of(launch.environment.get(name, ""))
         if span is None:
             return found
-        own = [place for place in found if place[2] <= span.start and span.end <= place[3]]
+        own = []
+        for place in found:
+            if place[2] <= span.start and span.end <= place[3]:
+                own.append(place)
         return own or found
 
     def set_variable(self, launch: Launch, name: str, value: str) -> tuple[Edit, ...]:
         """Change its value for this launch; without one, set it before the launch."""
         found = self._assigned_for(launch, name)
-        quote = '"' if self.yaml else ""
+        quote = ""
+        if self.yaml:
+            quote = '"'
         if found:
-            return tuple(
-                Edit(
-                    start=at, end=end, text=f'"{value}"' if self.text[at:end][:1] == '"' else value
+            edits: list[Edit] = []
+            for _, _, at, end in found:
+                edits.append(
+                    Edit(
+                        start=at,
+                        end=end,
+                        text=f'"{value}"' if self.text[at:end][:1] == '"' else value,
+                    )
                 )
-                for _, _, at, end in found
-            )
+            return tuple(edits)
         if self.yaml:
             listed = re.search(r"(?m)^([ \t]*)env:[ \t]*\n([ \t]*-[ \t]+)name:", self.code)
             if listed is None:
@@ -345,7 +378,9 @@ class Places:
 
     def setting(self, name: str, value: str) -> str:
         """The line that sets a variable for every command behind it."""
-        between = " " if self.sets == "setenv" else "="
+        between = "="
+        if self.sets == "setenv":
+            between = " "
         return f"{self.sets} {name}{between}{value}"
 
     def typed(self, command: str) -> str:
@@ -377,14 +412,21 @@ class Places:
             if unsets is None or self.yaml:
                 return ()
             return self.line_before(launch, f"{unsets} {name}")
-        return tuple(edit for at, end, _, _ in found for edit in self._unassign(at, end))
+        edits: list[Edit] = []
+        for at, end, _, _ in found:
+            for edit in self._unassign(at, end):
+                edits.append(edit)
+        return tuple(edits)
 
     def _unassign(self, start: int, end: int) -> tuple[Edit, ...]:
         first = self.text.rfind("\n", 0, start) + 1
         before = self.text[first:start]
         if self.yaml and re.fullmatch(r"\s*-\s+\{?\s*", before):
             last = self.text.find("\n", end)
-            last = len(self.text) if last < 0 else last + 1
+            if last < 0:
+                last = len(self.text)
+            else:
+                last = last + 1
             return (Edit(start=first, end=last),)
         option = re.search(r"(?:-{1,2}g?env|-x|export|declare -x|ENV)[ \t]+$", before)
         alone = re.match(r"[ \t]*(?:$|\\?\n|;|&&|#)", self.text[end:])
@@ -447,7 +489,9 @@ def _flags(tokens: Sequence[Token], flag: str, value: str) -> list[list[Token]]:
         name, equals, given = token.text.partition("=")
         if not name.startswith("-") or name.lstrip("-").replace("-", "_") != wanted:
             continue
-        following = tokens[at + 1] if at + 1 < len(tokens) else None
+        following = None
+        if at + 1 < len(tokens):
+            following = tokens[at + 1]
         if equals:
             if not value or given == value:
                 found.append([token])

@@ -165,10 +165,10 @@ class _Chars:
         return _Chars(self.text + other.text, self.at + other.at)
 
     def split(self) -> list[_Chars]:
-        return [
-            _Chars(found[0], self.at[found.start() : found.end()])
-            for found in re.finditer(r"\S+", self.text)
-        ]
+        fields: list[_Chars] = []
+        for found in re.finditer(r"\S+", self.text):
+            fields.append(_Chars(found[0], self.at[found.start() : found.end()]))
+        return fields
 
 
 def _of(text: str) -> _Chars:
@@ -179,7 +179,9 @@ def _chars_of(word: str) -> _Chars:
     """The letters of a word, each with its place if the word is as written."""
     if isinstance(word, Word) and len(word.places) == len(word) > 0:
         return _Chars(word, word.places)
-    span = word.span if isinstance(word, Word) and word.exact else None
+    span = None
+    if isinstance(word, Word) and word.exact:
+        span = word.span
     if span is None:
         return _of(word)
     first = span.start + (span.end - span.start - len(word)) // 2  # a quote at each end
@@ -286,7 +288,8 @@ class _Reader:
             items = [*self.values.get(named, []), *items]
         elif added:
             before = self.values.get(named, [_of("")])
-            items = [*before[:-1], before[-1] + items[0]] if before else items
+            if before:
+                items = [*before[:-1], before[-1] + items[0]]
         unknown = [_of("$?"), *(items if listed else [])]
         self._set(named, items, either=not added, unknown=unknown)
         if exports:
@@ -343,7 +346,10 @@ class _Reader:
                     fields.append(current or _of(""))
                     current = piece
                 elif piece.text or not splits:
-                    current = piece if current is None else current + piece
+                    if current is None:
+                        current = piece
+                    else:
+                        current = current + piece
         if current is not None:
             fields.append(current)
         return fields, elsewhere
@@ -352,7 +358,11 @@ class _Reader:
         """The parts of a word: the texts of each, and whether blanks in it end a word."""
         kind, text = node.type, self.tree.of(node)
         if kind == "concatenation":
-            return [part for one in node.children for part in self._parts(one, quoted=quoted)]
+            parts: list[tuple[list[_Chars], bool]] = []
+            for one in node.children:
+                for part in self._parts(one, quoted=quoted):
+                    parts.append(part)
+            return parts
         if kind == "string":
             return self._string(node)
         if kind == "raw_string":
@@ -406,7 +416,9 @@ class _Reader:
         return _Chars("".join(letters), tuple(self._in_file(one) for one in at))
 
     def _in_file(self, place: int) -> int:
-        return place if self.places is None else self.places[place]
+        if self.places is None:
+            return place
+        return self.places[place]
 
     def _expanded(self, node: Node, text: str, *, quoted: bool) -> tuple[list[_Chars], bool]:
         whole = _WHOLE_ARRAY.fullmatch(text)
@@ -419,7 +431,10 @@ class _Reader:
         if simple is None:
             return [_of(text)], False
         items = self.values.get(simple[1] or simple[2], [])
-        value = items[0] if items else _of("")
+        if items:
+            value = items[0]
+        else:
+            value = _of("")
         for item in items[1:]:
             value = value + _of(" ") + item
         if value.text:
@@ -455,7 +470,9 @@ class _Reader:
         start = self._in_file(start)
         end = self._in_file(self.tree.span(last).end - 1) + 1
         line = self.line or self.text.count("\n", 0, max(0, start)) + 1
-        span = Span(start, end) if start >= 0 and end > start else None
+        span = None
+        if start >= 0 and end > start:
+            span = Span(start, end)
         self.command(chars, words, line, span)
 
     def _without_own_lines(self, node: Node) -> tuple[list[Node], int]:
@@ -509,7 +526,9 @@ class _Reader:
     def command(
         self, chars: list[_Chars], words: list[str], line: int, span: Span | None = None
     ) -> None:
-        first = words[0] if words else ""
+        first = ""
+        if words:
+            first = words[0]
         if first == "setenv" and len(words) > 1:
             self._set(words[1], chars[2:3] or [_of("")], either=True, unknown=[_of("$?")])
             self.exported.add(words[1])
@@ -570,7 +589,10 @@ class _Reader:
         """The value of a variable, with its span if its letters are consecutive."""
         items = self.values[name]
         text = " ".join(one.text for one in items)
-        at = items[0].at if len(items) == 1 else ()
+        if len(items) == 1:
+            at = items[0].at
+        else:
+            at = ()
         if not at or list(at) != list(range(at[0], at[0] + len(at))) or at[0] < 0:
             return text
         return Word(text, Span(at[0], at[-1] + 1))

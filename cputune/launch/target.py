@@ -176,7 +176,11 @@ def slurm_options(target: Target) -> tuple[str, ...]:
         "--ntasks-per-node": target.tasks_per_node,
         "--cpus-per-task": target.cpus_per_task,
     }
-    return tuple(f"{name}={number}" for name, number in asked.items() if number is not None)
+    texts: list[str] = []
+    for name, number in asked.items():
+        if number is not None:
+            texts.append(f"{name}={number}")
+    return tuple(texts)
 
 
 def allocated(text: str, *, tasks: int, cpus_per_task: int) -> Iterator[Edit]:
@@ -195,7 +199,10 @@ def _pbs(words: Sequence[str]) -> Target:
     asked = " ".join(words)
     select = re.search(r"\bselect=(\d+)?((?::\w+=[^\s:,]+)*)", asked)
     nodes = re.search(r"\bnodes=(\d+)(?::ppn=(\d+))?", asked)
-    chunk = dict(re.findall(r":(\w+)=(\d+)", select[2])) if select else {}
+    if select:
+        chunk = dict(re.findall(r":(\w+)=(\d+)", select[2]))
+    else:
+        chunk = {}
     alone = re.search(r"(?<![:\w])ncpus=(\d+)", asked)
     count, cpus, variables = None, None, dict[str, str]()
     if select:
@@ -227,11 +234,15 @@ def _lsf(words: Sequence[str]) -> Target:
     said = _options(words, "nqJWoeRM")
     slots = _number(said.get("n", "").partition(",")[0])
     tile = re.search(r"ptile=(\d+)", " ".join(words))
-    each = int(tile[1]) if tile else None
+    each = None
+    if tile:
+        each = int(tile[1])
     one_host = "span[hosts=1]" in " ".join(words)
     if slots is not None and each is None and one_host:
         each = slots
-    nodes = -(-slots // each) if slots and each else None
+    nodes = None
+    if slots and each:
+        nodes = -(-slots // each)
     return Target(
         kind="job",
         source="#BSUB",

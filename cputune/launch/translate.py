@@ -73,7 +73,9 @@ def by_torchrun(launch: Launch) -> Translated:
     if several and launch.meant("node rank", "rendezvous endpoint") is None:
         refused.append("the number of each machine, which torchrun needs (--node_rank)")
     for one in launch.given:
-        means = one.option.means if one.option else ""
+        means = ""
+        if one.option:
+            means = one.option.means
         if several and means in ("ranks", "host file"):
             refused.append(one.text)
         name = _in_torchrun(one, means)
@@ -93,7 +95,9 @@ def _in_torchrun(one: Given, means: str) -> str | None:
     torchrun = BY_NAME["torchrun"]
     own = torchrun.option(one.name)
     if own is not None and own is one.option:
-        return None if own.needless else one.name
+        if own.needless:
+            return None
+        return one.name
     if not means:
         return None
     return torchrun.spelled("ranks per node" if means in _RANKS else means)

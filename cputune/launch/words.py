@@ -45,7 +45,9 @@ class Word(str):
 
 
 def span_of(word: str) -> Span | None:
-    return word.span if isinstance(word, Word) else None
+    if isinstance(word, Word):
+        return word.span
+    return None
 
 
 def pairs(words: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -64,12 +66,16 @@ def value_of(words: Sequence[str], *names: str) -> str | None:
     """The last value of an option; dashes and underscores are the same."""
     wanted = {name for given in names for name, _ in pairs([given])}
     given = [value for name, value in pairs(words) if name in wanted]
-    return given[-1] if given else None
+    if given:
+        return given[-1]
+    return None
 
 
 def number_of(text: str | None) -> int | None:
     """A whole number of at most nine digits; None for anything else."""
-    return int(text) if text and re.fullmatch(r"[0-9]{1,9}", text) else None
+    if text and re.fullmatch(r"[0-9]{1,9}", text):
+        return int(text)
+    return None
 
 
 _SHELLS = ("sh", "bash", "zsh", "dash", "ksh")

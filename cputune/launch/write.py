@@ -21,7 +21,9 @@ _EXPANDED = re.compile(r"\$(?:[A-Za-z_]\w*|\{[A-Za-z_]\w*\}|[@*#0-9])")
 def quoted(word: str) -> str:
     """A word as a shell reads it; an unknown variable stays one."""
     if _EXPANDED.search(word) and re.fullmatch(r"[\w@%+=:,./${}*#~-]+", word):
-        return f'"{word}"' if re.search(r"[*~]|\$@", word) else word
+        if re.search(r"[*~]|\$@", word):
+            return f'"{word}"'
+        return word
     return shlex.quote(word)
 
 
@@ -146,7 +148,10 @@ def start(
         removed=frozenset(removed),
         part=part,
     )
-    behind = (*through, *trained) if written is None else tuple(written)
+    if written is None:
+        behind = (*through, *trained)
+    else:
+        behind = tuple(written)
     return LaunchLine(launch=launch, words=(*head, *behind))
 
 

@@ -70,7 +70,7 @@ def keeping(result: Result, keep: str | None) -> Result:
     """The result with the best plan, and its ratio, that changes no more in the training than
     ``keep``.
 
-    There is no ratio if the plan was compared in a single block.
+    The ratio is missing if the plan was compared in a single block.
     """
     kinds = {"numbers": KINDS[:1], "mathematics": KINDS[:2]}
     if keep not in kinds or kind_between(result.baseline.plan, result.best.plan) in kinds[keep]:

@@ -123,11 +123,12 @@ def verify(
         for artefact in found
         if artefact.format != DOCUMENT
     ]
-    verifications = [
-        Verification(path=str(one.path), format=DOCUMENT, checks=tuple(judge_alone(one)))
-        for one in found
-        if one.format == DOCUMENT
-    ]
+    verifications = []
+    for one in found:
+        if one.format == DOCUMENT:
+            verifications.append(
+                Verification(path=str(one.path), format=DOCUMENT, checks=tuple(judge_alone(one)))
+            )
     with measuring_lock(on_wait) if run and not share_machine else nullcontext():
         for artefact, expected in artefacts:
             if on_event is not None:
@@ -201,7 +202,9 @@ def read(path: Path) -> Artefact | None:
             hint="keep the files that were emitted together in one directory",
         )
     if promise.format is None or promise.format not in FORMATS or promise.plan is None:
-        return Artefact(path=path, format=DOCUMENT, text=text) if is_broken(text) else None
+        if is_broken(text):
+            return Artefact(path=path, format=DOCUMENT, text=text)
+        return None
     return Artefact(path=path, format=promise.format, text=text)
 
 

@@ -57,7 +57,10 @@ def outcomes(
     the CPUs; else they are those of the plan.
     """
     yield started(seen, expected, consumer)
-    states = [(rank.number, rank.state) for rank in seen.ranks if rank.state is not None]
+    states = []
+    for rank in seen.ranks:
+        if rank.state is not None:
+            states.append((rank.number, rank.state))
     if not states:
         return
     for check, compared in _rows(expected, states, interpreter, dealt_out=dealt_out).items():
@@ -293,7 +296,9 @@ def spread(plan: Plan, states: States, consumer: str) -> Outcome:
     """
     name_of = {number: state.get("host", "not known") for number, state in states}
     rows = [Evidence(what="host", rank=number, seen=name) for number, name in name_of.items()]
-    nodes = [{name_of[number] for number, _ in of_node} for of_node in _by_node(plan, states)]
+    nodes = []
+    for of_node in _by_node(plan, states):
+        nodes.append({name_of[number] for number, _ in of_node})
     names = sorted(set(name_of.values()))
     if len(names) == 1:
         why = f"all ranks ran on {names[0]}; {plan.nodes} machines cannot be confirmed"
@@ -326,7 +331,10 @@ def own_affinity(plan: Plan, states: States) -> Iterator[Compared]:
 def loss(ranks: Sequence[Rank], consumer: str) -> Outcome:
     evidence, wrong = [], []
     for rank in ranks:
-        values = [step.loss for step in rank.steps if step.loss is not None]
+        values = []
+        for step in rank.steps:
+            if step.loss is not None:
+                values.append(step.loss)
         if not values:
             continue
         text = f"{values[0]:.4g} at the first step, {values[-1]:.4g} at step {len(values)}"

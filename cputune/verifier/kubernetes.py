@@ -64,7 +64,10 @@ def judge_documents(artefact: Artefact, expected: Expected, host: Host) -> Answe
     except _NO_YAML as error:
         yield _no_yaml(error)
         return
-    jobs = [document for document in documents if str(at(document, "kind")) in OPERATORS]
+    jobs = []
+    for document in documents:
+        if str(at(document, "kind")) in OPERATORS:
+            jobs.append(document)
     if not jobs:
         reason = "neither a PyTorchJob nor a TrainJob"
         yield Outcome(name="syntax", state=FAILED, summary=reason)
@@ -389,10 +392,9 @@ def _differences(expected: object, seen: object, where: str) -> Iterator[Evidenc
 
 
 def admission(job: Manifest, consumer: str) -> Outcome:
-    faults = [
-        Evidence(what=".".join(map(str, path)), seen=fault)
-        for _, path, fault in job_faults(Document(value=job))
-    ]
+    faults = []
+    for _, path, fault in job_faults(Document(value=job)):
+        faults.append(Evidence(what=".".join(map(str, path)), seen=fault))
     return judged("admission rules", consumer, faults, "nothing to refuse")
 
 

@@ -103,12 +103,20 @@ def _mappings(value: object) -> list[Mapping[str, Any]]:
     """The mappings of a list; another type is a fault of the schema."""
     if not isinstance(value, list):
         return []
-    return [one for one in value if isinstance(one, Mapping)]
+    mappings: list[Mapping[str, Any]] = []
+    for one in value:
+        if isinstance(one, Mapping):
+            mappings.append(one)
+    return mappings
 
 
 def _strings(value: object) -> list[str]:
     if isinstance(value, list):
-        return [one for one in value if isinstance(one, str)]
+        texts: list[str] = []
+        for one in value:
+            if isinstance(one, str):
+                texts.append(one)
+        return texts
     return []
 
 
@@ -325,7 +333,10 @@ def volume_faults(
 
 
 def _source(place: str, volume: Mapping[str, Any]) -> Iterator[Evidence]:
-    kinds = [key for key, value in volume.items() if key != "name" and value is not None]
+    kinds = []
+    for key, value in volume.items():
+        if key != "name" and value is not None:
+            kinds.append(key)
     if len(kinds) != 1:
         what = f"{place}.volumes.{volume.get('name')}"
         yield Evidence(what=what, seen=" and ".join(kinds) or "nothing", expected="one source")
@@ -387,7 +398,10 @@ def _read_only(template: PodTemplate, container: Mapping[str, Any]) -> Iterator[
     what = f"{template.place}.{container.get('name')}"
     needed = [*_written(container), *([("torchrun", "/tmp")] if locked else [])]
     for writer, folder in needed:
-        over = [path for path in mounts if f"{folder}/".startswith(f"{path}/")]
+        over = []
+        for path in mounts:
+            if f"{folder}/".startswith(f"{path}/"):
+                over.append(path)
         if not over:
             if locked:
                 seen = f"the root file system is read-only, and no volume is mounted at {folder}"

@@ -162,7 +162,9 @@ def _faults(value: object, number: int, place: str) -> Iterator[Evidence]:
         words = schema.get("enum") or _ONE_OF.get(key, ())
         if words and isinstance(value, str) and value not in words:
             yield Evidence(what=place, seen=repr(value), expected=" or ".join(filter(None, words)))
-    length = value if isinstance(value, int | float) else None
+    length = None
+    if isinstance(value, int | float):
+        length = value
     least = schema.get("minimum", 0 if key in _NOT_NEGATIVE else -math.inf)
     if length is not None and not least <= length <= schema.get("maximum", math.inf):
         yield Evidence(what=place, seen=repr(value), expected=f"{least} or more")

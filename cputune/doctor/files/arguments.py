@@ -150,7 +150,9 @@ def _is_installed(module: str, context: Context) -> bool | None:
     if context.facts.package(module) is not None:
         return True
     installed = context.facts.packages
-    return False if installed and not context.facts.recorded else None
+    if installed and not context.facts.recorded:
+        return False
+    return None
 
 
 def _value(

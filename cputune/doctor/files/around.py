@@ -254,7 +254,10 @@ def _node_rank(launch: Launch, context: Context) -> Iterator[Finding]:
     inside_task = any(word.rpartition("/")[2] in ("bash", "sh") for word in launch.before)
     outside = launch.step is not None and not (inside_task and _has_place(rank, inside))
     by_slurm = re.fullmatch(r"\$\{?SLURM_(NODEID|PROCID)\}?", rank)
-    written = [one for one in inside.given if one.option and one.option.means == "node rank"]
+    written = []
+    for one in inside.given:
+        if one.option and one.option.means == "node rank":
+            written.append(one)
     name = written[-1].name
     if number_of(rank) is not None and _is_written(rank, launch, context):
         text = f"{name} {rank}, with {inside.machines} machines"
@@ -266,7 +269,10 @@ def _node_rank(launch: Launch, context: Context) -> Iterator[Finding]:
 
 
 def _has_place(value: str, launch: Launch) -> bool:
-    matches = [word for word in launch.options if word.endswith(value)]
+    matches = []
+    for word in launch.options:
+        if word.endswith(value):
+            matches.append(word)
     return bool(matches) and span_of(matches[-1]) is not None
 
 

@@ -133,11 +133,10 @@ class Context:
             around = self.facts.environment
         else:
             around = {}
-        kept = {
-            name: text
-            for name, text in around.items()
-            if not any(fnmatchcase(name, removed) for removed in launch.removed)
-        }
+        kept = {}
+        for name, text in around.items():
+            if not any(fnmatchcase(name, removed) for removed in launch.removed):
+                kept[name] = text
         return {**kept, **launch.environment}
 
     def text_of(self, path: str) -> str | None:

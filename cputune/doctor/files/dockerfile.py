@@ -116,7 +116,9 @@ def _filled(text: str, given: dict[str, Token]) -> str:
         known = given.get(found[1] or found[2])
         if known is not None:
             return known.text
-        return found[0] if found[3] is None else found[3]
+        if found[3] is None:
+            return found[0]
+        return found[3]
 
     return _VARIABLE.sub(value, text)
 
@@ -124,7 +126,9 @@ def _filled(text: str, given: dict[str, Token]) -> str:
 def _place(text: str, given: dict[str, Token]) -> Token | None:
     """Where the value of a word is written that is one variable, or ends in ``==`` and one."""
     found = _VARIABLE.fullmatch(text.rpartition("=")[2])
-    return None if found is None else given.get(found[1] or found[2])
+    if found is None:
+        return None
+    return given.get(found[1] or found[2])
 
 
 def _pins(places: Places, run: re.Match[str], given: dict[str, Token]) -> Iterator[Pin]:

@@ -230,7 +230,10 @@ def _launches(document: Document, at: Path, variables: dict[str, str]) -> Iterat
 
     If its command shows no training: torchrun with an unknown script.
     """
-    words = [word for key in ("command", "args") for word in document.command(*at, key)]
+    words = []
+    for key in ("command", "args"):
+        for word in document.command(*at, key):
+            words.append(word)
     launches = read_words(words)
     # Its script may ask for the CPU itself.
     unseen = Launch(launcher="torchrun", environment={"ACCELERATE_USE_CPU": "true"})
@@ -251,8 +254,13 @@ def _launches(document: Document, at: Path, variables: dict[str, str]) -> Iterat
 def job_launches(document: Document) -> Iterator[Launch]:
     for at, _ in _containers(document):
         items = [document.mapping(*at, "env", n) for n in range(len(document.items(*at, "env")))]
-        variables = {str(item.get("name")): str(item["value"]) for item in items if "value" in item}
-        yield from (launch for launch in _launches(document, at, variables) if launch.script)
+        variables = {}
+        for item in items:
+            if "value" in item:
+                variables[str(item.get("name"))] = str(item["value"])
+        for launch in _launches(document, at, variables):
+            if launch.script:
+                yield launch
 
 
 def _shares_memory(document: Document, container: Path) -> bool:

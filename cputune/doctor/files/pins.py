@@ -142,7 +142,9 @@ def _renewed(places: Places, pins: list[Pin], python: str | None) -> tuple[tuple
         return (), f"; no fix is printed: {wrong[0]}"
     edits = list[Edit]()
     for pin in pins:
-        version = None if pin.version is None else parse(pin.version)
+        version = None
+        if pin.version is not None:
+            version = parse(pin.version)
         if version is None or not today.get(pin.name) or version.public == today[pin.name]:
             continue
         of_place = {today.get(other.name) for other in pins if other.place == pin.place}
@@ -156,9 +158,17 @@ def _renewed(places: Places, pins: list[Pin], python: str | None) -> tuple[tuple
 
 def _built_for(name: str, torch: str) -> str:
     """The newest release of torchvision or torchaudio for a torch, or ""."""
-    rows = load().torchvision if name == "torchvision" else load().torchaudio
-    fitting = [row for row in rows if SpecifierSet(row.torch).contains(torch)]
-    return str(fitting[-1].version) if fitting else ""
+    if name == "torchvision":
+        rows = load().torchvision
+    else:
+        rows = load().torchaudio
+    fitting = []
+    for row in rows:
+        if SpecifierSet(row.torch).contains(torch):
+            fitting.append(row)
+    if fitting:
+        return str(fitting[-1].version)
+    return ""
 
 
 def _line(places: Places, at: int) -> int:

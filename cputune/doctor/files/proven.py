@@ -35,7 +35,10 @@ def worse(before: Sequence[Launch], after: Sequence[Launch], text: str, fixed: s
 
 def _written(launch: Launch, text: str, *means: str) -> str | None:
     """The value of an option as written in the file: a variable, not its value."""
-    values = [one.value for one in launch.given if one.option and one.option.means in means]
+    values = []
+    for one in launch.given:
+        if one.option and one.option.means in means:
+            values.append(one.value)
     if not values:
         return None
     value = values[-1]
@@ -61,9 +64,9 @@ def _ranks(old: Launch, new: Launch, text: str, fixed: str) -> str | None:
         if now is None or "$" not in now:
             return f"the number of ranks is a variable ({was}), which the fix would remove"
         return None
-    known = [
-        None if launch.ranks is None else launch.ranks * launch.machines for launch in (old, new)
-    ]
+    known = []
+    for launch in (old, new):
+        known.append(None if launch.ranks is None else launch.ranks * launch.machines)
     if known[0] is not None and known[1] is not None and known[1] < known[0]:
         return f"{known[1]} of {known[0]} ranks would be started"
     if known[0] not in (None, 1) and known[1] is None:
@@ -111,12 +114,13 @@ def refused(host: Host, text: str, fixed: str) -> str | None:
     for program, command in _READERS:
         if host.which(program) is None:
             continue
-        ended = [
-            host.run(
-                Command(argv=("bash", "-c", command, "read", one), timeout_seconds=READ_SECONDS)
+        ended = []
+        for one in (text, fixed):
+            ended.append(
+                host.run(
+                    Command(argv=("bash", "-c", command, "read", one), timeout_seconds=READ_SECONDS)
+                )
             )
-            for one in (text, fixed)
-        ]
         if ended[0].returncode == 0 and ended[1].returncode not in (0, None):
             said = (ended[1].stderr or ended[1].stdout).strip().splitlines()
             return f"{program} refuses the result: {said[0] if said else 'an error'}"

@@ -84,12 +84,14 @@ def step_of(before: Sequence[str]) -> Step | None:
             words += [f"-{glued[1]}", glued[2]]
         else:
             words.append(word)
-    said = {one.option.means: one.value for one in SRUN.given(words) if one.option}
-    numbers = {
-        name: number_of(said[name].partition("-")[0])
-        for name in ("ranks", "ranks per node", "nodes", "cpus")
-        if name in said
-    }
+    said = {}
+    for one in SRUN.given(words):
+        if one.option:
+            said[one.option.means] = one.value
+    numbers = {}
+    for name in ("ranks", "ranks per node", "nodes", "cpus"):
+        if name in said:
+            numbers[name] = number_of(said[name].partition("-")[0])
     return Step(
         tasks=numbers.get("ranks"),
         tasks_per_node=numbers.get("ranks per node"),
