@@ -39,7 +39,7 @@ _DAEMONS = """
     [[ ! -x $bin/prted ]] || export PRTE_MCA_prte_launch_agent=$bin/prted"""
 """accelerate starts mpirun by its name, and Open MPI then looks for its daemon on PATH."""
 _TAKEN_BACK = ("-u", "KMP_AFFINITY", "-u", "KMP_BLOCKTIME")
-"""Variables that accelerate sets by itself: the plan's stand behind them."""
+"""Variables that accelerate sets by itself: the plan's values follow them."""
 
 
 def emit_accelerate(job: LaunchJob) -> tuple[EmittedFile, ...]:

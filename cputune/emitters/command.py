@@ -127,8 +127,8 @@ def typed_batch(workload: Workload) -> int | None:
 def with_parser(workload: Workload, host: Host | None) -> Workload:
     """A script that was never run takes the flags of TrainingArguments if its text parses them.
 
-    One that makes them by itself takes none. A script whose text names no library that trains
-    has a loop of its own: precision, batch and ranks are its own.
+    One that makes them itself takes none. A script whose text names no library that trains has its
+    own loop, with its own precision, batch and ranks.
     """
     if workload.recipe is not None or workload.framework or workload.parses_arguments is not None:
         return workload
@@ -216,7 +216,7 @@ def _recipe_files(workload: Workload) -> tuple[EmittedFile, ...]:
 
 
 def refuse_impossible(plan: Plan, versions: Versions) -> None:
-    """Raise UsageError for what these versions cannot do, whoever asks them."""
+    """Raise UsageError for what these versions cannot do."""
     why = None
     if plan.precision == "fp16":
         why = "fp16: on a CPU, transformers and accelerate would train in fp32 without a message"
@@ -237,8 +237,7 @@ def refuse_impossible(plan: Plan, versions: Versions) -> None:
 def refuse_unchosen_batch(workload: Workload, plan: Plan, way: Carried) -> None:
     """Raise UsageError if each of the ranks of several nodes would take the script's own batch.
 
-    Neither a flag nor carry.py divides it then, so that the global batch would be one that
-    nobody has chosen.
+    Neither a flag nor carry.py divides it then, so the user has to choose the global batch.
     """
     owned = workload.framework == "pytorch"
     chosen = workload.batch_per_rank is not None or way.sets_objects

@@ -1,4 +1,4 @@
-"""What every format is given (``LaunchJob``) and what it returns (``EmittedFile``)."""
+"""What every format gets (``LaunchJob``) and returns (``EmittedFile``)."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Beside:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A word of a command that names where the training writes, after what stands ``before`` it."""
+    """A word of a command that names an output of the training, after ``before``."""
 
     name: Argument
     before: Argument = Argument("")  # noqa: RUF009 - a word never changes
@@ -69,7 +69,7 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """A word of a command whose value a variable holds, after what stands ``before`` it."""
+    """A word of a command whose value is in a variable, after ``before``."""
 
     before: Argument
     variable: VariableName

@@ -65,7 +65,7 @@ def typed_lines(job: LaunchJob) -> str:
 
 
 def is_typed(job: LaunchJob) -> bool:
-    """Whether variables and flags say all of the plan, so that nothing lies beside the command."""
+    """Whether variables and flags say all of the plan, so that the command needs no files."""
     beside = any(isinstance(word, Beside) for word in words(job))
     return not beside and (job.plan.nodes == 1 or bool(job.nodes)) and job.plan.backend != "ccl"
 

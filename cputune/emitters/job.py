@@ -102,7 +102,7 @@ def _with_ranks(plan: Plan, facts: HostFacts | None, ranks: int | None) -> Plan:
 
 
 def plan_job(plan: Plan, workload: Workload, asked: Emission) -> LaunchJob:
-    """The job of a plan that nobody measured, for a trial. Raises UsageError as ``make_job``."""
+    """The job of a plan that was not measured, for a trial. Raises UsageError as ``make_job``."""
     return _job(None, plan, workload, asked, named=True)
 
 
@@ -211,7 +211,7 @@ def _refuse_unknown(mpi: str | None, nodes: int | None) -> None:
 
 
 def _way(workload: Workload, plan: Plan, versions: Mapping[str, str]) -> Carried:
-    """How a training is told of the plan. Raises UsageError for what cannot be told or loaded."""
+    """How a plan is applied to a training. Raises UsageError for what cannot be set or loaded."""
     for library in plan.preload:
         if not library.startswith("/") or any(c in library for c in ": \t\n"):
             raise UsageError(
@@ -273,7 +273,7 @@ def versions_of(facts: HostFacts) -> dict[str, str]:
 
 
 def with_versions(facts: HostFacts, versions: Mapping[str, str]) -> HostFacts:
-    """The machine with these versions in place of its own."""
+    """The machine with these versions."""
     kept = tuple(package for package in facts.packages if package.name not in versions)
     named = (Package(name=name, version=v, location=None) for name, v in versions.items())
     return replace(facts, packages=(*kept, *named))
@@ -287,7 +287,7 @@ def target_facts(facts: HostFacts | None, versions: Mapping[str, str]) -> HostFa
 
 
 def mpi_of(facts: HostFacts | None) -> str | None:
-    """The dialect of the first ``mpirun`` on PATH; None where there is none that we know."""
+    """The dialect of the first ``mpirun`` on PATH; None for an unknown one."""
     launchers = facts.launchers if facts is not None else ()
     return next((launcher.dialect for launcher in launchers if launcher.dialect in DIALECTS), None)
 
@@ -305,10 +305,10 @@ def _count(host: Mapping[str, object], name: str) -> int | None:
 def interface_of(
     asked: Emission, plan: Plan, tuned: Tuned | None, hosts: tuple[Node, ...]
 ) -> str | None:
-    """The interface's name; None where each layer may choose by itself.
+    """The interface's name; None if each layer may choose.
 
-    It is the one that the user names, else the one on which these very hosts were measured. Raises
-    UsageError for a name that is none, or that leads nowhere.
+    The one that the user names, else the one on which these hosts were measured. Raises UsageError
+    for an invalid name, or one that does not reach other hosts.
     """
     found = None if asked.cluster is None else asked.cluster.interface
     measured = tuned is not None and all(node.name in tuned.hosts for node in hosts)

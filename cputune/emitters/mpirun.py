@@ -1,8 +1,8 @@
 """``mpirun``: one bash script in the dialect of Intel MPI, MPICH or Open MPI 4 and 5.
 
-What each dialect takes was tried with the real launchers; docs/clusters.md has the table.
-rank.py alone binds: a launcher accepts a wrong pin in silence, takes one list for all nodes, and
-where one lacks such CPUs it ends in words of its own, once for each rank.
+Each dialect was tried with the real launchers; docs/clusters.md has the table. Only rank.py binds:
+launchers accept a wrong pin without a message, take one list for all nodes, and end with an obscure
+error if CPUs are missing.
 """
 
 from __future__ import annotations

@@ -23,8 +23,8 @@ from cputune.text.documents import packaged_text
 def fill(name: str, values: Mapping[str, str]) -> str:
     """A text of ``texts/`` with its ``{{names}}`` filled in, by words that are quoted already.
 
-    A name alone in its line stands for whole lines, or for none. One that is no value is that of
-    another text, which lies beside it. What was filled in is not read again.
+    A name alone in its line stands for whole lines, or for none. A name without a value is that of
+    another text. What was filled in is not read again.
     """
 
     def value(match: re.Match[str]) -> str:
@@ -98,11 +98,11 @@ def or_else(condition: str, then: str) -> str:
 
 
 LONGEST = 100
-"""Of a line that nobody needs to change."""
+"""Of a line that needs no change by hand."""
 
 
 def missed(names: Sequence[str], hint: str = "copy it here") -> str:
-    """Lines that end the script if one of these files is not beside it."""
+    """Lines that end the script if one of these files is missing."""
     if len(names) == 1:
         (name,) = names
         return or_else(f"[[ -f $here/{name} ]]", f'fail "{name} is not beside ${{0##*/}}" "{hint}"')
@@ -171,7 +171,7 @@ LITERAL = "# shellcheck disable=SC1003,SC1111,SC1112,SC2016 # words are meant as
 
 
 def literal(words: Iterable[Word]) -> str:
-    """A line that stands before words which look like code to shellcheck; else nothing."""
+    """A comment for shellcheck, before words that look like code; else nothing."""
     texts = (word.name if isinstance(word, Output) else word for word in words)
     found = any(isinstance(word, str) and _LOOKS_LIKE_CODE.search(word) for word in texts)
     return LITERAL if found else ""

@@ -66,7 +66,7 @@ def typed_command(
 def alone(
     workload: Workload, plan: Plan, facts: HostFacts, *, filled: bool = True, guard: bool = True
 ) -> RankCommand:
-    """One process with a plan; of a plan as found the launch that was typed.
+    """One process with a plan; for a plan as typed the current launch.
 
     ``filled``: with the values of its secrets. ``guard``: several ranks are compared. Raises
     ValueError if the batch cannot be divided over the ranks.

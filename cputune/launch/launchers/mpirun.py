@@ -140,7 +140,7 @@ def cores_of_each(dialect: str | None, *, ranks: int, cores: int) -> tuple[str, 
 def unbound(
     dialect: str, *, ranks: int, ranks_per_node: int, hosts: str, names: Sequence[str] = ()
 ) -> tuple[str, ...]:
-    """The options of so many ranks, none of which mpirun binds.
+    """The options of these ranks, none of which mpirun binds.
 
     ``hosts`` is the host file of this dialect, or ``names`` are the hosts; without both this
     machine alone. Open MPI would bind each of two ranks to one core. Intel MPI binds unless
