@@ -1,8 +1,8 @@
-"""What a rank reports: JSON objects, one in a line, told apart by ``event``.
+"""What a rank reports: JSON objects, one per line, distinguished by ``event``.
 
-The other way there is one message alone, ``TurnMessage``, to ranks that take turns with others.
-Both ends use these types: the rank that reports (``Speaker``, over a socket that is opened when it
-is first needed) and the process that listens (``cputune.ranks``).
+The other way there is only ``TurnMessage``, to ranks that take turns with others. Both ends use
+these types: the rank (``Speaker``, over a socket that is opened when it is first needed) and the
+process that receives (``cputune.ranks``).
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import Any, BinaryIO, Literal, NoReturn, TypedDict
 from cputune.inside import SCRATCH_VARIABLE, SOCKET_VARIABLE, TURNS_VARIABLE
 
 Framework = Literal["trainer", "accelerate", "pytorch"]
-"""What a script trains with; "pytorch" is a loop of its own over torch alone."""
+"""What a script trains with; "pytorch" is its own loop over torch alone."""
 
 
 class Hello(TypedDict):
-    """Who reports: the first line of every rank."""
+    """The first line of every rank."""
 
     event: Literal["hello"]
     rank: int
@@ -39,53 +39,49 @@ class Note(TypedDict):
 
 
 class RankState(TypedDict, total=False):
-    """What a rank really runs with, read once, when its first step is over.
+    """What a rank really runs with, read once, when its first step is over. None: not known.
 
     Attributes:
-        host: the name of the machine that it runs on.
-        threads: of torch; None where torch is not loaded.
-        dtype: what the first layer that multiplies matrices gave; None where none did.
+        host: the name of its machine.
+        threads: of torch.
+        dtype: of the result of the first layer that multiplies matrices.
         mapped: files of allocators and OpenMP runtimes that are mapped into the process.
         environment: variables that native libraries have read, by name.
-        ccl_workers: for each worker thread of oneCCL the CPU that it is bound to; None
-            where they cannot be told from other threads.
-        ccl_workers_unknown: why they cannot.
+        ccl_workers: the CPU of each worker thread of oneCCL; ccl_workers_unknown: why they
+            cannot be distinguished from other threads.
         peak_bytes: the most memory that it has held so far, files of libraries included.
         ipex: whether ``intel_extension_for_pytorch.optimize`` was called.
         executable: path of the interpreter.
         sequence_length: tokens of a sample of the first batch, for batches of tokens.
         samples: of the first optimizer step, of this rank.
-        batch: samples of one forward pass, as the framework was told.
-        accumulation: forward passes of one optimizer step, as the framework was told.
+        batch: samples of one forward pass, by the framework.
+        accumulation: forward passes of one optimizer step, by the framework.
         parses_arguments: whether the script reads TrainingArguments from its command line.
-        optimizer: its class, and which of torch's implementations it takes.
-        mapped_blocks: blocks that glibc's malloc has mapped by themselves; None: not known.
-        huge_pages_bytes: what lies in transparent huge pages; None: not known.
-        products_rounded: whether oneDNN rounds the factors of fp32 products to bf16 (a script may
-            let it: ``torch.set_float32_matmul_precision("medium")``).
+        optimizer: its class, and which of torch's implementations it uses.
+        mapped_blocks: blocks that glibc's malloc has mapped by themselves.
+        huge_pages_bytes: memory in transparent huge pages.
+        products_rounded: whether oneDNN rounds the factors of fp32 matmuls to bf16
+            (``torch.set_float32_matmul_precision("medium")``).
         dropout: how masks were drawn so far: "bytes", or as torch does.
-        epochs: how often the script goes through its data, where it counts so.
-        steps_to_end: optimizer steps of the whole training, as the script would have them.
-        padding: what is done with columns that are padding in a whole batch: "cut", "may be cut",
-            or "full" and why they stay.
-        padding_unknown: why that was not found out.
-        order: "length" where samples of a step are of like length, else why they are as found.
-        padding_share: of the tokens of the first step, those that are padding.
-        columns_left: of them, those that are left where such columns are cut.
-        padding_mend: how the script is told to pad less.
-        drawn: how the loader that was asked last takes its samples: "at random", "a stream", or the
-            class of the sampler that does.
-        loader_workers: processes that prepare the batches of the loader that was asked last.
-        gradients: "sparse" where rows that no rank has touched are not sent, else why all are.
-        gradient_precision: "bf16" where gradients are sent in it, else why they are not.
-        gradient_bytes: of all gradients together; None where they are not known.
-        touched_bytes: of them, without rows of large gradients that the first step left at zero.
-        dataset_samples: how many samples the data set has; None where it is a stream, or does not
-            say.
-        model: what its optimizer trains: how many numbers in how many tensors, and a digest of
-            their shapes.
+        epochs: how often the script goes through its data.
+        steps_to_end: optimizer steps of the whole training of the script.
+        padding: of columns that are padding in a whole batch: "cut", "may be cut", or "full" and
+            why they stay; padding_unknown: why that was not found out.
+        order: "length" if samples of a step have similar lengths, else why not.
+        padding_share: share of padding in the tokens of the first step.
+        columns_left: share of them that is left if such columns are cut.
+        padding_mend: the option by which the script pads less.
+        drawn: how the last loader takes its samples: "at random", "a stream", or the class of
+            its sampler.
+        loader_workers: processes that prepare the batches of that loader.
+        gradients: "sparse" if rows that no rank has touched are not sent, else why all are.
+        gradient_precision: "bf16" if gradients are sent in it, else why they are not.
+        gradient_bytes: of all gradients together.
+        touched_bytes: of them, without rows of large gradients that are zero in the first step.
+        dataset_samples: samples of the data set; None for a stream.
+        model: how many numbers in how many tensors are trained, and a digest of their shapes.
         command: the words that its interpreter was started with.
-        applied: what the parts of a plan have changed in the script, by part; not there if none
+        applied: what the parts of a plan have changed in the script, by part; missing if none
             was set.
     """
 
@@ -150,13 +146,12 @@ class StateMessage(RankState):
 class TrainedStep(TypedDict, total=False):
     """What a rank trains in a step (see ``first_steps``); fields from ``gradient`` on: first step.
 
-    ``rates``: learning rates by group. ``samples``: a digest of their numbers; None where they have
-    none. ``contents``: one of what they hold; None where they cannot be told apart.
-    ``steps``: to the end of the training; ``epoch_steps``: of a pass over the data.
-    ``shuffled``: the plan takes the samples in an order of its own. ``dropout``: whether layers
-    would have dropped anything. ``parameters``: numbers that are trained. ``last``:
-    samples of the last step of an epoch. ``masked``: a plan's masks of dropout were drawn.
-    ``dice``: a digest of what torch draws next.
+    ``rates``: learning rates by group. ``samples``: a digest of their numbers, ``contents`` of
+    their content; None if it cannot be computed. ``steps``: to the end of the training;
+    ``epoch_steps``: of a pass over the data. ``shuffled``: the plan takes the samples in its own
+    order. ``dropout``: layers would have dropped something. ``parameters``: numbers that are
+    trained. ``last``: samples of the last step of an epoch. ``masked``: a plan's masks of dropout
+    were drawn. ``dice``: a digest of what torch draws next.
     """
 
     rates: list[float]
@@ -182,9 +177,8 @@ class StepMessage(TypedDict):
 
     ``delayed`` is how many seconds its most delayed thread waited for a CPU because of other
     processes. ``waited`` is how long the script waited for a batch. ``size`` is how many numbers
-    its batches held when they were trained on, in all their tensors. ``trained`` is there in the
-    first steps. ``figures`` are there in some steps of several ranks (``carry.figures``), with
-    ``names`` of the parameters.
+    its batches had when they were trained on. ``trained`` is there in the first steps. ``figures``
+    are there in some steps of several ranks (``carry.figures``), with ``names`` of the parameters.
     """
 
     event: Literal["step"]
@@ -202,7 +196,7 @@ class StepMessage(TypedDict):
 class Applied(TypedDict):
     """What the parts of a plan have changed in the script so far (``carry.setting.Setting.did``).
 
-    It is sent after the first step, with nothing in it if nothing was changed, and when it grows.
+    Sent after the first step, also if nothing was changed, and when it grows.
     """
 
     event: Literal["applied"]
@@ -210,12 +204,11 @@ class Applied(TypedDict):
 
 
 class Profiled(TypedDict):
-    """Where the time of some steps of this rank went: shares by kind, in words.
+    """Where the time of some steps of this rank went: shares by kind.
 
-    ``reduce_seconds`` is how long its gradients were on their way in all of them.
-
-    ``gflops`` are those of its matrix products over the whole time, None where a library does not
-    tell its own; ``limit_gflops`` what its cores reach in a product alone, of this ``dtype``.
+    ``reduce_seconds`` is how long its gradients were on their way in all of them. ``gflops`` are
+    those of its matmuls over the whole time, None if a library does not report its own;
+    ``limit_gflops`` what its cores reach in a matmul alone, of this ``dtype``.
     """
 
     event: Literal["profile"]
@@ -229,13 +222,12 @@ class Profiled(TypedDict):
 
 
 class ModelAnswer(TypedDict, total=False):
-    """What a model answered to a question at a point of its training (``asking``).
+    """The answer of a model to a question at a point of its training (``asking``).
 
-    ``loss``, ``gradient`` (its norm): as typed, and otherwise. ``apart``: the norm of the
-    difference of both gradients, over that of the larger one. ``why``: why there is no answer;
-    empty where there is nothing to ask. A message without a question is the last one; it says after
-    how many ``updates``, and whether samples are ``drawn`` anew. ``digests``: what the data set is,
-    told to the question "starts".
+    ``loss``, ``gradient`` (its norm): of both trainings. ``apart``: the norm of the difference of
+    both gradients, over that of the larger one. ``why``: why there is no answer; empty if there is
+    nothing to check. The last message has no question, but the number of ``updates``, and whether
+    samples are ``drawn`` anew. ``digests``: the data set, for the question "starts".
     """
 
     event: Literal["answer"]
@@ -267,11 +259,11 @@ class Raised(TypedDict):
 
 
 OF_LAUNCHERS = ("CalledProcessError", "ChildFailedError")
-"""What accelerate and torchrun raise where a rank of theirs has failed."""
+"""What accelerate and torchrun raise if one of their ranks has failed."""
 
 
 class Ended(TypedDict):
-    """The script came to its end; ``seen`` holds "Trainer" and "Accelerator" if it used them."""
+    """The script came to its end; ``seen`` contains "Trainer" and "Accelerator" if it used them."""
 
     event: Literal["end"]
     seen: list[str]
@@ -303,7 +295,6 @@ class TurnMessage(TypedDict, total=False):
 
 
 def is_message(value: object) -> bool:
-    """Whether a value read from the line can be a message."""
     return isinstance(value, dict) and isinstance(value.get("event"), str)
 
 
@@ -316,7 +307,7 @@ LOCAL_RANK_NAMES = (
 )
 
 TCP = "tcp:"
-"""How an address begins that ranks of other hosts can reach: ``tcp:TOKEN:PORT:HOST``."""
+"""The beginning of an address for ranks of other hosts: ``tcp:TOKEN:PORT:HOST``."""
 
 RELAY = "relay:"
 """How an address begins that is relayed: ``relay:PATH``. On the host of the tuner this is the path
@@ -333,9 +324,9 @@ SILENT_SECONDS = 20
 
 
 def number_from(names: tuple[str, ...]) -> int:
-    """The number in the first of these variables that holds one; 0 where none does.
+    """The number in the first of these variables that has one, or 0.
 
-    The order is accelerate's: a RANK in the environment comes before what MPI says.
+    The order is accelerate's: a RANK in the environment comes before MPI's variables.
     """
     for name in names:
         value = os.environ.get(name, "")
@@ -345,7 +336,7 @@ def number_from(names: tuple[str, ...]) -> int:
 
 
 class Speaker:
-    """Sends messages about this rank to whoever listens; does nothing where nobody listens."""
+    """Sends messages about this rank, if a process receives them."""
 
     def __init__(self, path: str | None = None) -> None:
         self.path = path if path is not None else os.environ.get(SOCKET_VARIABLE, "")
@@ -357,7 +348,7 @@ class Speaker:
         self.to_profile = 0
 
     def say(self, message: RankMessage) -> None:
-        """Send one message. Where the listener has gone away, this process ends."""
+        """Send one message. If the receiver is gone, this process ends."""
         if not self.path:
             return
         try:
@@ -369,11 +360,11 @@ class Speaker:
             leave()
 
     def await_turn(self) -> None:
-        """Where steps are taken in turns, wait until this rank may take another.
+        """If steps are taken in turns, wait until this rank may take another.
 
-        Called between two steps, so that a rank which is stopped there holds up nobody and
-        nothing of its pause is in any step. ``to_profile`` is then how many steps of the turn are
-        to be profiled. A listener that went away ends this process.
+        Called between two steps, so that a stopped rank delays no other and its pause is in no
+        step. ``to_profile`` is then how many steps of the turn are profiled. If the receiver is
+        gone, this process ends.
         """
         if not (self.path and self._in_turns):
             return
@@ -390,7 +381,6 @@ class Speaker:
         self._steps_left -= 1
 
     def close(self) -> None:
-        """Close the connection; the next message opens it again."""
         if self._socket is not None and self._heard is not None:
             self._heard.close()
             self._socket.close()
@@ -432,10 +422,10 @@ _LEAVING = threading.Lock()
 
 
 def leave() -> NoReturn:
-    """End this process, whose listener has gone away.
+    """End this process, whose receiver is gone.
 
-    What was put here for the launch goes too: who started it may have been killed. The first thread
-    that finds the listener gone does it; the others wait for their end.
+    The files of the launch on this host are removed too: the process that started it may have been
+    killed. The first thread that notices it does this; the others wait for their end.
     """
     import shutil
     from pathlib import Path
@@ -456,9 +446,8 @@ def leave() -> NoReturn:
 
 
 def connected(address: str) -> socket.socket:
-    """A line to a listener: a Unix socket's path, ``relay:PATH`` or ``tcp:TOKEN:PORT:HOST``.
-
-    Raises OSError.
+    """A connection to a receiver: a Unix socket's path, or ``tcp:TOKEN:PORT:HOST``. Raises
+    OSError.
     """
     if address.startswith(RELAY):
         return _relayed(address[len(RELAY) :])
@@ -492,7 +481,7 @@ def _relayed(path: str) -> socket.socket:
 
 @contextlib.contextmanager
 def short_path(path: str) -> Iterator[str]:
-    """The path of a Unix socket, by its folder's descriptor: 108 bytes are the most (unix(7))."""
+    """The path of a Unix socket, by its folder's descriptor: at most 108 bytes (unix(7))."""
     folder = os.open(os.path.dirname(path), os.O_RDONLY | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{folder}/{os.path.basename(path)}"

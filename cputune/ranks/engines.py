@@ -85,8 +85,7 @@ OWN_VARIABLES = (
 """Variables that hold for one machine alone and are not sent to other hosts."""
 
 PORTS = (20000, 32000)
-"""The ports at which the ranks of a held launch may meet. They lie below those that kernels give
-away by themselves."""
+"""The ports at which the ranks of a held launch may meet, below those that kernels assign."""
 
 PLACE_SECONDS = 30.0
 HERE = "{folder}"
@@ -261,7 +260,7 @@ Engine = Held | FromHere
 
 
 def engine_of(reach: Reach, plan: Plan) -> Engine:
-    """The engine for this way to hosts; what runs as found, or on one host, is held there."""
+    """The engine for this way to hosts; a command as typed, or on one host, is held there."""
     if isinstance(reach, Srun) and not plan.as_found:
         return FromHere(reach, "slurm")
     if isinstance(reach, Mpirun):
@@ -340,7 +339,7 @@ def on_python_path(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def held_port() -> socket.socket:
-    """A socket that reserves a free port: bound, not listening, so nobody else is given the port.
+    """A socket that reserves a free port: bound, not listening, so no other process gets the port.
 
     Rank 0 can still listen on the port, since both set SO_REUSEADDR (socket(7)).
     """
@@ -468,7 +467,7 @@ def question(launch: Launch, files: Mapping[str, str] | None) -> dict[str, Any]:
 
 
 def write(path: Path, text: str, mode: int = 0o600) -> None:
-    """Write a file, and the folders that it lies in."""
+    """Write a file and its folders."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
     path.chmod(mode)

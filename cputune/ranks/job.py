@@ -1,7 +1,7 @@
-"""One launch from start to end: starts it, reads what its ranks say, ends it.
+"""One launch from start to end: starts it, reads the reports of its ranks, ends it.
 
-``observe`` runs a launch as it is and listens to its ranks. Environment variables alone make them
-report (``cputune.inside``): a directory that comes first on PYTHONPATH, and a socket.
+``observe`` runs a launch as it is. Environment variables alone make its ranks report
+(``cputune.inside``): a directory that comes first on PYTHONPATH, and a socket.
 """
 
 from __future__ import annotations
@@ -48,29 +48,32 @@ from cputune.records.steps import (
 from cputune.text.hidden import without_secrets
 
 LAST_WORDS_SECONDS = 1.0
-"""When one rank has failed, the others soon fail too, because it is gone. The job is listened to
-for so much longer, so that the rank that failed first is among those that were heard."""
+"""When one rank has failed, the others soon fail too. The job is observed for this time, so that
+the rank that failed first is known.
+"""
 
 TRACEBACK_SECONDS = 10.0
-"""A rank that has raised an exception still writes its traceback and ends. On a busy machine that
-takes time."""
+"""A rank that has raised an exception still writes its traceback and ends. On a busy machine
+that takes time.
+"""
 
 MOST_WORDS = 2000
-"""How many characters of a failing script's output are kept."""
+"""Characters of a failing script's output that are kept."""
 
 STARTUP_SECONDS = 1800.0
-"""The patience with the first step where no other start is known: a script may download and
-tokenize before it trains."""
+"""Time limit of the first step if no other start is known: a script may download and tokenize."""
 
 SMALLEST_STEP_TIMEOUT = 60.0
 SLOWER_THAN_BEFORE = 20.0
-"""The patience with a later step, over the slowest one before it. One busy process beside it can
-make a step 9 times as long."""
+"""Time limit of a later step, over the slowest one before it. One other busy process can make a
+step 9 times as long.
+"""
 
 LONG_STEP_SECONDS = 3.0
 AHEAD_SECONDS, MOST_AHEAD = 0.05, 64
-"""Ranks that run on may take several steps without asking: as many as fill these seconds, and at
-most so many."""
+"""Ranks that run on may take several steps without asking: as many as fill these seconds, within
+this limit.
+"""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -170,10 +173,10 @@ class Job:
         self.supervisor.start(commands, mark=mark)
 
     def turn(self, steps: int, *, profiled: int = 0) -> None:
-        """Let a job take so many steps, which are about to be read, and then wait.
+        """Let a job take these steps, which are about to be read, and then wait.
 
-        The start-up and the first step need no leave. ``profiled``: in so many of the steps after
-        the first one of the turn, each rank reports where the time goes.
+        The start-up and the first step need no permission. ``profiled``: in this many of the steps
+        after the first one of the turn, each rank reports where the time goes.
         """
         self._wanted, self._to_profile = steps, profiled
         self.supervisor.continue_ranks()
@@ -183,9 +186,9 @@ class Job:
         self._runs_on = True
 
     def comes_to_rest(self, seconds: float) -> bool:
-        """Let a job take the steps that it has leave for, unread, and no further one.
+        """Let a job take the steps that it may take, unread, and no further one.
 
-        False where it has failed, has come to its end, or takes longer than that.
+        False if it has failed, has come to its end, or takes longer than that.
         """
         self._runs_on, self._wanted = False, 0
         until = time.monotonic() + seconds
@@ -213,7 +216,7 @@ class Job:
         return self._take(self.post.wait(max(0.0, seconds)))
 
     def hear_out(self, seconds: float) -> list[Step]:
-        """Listen for ``seconds`` at most until every process has ended, then read what is left."""
+        """Wait for at most ``seconds`` until every process has ended, then read what is left."""
         deadline = time.monotonic() + seconds
         steps: list[Step] = []
         while not self.is_over and (left := deadline - time.monotonic()) > 0:
@@ -224,7 +227,6 @@ class Job:
 
     @property
     def is_over(self) -> bool:
-        """Whether every process that was started here has ended."""
         return len(self.exits) >= self._started
 
     def steps(
@@ -316,12 +318,10 @@ class Job:
 
     @property
     def observed(self) -> tuple[RankState, ...]:
-        """What each rank has reported, in their order."""
         states = (self.ranks[number].state for number in sorted(self.ranks))
         return tuple(state for state in states if state is not None)
 
     def training(self) -> Training | None:
-        """What all ranks train together, by what they reported of their first steps."""
         ranks, states = [self.ranks[number] for number in sorted(self.ranks)], self.observed
         trained = [rank.trained for rank in ranks if rank.trained]
         if len(trained) < self.world or len(states) < self.world:
@@ -337,7 +337,7 @@ class Job:
         )
 
     def end(self) -> dict[str, str]:
-        """End every process and all that they started; returns the tail of what each wrote."""
+        """End every process and all that they started; returns the tail of each one's output."""
         if self._ended:
             return {}
         self._ended = True
@@ -378,7 +378,7 @@ class Job:
         return engine.reach.explain(node, ended["status"], self.cleaned(ended["tail"]))[0]
 
     def cleaned(self, text: str) -> str:
-        """What a script wrote, without secrets; it is cut last, or half of one would stay."""
+        """The output of a script without secrets; it is cut last, or half of one would stay."""
         return self.clean(text)[-TAIL_BYTES // 2 :]
 
     def _hear_rank(self, rank: Rank, message: RankMessage | None) -> Step | None:
@@ -449,7 +449,7 @@ def _keep(rank: Rank, message: Any) -> None:
 
 
 def kernel_kills() -> int | None:
-    """How often the kernel has killed for memory since it booted; control groups included."""
+    """How often the kernel has killed for memory since it booted, also in control groups."""
     try:
         with open("/proc/vmstat", encoding="ascii") as file:
             return next(int(line.split()[1]) for line in file if line.startswith("oom_kill "))
@@ -458,9 +458,9 @@ def kernel_kills() -> int | None:
 
 
 LATE_SECONDS = 30.0
-"""How long other ranks of a launch are waited for after one has made its steps."""
+"""How long other ranks of a launch are awaited after one has made its steps."""
 GRACE_SECONDS = 3.0
-"""Between SIGINT, SIGTERM and SIGKILL, where a launch is observed."""
+"""Between SIGINT, SIGTERM and SIGKILL, for an observed launch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -488,8 +488,9 @@ class Launched:
 
 
 Begin = Sequence[Command] | Callable[[Mapping[str, str]], Sequence[RankCommand]]
-"""The commands of a launch; or a function that makes them, given the variables by which ranks
-report."""
+"""The commands of a launch; or a function that makes them from the variables by which ranks
+report.
+"""
 
 
 def observe(
@@ -557,7 +558,6 @@ def observe(
 
 
 def _listened(job: Job, ranks: int, steps: int, *, deadline: float) -> tuple[list[Step], bool]:
-    """The steps that are heard until every rank has made its own, and whether they have."""
     whole: list[Step] = []
     enough = False
     while not (job.is_over or enough or time.monotonic() >= deadline):

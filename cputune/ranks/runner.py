@@ -1,9 +1,7 @@
 """The real runner: a plan becomes training processes, on this machine or over hosts.
 
-An engine starts it (``engines``): here the ranks directly, over hosts the emitted launch.
-
-The parent never imports torch. Ranks are forks of a process that has imported the
-training stack once (``cputune.ranks.supervisor_main``), or plain new processes where that
+An engine starts it (``engines``). The parent never imports torch. Ranks are forks of a process that
+has imported the training stack once (``cputune.ranks.supervisor_main``), or new processes if that
 would change what is measured.
 """
 
@@ -56,13 +54,13 @@ from cputune.ranks.typed import as_activated
 from cputune.records.steps import Infeasible, RehearsalEnd, Step, TimeUp, TrialError
 
 PROFILED_STEPS = 2
-"""Their shares are alike, and a step takes longer while it is profiled."""
+"""Their shares are alike, and profiling makes a step longer."""
 
 ASKED = ("repeats", "ranks", "padding")
-"""What the model is asked while tuning: what decides which plans there are."""
+"""Questions to the model while tuning: they decide which plans there are."""
 
 OF_SCRIPTS = ("samples",)
-"""What is asked of a script beside, whose data set, collator and sampler are its own."""
+"""Further questions for a script, whose data set, collator and sampler are not known."""
 
 GRACE_SECONDS = 0.5
 """Seconds between SIGINT, SIGTERM and SIGKILL for plain processes; forked ranks are killed at
@@ -122,11 +120,10 @@ class ProcessRunner:
         self._running: LivingPlan | None = None
 
     def keep_to(self, seconds_left: Callable[[], float]) -> None:
-        """End the steps by TimeUp where no time is left; imports and start-up use time, too."""
+        """End the steps by TimeUp when no time is left, imports and start-up included."""
         self.seconds_left = seconds_left
 
     def start_within(self, seconds: float) -> None:
-        """End a plan by TimedOut that has no first step after so long."""
         self.start_seconds = seconds
 
     def steps(self, plan: Plan) -> Iterator[Step]:
@@ -144,11 +141,11 @@ class ProcessRunner:
                 self._end_what_runs()
 
     def ask(self, questions: Sequence[str] = ASKED) -> None:
-        """Start today's launch once more, and ask its model what plans would make of its batches.
+        """Start the current launch once more, and check with its model what plans would change.
 
-        It is neither measured nor compared. ``workload`` has the answers then. Where it has shown
-        nothing before, or fails here before its first step, it has none. Without ``questions``
-        nothing is started. Then, and where the time is up first, ranks stay as typed.
+        It is neither measured nor compared. ``workload`` then has the answers, unless it has shown
+        nothing before, or fails before its first step. Without ``questions`` nothing is started.
+        Then, and if the time limit is reached first, ranks stay as typed.
         """
         typed = next((job for plan, job in self._shown if plan.as_found), None)
         if typed is None or self._licence is not None:
@@ -178,7 +175,7 @@ class ProcessRunner:
             self._licence = UNASKED if is_time_up else replace(self._licence, answers=known)
 
     def _hear(self, asking: LivingPlan) -> None:
-        """Let a plan train until it has answered all that it is asked. Raises TimeUp."""
+        """Let a plan train until all questions are answered. Raises TimeUp."""
         try:
             for _ in zip(range(POINTS[-1] + 3), asking.steps(), strict=False):
                 if asking.has_answered:
@@ -190,8 +187,8 @@ class ProcessRunner:
     def rehearse(self, plan: Plan, seconds: float) -> RehearsalEnd | None:
         """Run the whole script with a plan, shortened.
 
-        None: there is nothing to rehearse. That is so for the ranks of the launch as typed and for
-        a recipe. What runs on other hosts, or is started by an MPI, is not rehearsed.
+        None: there is nothing to rehearse: the ranks of the current launch, a recipe, a plan on
+        other hosts or started by an MPI.
         """
         workload, began = self.workload, time.monotonic()
         if workload.recipe is not None or plan.world_size == workload.launch_ranks:
@@ -225,13 +222,12 @@ class ProcessRunner:
 
     @property
     def today_as_typed(self) -> Plan:
-        """The launch as typed, as it is started."""
         return baseline_plan(self.facts, ranks=self._given.launch_ranks)
 
     def keep(self) -> LivingPlan | None:
         """Keep the plan whose steps are being read: it is stopped, and the caller ends it.
 
-        None where its steps have come to their end meanwhile, or its ranks are on other hosts.
+        None if its steps have ended meanwhile, or its ranks are on other hosts.
         """
         running = self._running
         if running is None or self.hosts is not None or not running.come_to_rest():
@@ -240,12 +236,12 @@ class ProcessRunner:
         return running
 
     def living(self, plan: Plan) -> LivingPlan:
-        """The plan in processes of its own, which are stopped between their turns."""
+        """The plan in new processes, which are stopped between their turns."""
         return LivingPlan(self, plan)
 
     @property
     def workload(self) -> Workload:
-        """The workload, with what the trials so far have shown of it filled in."""
+        """The workload, completed with what the trials have shown."""
         workload = self._given
         for plan, job in self._shown:
             workload = compare.as_shown(workload, plan, job.observed, job.training(), job.waits)
@@ -253,23 +249,21 @@ class ProcessRunner:
 
     @property
     def today(self) -> Plan:
-        """The launch as typed; once it has run here, with what its ranks have shown."""
+        """The current launch; once it has run here, with the reports of its ranks."""
         ran = (as_seen(plan, job.observed) for plan, job in self._shown if plan.as_found)
         return next(ran, baseline_plan(self.facts, ranks=self.workload.launch_ranks))
 
     @property
     def training(self) -> Training | None:
-        """What the ranks of the last plan train; None where they have not told it."""
+        """What the ranks of the last plan train; None if they have not reported it."""
         job = None if self._last is None else self._last.job
         return None if job is None else job.training()
 
     def observed(self) -> tuple[Mapping[str, Any], ...]:
-        """What each rank of the last trial saw; empty before its first step."""
         return tuple(for_people(state) for state in self._seen)
 
     @property
     def data(self) -> str | None:
-        """What the last trial was fed with, as a sentence; None before its first step."""
         return fed_with(self.workload.recipe) if self._seen else None
 
     @property
@@ -277,7 +271,6 @@ class ProcessRunner:
         return () if self._last is None else self._last.observed
 
     def close(self) -> None:
-        """End what runs, and every process and file of this runner."""
         self._end_what_runs()
         while self.lives:
             self.lives[-1].close()
@@ -296,7 +289,7 @@ class ProcessRunner:
             self._running = None
 
     def believe(self, plan: Plan, job: Job, states: Sequence[RankState]) -> None:
-        """Raise Infeasible where the ranks do not run as the plan says."""
+        """Raise Infeasible if the ranks do not run as the plan says."""
         compare.refuse_impossible(self.workload, states)
         different = list(compare.differences(plan, states))
         samples = global_batch(states)
@@ -350,16 +343,16 @@ LONGEST_REST_SECONDS = 10.0
 class LivingPlan:
     """The processes of one plan, which run on, or take steps in turn with those of others.
 
-    They are started at once and not waited for; where that fails, the first step raises it.
-    ``observed`` is what each of its ranks reported; empty before its first step.
+    They are started at once; if that fails, the first step raises it. ``observed`` is what each of
+    its ranks reported; empty before its first step.
 
-    Between two turns the processes are stopped. Whatever the machine does hits all plans alike that
-    take turns, so what differs between them within a round is due to the plans. A stopped process
-    costs its memory alone: OpenMP's threads do not spin, oneCCL's workers do not poll.
+    Between two turns the processes are stopped, so the machine affects all plans that take turns
+    alike. A stopped process only costs its memory: OpenMP's threads do not spin, oneCCL's workers
+    do not poll.
     """
 
     def __init__(self, runner: ProcessRunner, plan: Plan, *, asks: Sequence[str] = ()) -> None:
-        """``asks``: what its model is asked as it trains; then nothing of it is believed."""
+        """``asks``: questions to its model as it trains; then nothing else of it counts."""
         self._runner = runner
         self._plan = plan
         self._asks = tuple(asks)
@@ -377,26 +370,25 @@ class LivingPlan:
             self._failed = error
 
     def steps(self) -> Iterator[Step]:
-        """Its steps, one after the other; the first waits for its start.
+        """Its steps; the first waits for its start.
 
-        Raises TrialError where the plan fails, and TimeUp; nothing of it is left then.
+        Raises TrialError if the plan fails, and TimeUp; nothing of it is left then.
         """
         if self.job is not None:
             self.job.run_on()
         return self._steps
 
     def come_to_rest(self) -> bool:
-        """Stop it between two steps; False where it does not come to the end of one."""
+        """Stop it between two steps; False if it does not come to the end of one."""
         if self.job is None or not self.job.comes_to_rest(LONGEST_REST_SECONDS):
             return False
         self.job.stand_still()
         return True
 
     def turn(self, steps: int, *, profiled: int = 0) -> Sequence[Step]:
-        """Let the plan take so many steps, then stop it; the first turn waits for its start.
+        """Let the plan take these steps, then stop it; the first turn waits for its start.
 
-        The ranks wait between two steps when they are stopped. Raises TrialError where the
-        plan fails; nothing of it is left then.
+        Raises TrialError if the plan fails; nothing of it is left then.
         """
         if self.job is not None:
             self.job.turn(steps, profiled=profiled)
@@ -406,7 +398,7 @@ class LivingPlan:
         return taken
 
     def profile(self) -> tuple[Mapping[str, Any], ...]:
-        """Where some steps of it spend their time, as each rank tells it; empty where one has not.
+        """Where some steps of it spend their time, by rank; empty if one has not reported it.
 
         It has taken steps before. Raises TrialError and TimeUp.
         """
@@ -421,7 +413,6 @@ class LivingPlan:
         return states if len(states) == self._plan.world_size else ()
 
     def close(self) -> None:
-        """End every process of it, and remove their files; a second time does nothing."""
         if self not in self._runner.lives:
             return
         self._runner.lives.remove(self)
@@ -451,23 +442,20 @@ class LivingPlan:
 
     @property
     def has_answered(self) -> bool:
-        """Whether it has answered all that it is asked."""
         last = STARTS if STARTS in self._asks else ""
         return any(answer["question"] == last for answer in self.answers)
 
     @property
     def answers(self) -> list[ModelAnswer]:
-        """What its first rank has answered."""
         if self.job is None or not self.job.ranks:
             return []
         return self.job.ranks[min(self.job.ranks)].answers
 
     def licence(self, typed: Training | None, others: Sequence[LivingPlan] = ()) -> Licence:
-        """What its model has answered, and how this start of today's launch differs from another.
+        """The answers of its model, and how this start of the current launch differs from another.
 
-        ``others`` are starts that had no seeds of a trial.
-
-        The ranks of a launch as typed ask together; the first one tells.
+        ``others`` are starts without the seeds of a trial. The ranks of a current launch answer
+        together; the first one reports.
         """
         job = self.job
         if job is None or not job.ranks:
@@ -495,7 +483,7 @@ class LivingPlan:
         shutil.rmtree(self._scratch, ignore_errors=True)
 
     def _start(self) -> None:
-        """Start its processes. Raises TrialError where they cannot be, and TimeUp."""
+        """Start its processes. Raises TrialError if that fails, and TimeUp."""
         runner, plan, workload = self._runner, self._plan, self._runner.workload
         hosts = runner.hosts
         if hosts is None and plan.nodes > 1:
@@ -537,7 +525,7 @@ class LivingPlan:
     def _here(
         self, way: Carried, post: str, base: Mapping[str, str], *, fork: bool
     ) -> list[RankCommand]:
-        """The plan's processes on this machine; a launch that was typed runs as it is."""
+        """The plan's processes on this machine; a current launch runs as it is."""
         self._scratch.mkdir(mode=0o700, exist_ok=True)
         variables = engines.trial_variables(
             post, self._scratch, way.force or self._question(), self._asks
@@ -584,23 +572,23 @@ class LivingPlan:
         return engine, replace(launch, files=files)
 
     def _words(self, way: Carried) -> tuple[list[str], list[str]]:
-        """What python runs; and of today's launch the command of its launcher, as it was typed."""
+        """The words that python runs; for the current launch the command as typed."""
         workload, typed = self._runner.workload, self._runner.workload.launch
         words = workload.filled(trial_command(workload, way), os.environ)
         return words, workload.filled(typed, os.environ) if self._plan.as_found else []
 
     def _question(self) -> Force | None:
-        """Where its model is asked, it is also asked whether its padding may be cut."""
+        """If its model is checked, also whether its padding may be cut."""
         return Force(torch={"padding": "ask"}) if "padding" in self._asks else None
 
     def _compare_ranks(self, job: Job) -> None:
-        """Raise Infeasible if its ranks are apart, and those of today's launch are not."""
+        """Raise Infeasible if its ranks differ, and those of the current launch do not."""
         typed = self._runner.workload.training
         if job.drift and not self._plan.as_found and not (typed and typed.drift):
             raise Infeasible(f"its ranks differ: {job.drift}")
 
     def _compare_training(self, job: Job) -> None:
-        """Raise Infeasible where the plan trains something else than today's launch."""
+        """Raise Infeasible if the plan trains something else than the current launch."""
         workload, seen = self._runner.workload, job.training()
         typed = workload.training
         licence = workload.licence
