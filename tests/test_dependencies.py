@@ -113,3 +113,12 @@ def test_the_image_stands_on_an_image_with_a_digest() -> None:
     bases = [line.split()[1] for line in lines if line.startswith("FROM ")]
     assert bases
     assert not [base for base in bases if not re.fullmatch(r"[\w.:-]+@sha256:[0-9a-f]{64}", base)]
+
+
+def test_what_takes_too_long_for_each_change_runs_once_a_week() -> None:
+    weekly = (HERE / ".github" / "workflows" / "weekly.yml").read_text(encoding="utf-8")
+    named = set(re.findall(r"- target: (\S+)", weekly))
+    makefile = (HERE / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"(?m)^([a-z-]+):", makefile))
+    long = {name for name in targets if name.startswith("test-")} - {"test-fast"}
+    assert long | {"faults", "fuzz", "mutants", "licence", "trained"} <= named <= targets
