@@ -408,12 +408,14 @@ class Measuring:
         each = (self.step_seconds + fastest) / 2
         return self.slowest_start_seconds + plans * (self.race.warmup + turns) * each
 
-    def needs_all_time(self, blocks: int = 3) -> bool:
+    def needs_all_time(self, blocks: int, starts: int = 6) -> bool:
         """Whether a trial would take time that the comparison of two plans needs.
 
-        ``blocks``: how many blocks of a comparison have to fit into the rest of the time.
+        The steps of ``blocks`` of a comparison and ``starts`` have to fit into the rest of the
+        time. If starts are slow, few blocks are better than no trial.
         """
-        return self.timer.left(1.0) < blocks * self.block_seconds()
+        steps = self.block_seconds() - self.slowest_start_seconds
+        return self.timer.left(1.0) < starts * self.slowest_start_seconds + blocks * steps
 
     def saw_start(self, seconds: float) -> None:
         self.slowest_start_seconds = max(self.slowest_start_seconds, seconds)

@@ -109,7 +109,7 @@ def _equal_to_today(count: int) -> str:
 NOBODY = Neighbours()
 
 RESERVED = 8
-"""How many blocks of a comparison have to fit into the time when another trial is begun.
+"""How many blocks of a comparison have to fit when another trial is begun, with six starts.
 
 The first block compares several plans and takes as long as three later ones. With 3 a study of six
 minutes decided 19 of 64 gains of 1.3 if a step takes 1.5 to 6 s, with 6 38 and with 8 46; the plan
@@ -355,7 +355,7 @@ class TuningStudy:
 
     def _ask(self, runner: AskingRunner) -> None:
         """Check the model, unless the comparison of two plans needs the time."""
-        if self._timer.limited and self._measuring.needs_all_time(blocks=4):
+        if self._timer.limited and self._measuring.needs_all_time(blocks=4, starts=4):
             runner.ask(())
             return
         text = "checking what can be changed without changing what the model learns"

@@ -242,7 +242,6 @@ def test_of_an_import_that_takes_long(
             max_time_seconds=3,
             share_machine=True,
         )
-    golden(ended.value)
     golden(str(ended.value))
 
 
