@@ -109,7 +109,7 @@ def without_comment(line: str) -> str:
 
 PLACEHOLDERS = {
     "--explain CODE": "--explain quota-threads",
-    "--fix NAME=VALUE": "--fix precision=bf16",
+    "--fix NAME=VALUE": "--fix precision=fp32",
     "--pid 4711": f"--pid {os.getpid()}",
     "--root DIR": "--root recording",
     "--record DIR": "--record new-recording",

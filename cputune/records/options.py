@@ -127,7 +127,7 @@ def _fixed(texts: Iterable[str]) -> dict[str, str]:
     for text in texts:
         name, equals, value = (part.strip() for part in text.partition("="))
         if not (name and equals and value):
-            raise UsageError(f"--fix takes NAME=VALUE, not {text!r}", hint="--fix precision=bf16")
+            raise UsageError(f"--fix takes NAME=VALUE, not {text!r}", hint="--fix precision=fp32")
         if fixed.setdefault(name, value) != value:
             raise UsageError(
                 f"--fix sets {name} to {fixed[name]} and to {value}",

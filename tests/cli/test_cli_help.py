@@ -54,7 +54,7 @@ def test_each_option_stands_in_one_group(name: str, command: click.Command) -> N
 
 HINTS = (
     # (what is typed, the words of it that are wrong)
-    ("tune --dry-run --fix precision=bf15", "--fix precision=bf15"),
+    ("tune --dry-run --allow-slow-precision --fix precision=bf15", "--fix precision=bf15"),
     ("tune --dry-run --fix precision=double", "--fix precision=double"),
     ("tune --dry-run --fix malloc=kep", "--fix malloc=kep"),
     ("tune --dry-run --fix smt=maybe", "--fix smt=maybe"),

@@ -57,7 +57,9 @@ def on_these_cpus(script: Path, ranks: int) -> None:
     script.write_text(text)
 
 
-@pytest.mark.parametrize("launcher_path", ["mpich", "openmpi5"], indirect=True)
+@pytest.mark.parametrize(
+    "launcher_path", ["mpich", pytest.param("openmpi5", marks=pytest.mark.thorough)], indirect=True
+)
 def test_two_ranks_on_one_node(
     cputune: Run, environment: dict[str, str], launcher_path: str
 ) -> None:
@@ -109,6 +111,7 @@ def test_accelerate_with_four_ranks_on_each_of_four_nodes(
     assert started.stdout.count("trained: world 16") == 16
 
 
+@pytest.mark.thorough
 def test_a_pytorchjob_of_four_workers(
     cputune: Run, environment: dict[str, str], tmp_path: Path
 ) -> None:

@@ -13,6 +13,7 @@ from tuner.fakes import SMALL, FakeKeepingRunner
 import cputune
 from cputune import Plan, Result, Step
 from cputune.emitters.header import measured
+from cputune.emitters.tuned import tuned_of
 from cputune.records.claims import ClaimContext
 from cputune.records.steps import Crashed, HostLost, OutOfMemory, TimedOut, TimeUp
 from cputune.records.words import verdict_of
@@ -100,8 +101,9 @@ def test_without_pairs_nothing_is_claimed(end: End) -> None:
     verdict = verdict_of(result, "cputune run cputune.json")
     assert verdict.do
     assert "cputune run" not in verdict.do
+    found = result.claim.in_context(ClaimContext())
     said = " ".join(
-        (*verdict.lines(), *measured(result, result.best.plan, ClaimContext()), *result.notes)
+        (*verdict.lines(), *measured(tuned_of(result), result.best.plan, found), *result.notes)
     )
     assert "times as fast" not in said
     assert "interval" not in said

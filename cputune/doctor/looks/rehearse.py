@@ -68,7 +68,10 @@ def coordinate(asked: dict[str, Any]) -> None:
     folder = tempfile.mkdtemp(prefix="cputune-rehearsal-")
     try:
         for rank in range(ranks):
+            # A signal between the fork and the append would leave a rank running.
+            signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
             children.append(start(asked, rank, folder, port))
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
         deadline = time.monotonic() + seconds + OWN_DEADLINE_SECONDS
         for child in children:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -105,8 +108,13 @@ def start(asked: dict[str, Any], rank: int, folder: str, port: int) -> subproces
             **(several if ranks > 1 or asked["numbered"] else {}),
         },
         stdin=subprocess.DEVNULL,
-        preexec_fn=os.setpgrp,
+        preexec_fn=become_a_rank,
     )
+
+
+def become_a_rank() -> None:
+    os.setpgrp()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
 
 
 def end(child: subprocess.Popen[bytes], rank: int, seconds: float) -> None:
