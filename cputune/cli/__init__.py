@@ -48,6 +48,7 @@ _SUBCOMMANDS = {
 }
 _LINUX_ALONE = ("tune", "run", "prove", "verify")
 _NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+"""Errors of a stream that cannot be written: full, lost, closed."""
 
 READER_GONE = 141
 """The exit code that shells show for a program that SIGPIPE ended."""
@@ -168,6 +169,7 @@ def _run() -> int:
 
 
 def _of_ours(error: BaseException) -> CputuneError:
+    """Convert an error of click or of the system. Any other error is an interrupt."""
     if isinstance(error, CputuneError):
         return error
     if isinstance(error, OSError) and error.filename is None and error.errno in _NOT_WRITTEN:

@@ -32,16 +32,19 @@ def values(listed: Callable[[], Iterable[str]], *, several: bool = False) -> Com
 
 
 def files(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Let the shell complete the name of a file."""
     return [CompletionItem(incomplete, type="file")]
 
 
 def folders(
     ctx: click.Context, parameter: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
+    """Let the shell complete the name of a folder."""
     return [CompletionItem(incomplete, type="dir")]
 
 
 nothing = values(tuple)
+"""For free text."""
 
 
 def or_files(complete: Completes) -> Completes:
@@ -68,6 +71,7 @@ def _knobs() -> Iterable[str]:
 
 
 def _fixes() -> Iterable[str]:
+    """``NAME=VALUE`` of each knob, or ``NAME=`` if the knob takes any number."""
     from cputune.plans.knobs import KNOBS
     from cputune.plans.knobs.record import in_words
 
@@ -126,6 +130,7 @@ OF_OPTIONS: dict[str, Completes] = {
     "study": files,
     "max_time_seconds": values(lambda: ("none",)),
 }
+"""Options that records define (``cputune.records.options``), by their field."""
 
 HOSTS = values(lambda: ("slurm", "none"))
 PLANS = values(lambda: ("best", "baseline"))

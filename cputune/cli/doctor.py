@@ -65,6 +65,7 @@ _ONE_MACHINE = (
     *("root", "pid", "deep", "record", "stack", "check_file", "launch_words", "picture"),
     *("symptom", "recipe"),
 )
+"""Options that examine only this machine, even inside an allocation of several."""
 
 
 @click.command(
@@ -243,6 +244,7 @@ def _chosen(options: Mapping[str, Any]) -> Callable[[Finding | Check], bool]:
 
 
 def _host_and_launch(options: Mapping[str, Any]) -> tuple[Host, Launch | None]:
+    """The machine to examine, with the Python of the training, and the launch after ``--``."""
     if options["root"] is not None:
         return RecordedHost(options["root"]), _launch(options, this_interpreter())
     python = choose_python(options["python"])
@@ -255,6 +257,7 @@ def _host_and_launch(options: Mapping[str, Any]) -> tuple[Host, Launch | None]:
 
 
 def _launch(options: Mapping[str, Any], python: Interpreter) -> Launch | None:
+    """The launch after ``--``. Raises UsageError if it does not train."""
     if not options["launch_words"]:
         return None
     from cputune.doctor.typed_launch import read_launch
@@ -418,6 +421,7 @@ def _examined(diagnosis: Diagnosis | HostsDiagnosis, asked: Mapping[str, Any]) -
 
 
 def _explained(code: str) -> str:
+    """The explanation of a check, or the list of all checks if ``code`` is empty."""
     from cputune.report.diagnosis import check_list, explain
 
     checks = {check.code: check for check in all_checks()}
@@ -427,6 +431,7 @@ def _explained(code: str) -> str:
 
 
 def _known(word: str, words: tuple[str, ...]) -> str:
+    """The word. Raises UsageError if it is not in the list."""
     if word not in words:
         near = difflib.get_close_matches(word, words, n=1)
         hint = "`cputune doctor --explain` lists the codes"

@@ -180,6 +180,8 @@ def _patch(path: str, format: str | None) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnLaunch:
+    """A launch file of the user. ``script`` is what it trains, if that could be read."""
+
     path: str
     text: str
     script: tuple[str, ...] | None
@@ -258,6 +260,7 @@ def _keep_plan_of_others(targets: dict[Path, EmittedFile]) -> None:
 
 
 def _trained_by(text: str) -> object:
+    """What launches take from a plan.json: the plan, and what is set in the process."""
     try:
         document = json.loads(text)
         return document.get("plan"), document.get("apply")

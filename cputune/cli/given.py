@@ -72,6 +72,7 @@ host_options = all_of(
         help="Time limit for each host.",
     ),
 )
+"""The options about hosts, for ``chosen_hosts``."""
 
 batch_options = all_of(
     click.option(
@@ -87,6 +88,7 @@ batch_options = all_of(
         help="Samples of all ranks per step.",
     ),
 )
+"""The options that set the batch, for ``launched``."""
 
 secret_option = click.option(
     "--secret",
@@ -103,6 +105,7 @@ def say(text: str) -> None:
 def facts_of(
     root: str | None = None, *, watched: bool = True, python: Interpreter | None = None
 ) -> HostFacts:
+    """The facts of this machine or of a recorded one, as ``probe`` returns them."""
     from cputune.host import RecordedHost
     from cputune.host.probing import probe
 
@@ -154,6 +157,7 @@ def asked_hosts(
     hostfile: str | None,
     parse: Callable[[str], tuple[Node, ...]] = parse_distinct_hosts,
 ) -> tuple[Node, ...]:
+    """The named hosts, empty if no option names any. Raises UsageError."""
     if hosts is not None and hostfile is not None:
         raise UsageError("--hostfile and --hosts exclude each other", hint="give one of them")
     if hostfile is not None:
@@ -236,6 +240,9 @@ def choose_python(typed: str | None, script: Sequence[str] = ()) -> Interpreter:
 
 
 def _meant(typed: str | None, first: str, *, alone: bool) -> Iterator[tuple[str | None, str]]:
+    """Yield candidates for the Python of the training with their source. ``first`` is the first
+    word.
+    """
     from cputune.launch.launch import is_python
 
     yield typed, "--python"
@@ -375,6 +382,7 @@ def _of_script(
     keeps_batch: bool,
     python: Interpreter | None,
 ) -> Workload:
+    """The workload of a script, with what its trials have shown if it was tuned."""
     from cputune.plans.training_command import require_trainable
     from cputune.plans.workload import Workload
 

@@ -68,3 +68,4 @@ VERIFY: Groups = {
 }
 
 OTHERS = "Other options"
+"""The heading of options that every command has."""

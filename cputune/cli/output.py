@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _verbosity = 0  # -1 with -q, 1 and 2 with -v and -vv
 _json = False
 _handlers: list[logging.Handler] = []
+"""State of the output: its level, whether it is JSON, the handlers that were added to the log."""
 
 
 def verbosity() -> int:
@@ -31,6 +32,7 @@ def verbosity() -> int:
 
 
 def set_verbosity(level: int) -> None:
+    """Set the level of output. From 1 on, the log of cputune is printed."""
     global _verbosity
     _verbosity = level
     if level <= 0 and not _handlers:
@@ -54,6 +56,7 @@ def set_verbosity(level: int) -> None:
 
 
 def set_json(asked: bool) -> None:
+    """Set whether the product is JSON. Errors are then also printed as JSON."""
     global _json
     _json = asked
 
@@ -91,6 +94,8 @@ def console(stream: IO[str] | None = None, *, alive: bool = False) -> Console:
 
 
 class _Unpadded:
+    """Output to a pipe or a file, without trailing blanks."""
+
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream
 
@@ -122,6 +127,7 @@ def print_json(document: object) -> None:
 
 
 def print_traceback(error: BaseException) -> None:
+    """Print the traceback on stderr, cleaned line by line: an error may quote text from outside."""
     import traceback
 
     for part in traceback.format_exception(error):

@@ -118,6 +118,7 @@ def _telling(answers: Sequence[Deviation]) -> list[Deviation]:
 
 
 def blocks(proof: Proof) -> Iterator[Block]:
+    """The answers of the model, and a row for each knob."""
     from cputune.report.writing import Heading, Lines, Rows
     from cputune.text.plain import figure
 
@@ -159,6 +160,7 @@ def blocks(proof: Proof) -> Iterator[Block]:
 
 
 def limit(proof: Proof) -> str:
+    """The sentence on what "the same" means."""
     from cputune.inside.first_steps import LOOKED_AT
 
     updates = proof.licence.updates

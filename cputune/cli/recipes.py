@@ -45,6 +45,7 @@ def _print_list() -> None:
 
 
 def _with_its_size(name: str) -> str:
+    """The recipe's file, after a comment with the size of its model."""
     from cputune.report.machine import gib
 
     recipe = load_recipe(name)

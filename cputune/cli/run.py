@@ -143,6 +143,7 @@ def command(
 
 
 def _take_secrets(workload: Workload) -> None:
+    """Ask on a terminal for secrets that a result does not contain and no variable has."""
     for name in workload.secrets:
         if name not in os.environ and sys.stdin.isatty():
             prompt = f"{name}, which the result does not contain"
@@ -150,6 +151,7 @@ def _take_secrets(workload: Workload) -> None:
 
 
 def _known(workload: Workload, facts: HostFacts) -> str | None:
+    """The newest result of this machine and command: the file in this folder, or an id."""
     from cputune.host import read_document
     from cputune.records.history import kept_ids, result_path
 
@@ -223,6 +225,7 @@ def _chosen(
     *,
     hosts: RankHosts | None = None,
 ) -> Plan:
+    """The requested plan. Raises UsageError for a trial that does not exist."""
     if which not in ("best", "baseline"):
         numbered = {}
         if found is not None:

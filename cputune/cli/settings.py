@@ -41,6 +41,7 @@ fail_if_slower = click.option(
 
 
 def output_option(help: str, default: str | None = None) -> Callable[[Decorated], Decorated]:
+    """The option for the file of a product. ``-`` is stdout."""
     names = ("-o", "--output")
     return click.option(
         *names,
@@ -53,6 +54,8 @@ def output_option(help: str, default: str | None = None) -> Callable[[Decorated]
 
 
 def all_of(*options: Callable[[Decorated], Decorated]) -> Callable[[Decorated], Decorated]:
+    """Combine several options into one decorator, in their order."""
+
     def decorate(command: Decorated) -> Decorated:
         for add in reversed(options):
             command = add(command)
@@ -62,6 +65,7 @@ def all_of(*options: Callable[[Decorated], Decorated]) -> Callable[[Decorated], 
 
 
 def options_from(record: type) -> Callable[[Decorated], Decorated]:
+    """Make an option of a command for each option of a record."""
     options = []
     for name, hint, default, text in options_in(record):
         kinds = []
@@ -90,6 +94,7 @@ def options_from(record: type) -> Callable[[Decorated], Decorated]:
 
 
 def given(record: Callable[..., Record], options: Mapping[str, object]) -> Record:
+    """Build the record from the typed options. Raises UsageError."""
     values = {}
     for name, _, _, text in options_in(record):  # type: ignore[arg-type]
         value = options[(text.flag or "").lstrip("-").replace("-", "_")]
@@ -101,6 +106,7 @@ def given(record: Callable[..., Record], options: Mapping[str, object]) -> Recor
 
 
 MORE = "Print more"
+"""What -v does by default."""
 
 
 def common_options(more: str = MORE) -> list[click.Parameter]:
@@ -152,6 +158,7 @@ class ConfiguredCommand(click.Command):
         self.params += common_options(more)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options in their groups, those without a group last."""
         records = {}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
@@ -167,6 +174,7 @@ class ConfiguredCommand(click.Command):
             formatter.write_dl(list(records.values()))
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Apply the defaults and cut off the script, then parse the options."""
         take_defaults(ctx)
         if self.takes_script and "--" in args:
             cut = args.index("--")
@@ -182,6 +190,7 @@ def script_of(ctx: click.Context) -> tuple[str, ...] | None:
 
 
 def options_of(command: click.Command) -> dict[str, click.Option]:
+    """The options that can have a configured default, by their name without dashes."""
     return {
         (parameter.name or "").replace("_", "-"): parameter
         for parameter in command.params
@@ -239,6 +248,9 @@ def take_defaults(ctx: click.Context) -> None:
 
 
 def user_file() -> Path | None:
+    """The path of the user's configuration file, which may not exist. None without a home
+    folder.
+    """
     from cputune.host.files import user_folder  # slow to import, and --help does not need it
 
     folder = user_folder("config")
@@ -303,6 +315,7 @@ def config(ctx: click.Context) -> None:
 
 
 def _rows(ctx: click.Context) -> Iterator[tuple[str, str, str, str]]:
+    """The options of a command with their values and sources. Raises as click does."""
     from cputune.text.hidden import without_secrets  # the address of --study may have a password
 
     take_defaults(ctx)

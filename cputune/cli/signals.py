@@ -87,6 +87,7 @@ def _end_at_once(number: int, frame: FrameType | None) -> None:
 
 
 def _leave_a_lost_terminal() -> None:
+    """If SIGHUP means that the terminal is gone, write to /dev/null instead of failing."""
     for stream in (1, 2):
         try:
             os.write(stream, b"")

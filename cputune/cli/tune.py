@@ -193,9 +193,11 @@ def _say_limit(options: TuneOptions) -> float:
 
 
 _NOT_REPEATED = ("script", "resume", "force", "json", "dry_run", "max_time_seconds")
+"""Parameters that are left out of the command to continue the study."""
 
 
 def _typed_command(ctx: click.Context, job: Workload) -> tuple[str, ...]:
+    """The command as typed, without values of secrets and without a time limit."""
     words = ["cputune", "tune"]
     for parameter in ctx.command.params:
         name = parameter.name or ""
@@ -266,6 +268,7 @@ def _saved(
     history: bool,
     ended: StudyDatabase | None = None,
 ) -> Saved:
+    """Save the result. ``ended`` is its study, if it was not interrupted."""
     from cputune.records.history import save
 
     now = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
@@ -278,6 +281,7 @@ def _saved(
 def _require_room(
     destination: Path | None, database: StudyDatabase, *, force: bool, resume: bool
 ) -> None:
+    """Raise CputuneError now for an output that could not be written hours later."""
     from cputune.host.files import require_writable
     from cputune.tuner.databases import StudyFile
     from cputune.tuner.earlier import require_result
@@ -301,6 +305,7 @@ def _require_room(
 
 
 def _make_room(destination: Path | None, database: StudyDatabase, *, force: bool) -> None:
+    """Move aside what an earlier tune left, and say how to see it. Raises CputuneError."""
     from cputune.tuner.earlier import keep_result, make_room
 
     if force:
@@ -320,6 +325,9 @@ def _make_room(destination: Path | None, database: StudyDatabase, *, force: bool
 
 
 def _say_beforehand(facts: HostFacts) -> None:
+    """Warn about findings with which every trial fails or misleads, and note what cannot be
+    tried.
+    """
     from cputune.doctor import Severity, diagnose
     from cputune.doctor.checks.libraries import allocator_missing
 
@@ -350,6 +358,7 @@ def _show(result: Result, file: str | None, facts: HostFacts, *, as_json: bool) 
 
 
 def _require_packages(job: Workload, python: Interpreter) -> None:
+    """Raise MissingPackageError for what every trial needs. A script reports its own needs."""
     lora = job.recipe is not None and job.recipe.lora is not None
     needed = ["torch"]
     if job.recipe:

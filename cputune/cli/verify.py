@@ -134,6 +134,7 @@ def exit_code(verdicts: Sequence[Verification]) -> int:
 
 
 def blocks(verdicts: Sequence[Verification]) -> Iterator[Block]:
+    """What was seen of each artefact, with the evidence of what failed."""
     for verdict in verdicts:
         checks = verdict.checks
         yield Heading(f"{verdict.path}  {verdict.format}: {verdict.state}")

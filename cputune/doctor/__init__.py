@@ -16,6 +16,7 @@ __all__ = ["Check", "Diagnosis", "Finding", "Severity", "by_severity", "diagnose
 
 
 def diagnose(facts: HostFacts) -> Diagnosis:
+    """Run every check of the registry over these facts."""
     from cputune.doctor.checks import CHECKS
     from cputune.doctor.checks.surroundings import pythonpath_first
 

@@ -85,6 +85,7 @@ def check_file(
 
 
 def _is_dockerfile(text: str, name: str) -> bool:
+    """Whether a file is a Dockerfile, by its name or its first instruction."""
     named = re.search(r"(docker|container)file(\.[\w.-]+)?$", name.rpartition("/")[2].lower())
     return (
         named is not None or re.match(r"(#[^\n]*\n|\s)*(ARG [^\n]*\n\s*)*FROM ", text) is not None
@@ -170,6 +171,7 @@ def _fixed(
     *,
     compared: bool = True,
 ) -> FixedFile:
+    """The file after all fixes but those whose codes are ``withheld``, which is added to."""
     fixed = list[Finding]()
     findings = check_file(text, name, facts, host)
     launches = launches_in(text, name)
@@ -218,6 +220,7 @@ def _is_shell(text: str, name: str) -> bool:
 
 
 def launches_in(text: str, name: str) -> tuple[Launch, ...]:
+    """The launches of a file: of a script, of the command of an image, of a job's containers."""
     if requirements.is_requirements(name) or sharding.is_hostfile(name):
         return ()
     if _is_dockerfile(text, name):
@@ -259,6 +262,7 @@ def _without_empty_blocks(text: str) -> str:
 
 
 def _parses_as(before: str, after: str, name: str) -> bool:
+    """Whether the new text parses, or the old one did not."""
     if is_csh(before, name) or _is_dockerfile(before, name):
         return True
     if is_yaml(before, name):
@@ -302,6 +306,7 @@ def option_left() -> None:
 
 
 def is_yaml(text: str, name: str) -> bool:
+    """Whether a file is YAML (or JSON), by its name or by its first key."""
     lines = (line for line in text.splitlines() if line.strip() and line[:1] not in ("#", "-"))
     suffix = name.lower().endswith((".yaml", ".yml", ".json"))
     return suffix or re.match(r"\w+:(\s|$)", next(lines, "")) is not None
@@ -328,6 +333,7 @@ def _judge(text: str, context: Context) -> Iterator[Finding]:
 
 
 def judge_document(document: documents.Document, context: Context) -> Iterator[Finding] | None:
+    """Every fault of one document; None if its kind is not judged."""
     for is_it, judge_it in DOCUMENTS:
         if is_it(document):
             return judge_it(document, context)

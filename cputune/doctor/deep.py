@@ -144,6 +144,7 @@ def product(facts: HostFacts, host: Host) -> Iterator[Finding]:
 
 
 def run_look(host: Host, script: str, *arguments: str, **variables: str) -> Completed:
+    """Run one of our scripts in a child."""
     path = resources.files("cputune.doctor.looks").joinpath(script)
     argv = (host.executable, str(path), *arguments)
     environment = None
@@ -162,6 +163,7 @@ def messages_of(done: Completed) -> list[dict[str, Any]]:
 
 
 def _ended(what: str, done: Completed, failed: Callable[[str], Finding] | None = None) -> Finding:
+    """The finding for a child that ended before its last report."""
     if done.returncode in (0, None):
         return skipped.finding(f"{what} {how_it_ended(done)}")
     if done.returncode == -signal.SIGILL:
@@ -170,6 +172,7 @@ def _ended(what: str, done: Completed, failed: Callable[[str], Finding] | None =
 
 
 def how_it_ended(done: Completed) -> str:
+    """How a child ended, and the last line that it wrote."""
     # IPEX prints its ERROR on stdout.
     lines = []
     for line in (done.stderr or done.stdout).splitlines():

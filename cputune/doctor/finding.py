@@ -52,6 +52,7 @@ class Severity(str, Enum):
 
     @property
     def rank(self) -> int:
+        """0 is the worst."""
         return tuple(Severity).index(self)
 
 
@@ -84,6 +85,7 @@ class Finding:
 
     @property
     def docs(self) -> str:
+        """The place in the documentation: a page of ``docs/`` and its anchor."""
         return docs_of(self.code)
 
     @property
@@ -104,6 +106,7 @@ class Finding:
         return f"Worth {gain_text(*self.worth, takes)}."
 
     def to_json(self) -> dict[str, str | tuple[float, float] | None]:
+        """The finding of the ``cputune.doctor/1`` document."""
         fields = asdict(self)
         del (
             fields["edits"],
@@ -168,6 +171,7 @@ class Check:
 def check(
     code: str, severity: Severity, *, tuned: str = "", under: tuple[str, ...] = ()
 ) -> Callable[[Callable[..., Iterable[Finding]]], Check]:
+    """Make a Check of a function and its docstring: title, story, remedy and source."""
     return lambda find: replace(
         _described(code, severity, find), find=find, tuned=tuned, under=under
     )
@@ -231,12 +235,14 @@ class FoundOn:
     hidden: tuple[Finding, ...] = ()
 
     def only(self: _Found, chosen: Callable[[Finding], bool]) -> _Found:
+        """The same with the chosen findings; the others become ``hidden``."""
         kept = tuple(finding for finding in self.findings if chosen(finding))
         hidden = tuple(finding for finding in self.findings if not chosen(finding))
         return replace(self, findings=kept, hidden=hidden)
 
     @property
     def summary(self) -> dict[str, int]:
+        """The number of findings by severity."""
         counts: dict[str, int] = {}
         for s in Severity:
             counts[s.value] = sum(f.severity is s for f in self.findings)
@@ -252,6 +258,7 @@ class FoundOn:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
+        """A table of the findings for a notebook, the worst first."""
         rows = []
         for finding in self.findings:
             command = ""
@@ -267,6 +274,7 @@ class FoundOn:
         return ", ".join(f"{count} {name}" for name, count in self.summary.items() if count)
 
     def at_least(self, severity: Severity) -> tuple[Finding, ...]:
+        """The findings of this severity or worse."""
         return tuple(f for f in self.findings if f.severity.rank <= severity.rank)
 
 

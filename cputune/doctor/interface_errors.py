@@ -20,6 +20,7 @@ from cputune.text.failure_log import Failure
 
 
 def answer_of(failure: Failure, versions: Versions) -> Answer | None:
+    """The answer of the interface tables to an exception or a refused command line; else None."""
     message = failure.whole
     for pattern, answer in _PATTERNS:
         match = pattern.search(message)

@@ -80,6 +80,7 @@ def positional(found: re.Match[str], failure: Failure, versions: Versions) -> An
 
 
 def _bases_with(function: str) -> list[tuple[str, str]]:
+    """The classes that scripts derive from and that have this method, with their package."""
     found: list[tuple[str, str]] = []
     if function.startswith("__"):
         return found

@@ -42,6 +42,7 @@ _CAUSES = (
     *(restraints.priority_low, restraints.cpu_weight, machine.cpu_steal, machine.machine_busy),
     *(restraints.memory_high, restraints.memory_remote, restraints.thermal_throttled),
 )
+"""Checks for what makes such work slow, the likeliest first."""
 
 
 def work(facts: HostFacts, host: Host) -> Iterator[Finding]:
@@ -109,6 +110,7 @@ def _of_what(facts: HostFacts, seen: Mapping[str, Any]) -> str:
 
 
 def _thread_words(seen: Mapping[str, Any]) -> str:
+    """How many threads ran, and how much CPU time they used."""
     return f"{seen['ran']} of {seen['threads']} threads ran, {seen['busy']:.1f} CPUs in use"
 
 

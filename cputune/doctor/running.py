@@ -82,6 +82,7 @@ def _name(each: Running) -> str:
 
 
 def _shown(each: Running) -> str:
+    """One line about what a rank does."""
     parts = [f"{_name(each)}: CPUs {cpulist.render(each.cpus) or '(not known)'}"]
     parts.append(f"{each.running} of {len(each.threads)} threads run, {each.share:.1f} CPUs in use")
     parts += [path.rpartition("/")[2] for path in (*each.openmp, *each.allocators)]
@@ -150,6 +151,7 @@ def _remote_memory(each: Running, facts: HostFacts) -> Iterator[Finding]:
 
 
 def _shared_cpus(ranks: list[Running]) -> Iterator[Finding]:
+    """Ranks that are bound to the same CPUs although others are free."""
     for at, one in enumerate(ranks):
         for other in ranks[at + 1 :]:
             shared = set(one.cpus) & set(other.cpus)
@@ -232,6 +234,7 @@ class Wait:
 
     @property
     def in_words(self) -> str:
+        """The cause, the place, and what to do about a deadlock."""
         said = f"{self.cause} ({self.place})"
         if self.is_deadlock:
             return f"{said}. {FORK_REMEDY}"
@@ -336,6 +339,7 @@ def _stuck_in_fork(each: Running, children: Sequence[Running], host: Host) -> Wa
 
 
 def _in_futex(child: Running) -> bool:
+    """Whether all of its few threads wait for a lock."""
     return 0 < len(child.threads) <= 2 and all("futex" in t.waits_in for t in child.threads)
 
 

@@ -67,6 +67,7 @@ class Symptom:
 
     @property
     def in_words(self) -> str:
+        """Title, fix and check in a line."""
         before = ""
         if self.finds:
             before = f" (cputune doctor finds it: {self.finds[0]})"
@@ -84,6 +85,7 @@ class Explanation:
 
 @cache
 def symptoms(names: tuple[str, ...] = (*TABLES, *LAST_TABLES)) -> tuple[Symptom, ...]:
+    """The rows of these tables, in the order in which they are tried."""
     tables = (packaged_toml("cputune.doctor", f"known_errors/{name}.toml") for name in names)
     rows: list[Symptom] = []
     for table in tables:
@@ -102,6 +104,7 @@ def quotes_of(check: Check) -> tuple[str, ...]:
 
 @cache
 def quoted() -> tuple[tuple[Symptom, tuple[re.Pattern[str], ...]], ...]:
+    """The checks as explanations of the errors that they quote."""
     from cputune.doctor.registry import all_checks  # which lists the check of this module, too
 
     rows = []
@@ -320,6 +323,7 @@ def _named(failure: Failure | None) -> Explanation | None:
 
 
 def _in_its_words(failure: Failure) -> Explanation:
+    """A failure repeated: its type, its message and the line that raised it."""
     raised = place_of(failure)
     title = failure.title[:LONGEST_LINE]
     cause = "the tables do not contain this error."
@@ -427,6 +431,7 @@ def _severity(symptom: Symptom) -> Severity:
 
 
 def _evidence(explanation: Explanation, text: str, installed: Mapping[str, str]) -> str:
+    """The line, if it was raised, its cause and the checks that find it."""
     failure, symptom = explanation.failure, explanation.symptom
     if len(failure.text) <= LONGEST_LINE:
         line = failure.text

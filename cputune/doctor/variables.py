@@ -25,14 +25,17 @@ TRUE = ("1", "true", "yes", "y", "on", "t", "enable")
 
 @cache
 def variable_rows(kind: str) -> tuple[Mapping[str, Any], ...]:
+    """The rows of this kind in ``checks/variables.toml``."""
     return tuple(packaged_toml("cputune.doctor.checks", "variables.toml")[kind])
 
 
 def value(facts: HostFacts, name: str) -> str | None:
+    """A variable without surrounding white space; None if it is unset or empty."""
     return facts.environment.get(name, "").strip() or None
 
 
 def is_true(facts: HostFacts, name: str) -> bool:
+    """Whether a variable means yes, as Hugging Face and Intel spell it."""
     return (value(facts, name) or "").lower() in TRUE
 
 
@@ -94,6 +97,7 @@ def without_gpu(facts: HostFacts) -> bool:
 
 
 def under_mpi(facts: HostFacts) -> bool:
+    """Whether an MPI launcher started this process."""
     return any(value(facts, name) for name in ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK"))
 
 
@@ -106,6 +110,7 @@ def under_torchrun(facts: HostFacts) -> bool:
 
 
 def job_nodes(facts: HostFacts) -> int:
+    """Machines of the job, from the variables of a launcher; 1 if they say nothing else."""
     nodes = number(facts, "PET_NNODES", "GROUP_WORLD_SIZE", "SLURM_NNODES")
     if nodes is not None:
         return nodes
@@ -187,16 +192,19 @@ def advised_launch(facts: HostFacts, script: str = "train.py", *, ccl: bool = Fa
 
 
 def has_mpirun(facts: HostFacts) -> bool:
+    """Whether an MPI launcher is installed, also of an unknown MPI."""
     return any(item.name in ("mpirun", "mpiexec", "mpiexec.hydra") for item in facts.launchers)
 
 
 def mpi_launchers(facts: HostFacts) -> tuple[Launcher, ...]:
+    """Installed launchers of a known MPI."""
     return tuple(
         item for item in facts.launchers if is_hydra(item.dialect) or is_openmpi(item.dialect)
     )
 
 
 def oneccl_absent(facts: HostFacts) -> bool:
+    """Whether the packages are known and do not include the oneCCL bindings."""
     return bool(facts.packages) and not any(
         facts.package(name) for name in ("oneccl_bind_pt", "torch_ccl")
     )

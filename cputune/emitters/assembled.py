@@ -93,6 +93,7 @@ class _Pieces:
         self.code: list[str] = []
 
     def add(self, name: str) -> None:
+        """Read a module, and before it those that it imports."""
         if name in self.seen:
             return
         self.seen.append(name)

@@ -52,6 +52,7 @@ def user_id(job: LaunchJob) -> int:
 
 
 def preloads(job: LaunchJob) -> tuple[str, ...]:
+    """What the plan preloads, by name."""
     names = (job.plan.allocator, job.plan.openmp)
     return tuple(name for name in names if name != "default")
 

@@ -45,6 +45,7 @@ MOST_LINES = 7
 
 
 def _needs(job: LaunchJob) -> str:
+    """Whether cputune must be installed for a launch, or is copied."""
     if job.force is None and job.plan.world_size == 1:
         return ""
     if not job.self_contained:

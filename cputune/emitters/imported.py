@@ -31,6 +31,7 @@ def module_files(name: str, host: Host) -> tuple[str, ...]:
 
 
 def text_of(path: str, host: Host) -> str | None:
+    """The text of a file; None if it cannot be read."""
     try:
         return host.read_text(path) if host.exists(path) else None
     except (OSError, ValueError):
@@ -38,6 +39,7 @@ def text_of(path: str, host: Host) -> str | None:
 
 
 def _with_imports(paths: Sequence[str], folder: str, host: Host) -> tuple[str, ...]:
+    """The files, and what they import of ``folder``, each once."""
     found = list(paths)
     for path in found:  # it grows
         found += [module for module in _imported_by(path, folder, host) if module not in found]

@@ -151,10 +151,12 @@ def with_promise(job: LaunchJob, format: str, document: Manifest) -> Manifest:
 
 
 def image(job: LaunchJob) -> str:
+    """The image's reference, or a visible placeholder."""
     return job.cluster.image or f"<your-registry>/{job_name(job)}:latest"
 
 
 def claim(job: LaunchJob) -> str:
+    """The name of the volume claim that holds data and output."""
     return job.cluster.pvc or f"{job_name(job)}-data"
 
 
@@ -245,6 +247,7 @@ def pod(job: LaunchJob, name: str, program: Manifest, **more: object) -> Manifes
 
 
 def security_of_pod(job: LaunchJob) -> Manifest:
+    """Not root; the volume belongs to the group of the user."""
     user = user_id(job)
     return {
         "runAsNonRoot": True,
@@ -263,6 +266,7 @@ SECURITY_OF_CONTAINER: Manifest = {
 
 
 def resources(job: LaunchJob) -> Manifest:
+    """Requests equal to limits, whole CPUs: the Guaranteed class."""
     amount = {"cpu": YamlScalar(pod_cpus(job)), "memory": YamlScalar(memory(job))}
     return {"requests": amount, "limits": dict(amount)}
 
@@ -346,6 +350,7 @@ def written(path: str) -> str:
 
 
 def _notes_of_paths(job: LaunchJob) -> list[str]:
+    """What is written elsewhere than it was typed, and what a pod will not find."""
     if job.workload.recipe is not None:
         return []
     said = [

@@ -118,6 +118,7 @@ def like(text: str, name: str, result: Result | None, asked: Emission) -> Rewrit
 
 
 def _machines(text: str, name: str, launch: Launch | None) -> int:
+    """Machines that the file starts ranks on, as far as its words say."""
     if launch is not None:
         return max(launch.machines, target_of(text).nodes or 1)
     asked = (document.get("num_machines") for document in read_documents(text, name))
@@ -201,6 +202,7 @@ _OF_THE_PLAN = (
 
 
 def _left_out(launch: Launch) -> Iterator[str]:
+    """The options of a launcher that the plan's own launcher replaces, each by name."""
     if launch.launcher == "python":
         return
     for one in launch.given:

@@ -20,6 +20,7 @@ _GIVEN = ("cpu", "memory")
 
 
 def at(value: Any, *path: str | int) -> Any:
+    """The value at a path; None if the path does not exist."""
     for step in path:
         if isinstance(value, Mapping):
             value = value.get(step)
@@ -87,6 +88,7 @@ def _of_container(container: Any, resources: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _value(variable: Any) -> Any:
+    """The value of a variable, or its source (``valueFrom``)."""
     value = at(variable, "value")
     return at(variable, "valueFrom") if value is None else value
 

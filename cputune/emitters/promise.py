@@ -93,6 +93,7 @@ class Promise:
         return json.dumps(said, separators=(",", ":"))
 
     def line(self) -> str:
+        """The comment that says it."""
         return f"# {PLAN}: {self.text()}\n"
 
 
@@ -130,6 +131,7 @@ def promise_in(text: str, beside: Callable[[str], str | None] = lambda name: Non
 
 
 def promise_of(said: object) -> Promise:
+    """What a line, or an annotation, promises."""
     known = {field.name for field in fields(Promise)}
     try:
         values = with_centres(parse(str(said))) if said else {}

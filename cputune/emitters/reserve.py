@@ -63,6 +63,7 @@ def _with_threads(job: LaunchJob, threads: int) -> LaunchJob:
 
 
 def note_of_reserve(job: LaunchJob, measured: LaunchJob) -> str | None:
+    """What is said of the CPUs that a node keeps for itself."""
     if job.physical_cores is None:
         return None
     cpus = job.physical_cores * job.threads_per_core

@@ -76,9 +76,11 @@ def _started(job: LaunchJob) -> LaunchLine:
 
 
 _SOME_NODES = ShellText("--nodelist=$LAUNCH_NODES", '${LAUNCH_NODES:+--nodelist="$LAUNCH_NODES"}')
+"""Some nodes of the allocation, if they are named."""
 
 
 def allocation(job: LaunchJob) -> Target:
+    """What the job asks Slurm for."""
     return slurm_job(
         nodes=job.plan.nodes,
         tasks_per_node=job.plan.processes_per_node,
@@ -88,6 +90,7 @@ def allocation(job: LaunchJob) -> Target:
 
 
 def directives(job: LaunchJob) -> str:
+    """The lines that sbatch reads."""
     cluster = job.cluster
     hint = "multithread" if job.on_siblings else "nomultithread"
     lines = [

@@ -72,6 +72,7 @@ def digests(words: Iterable[str], host: Host) -> dict[str, str]:
 
 
 def digest(text: str) -> str:
+    """Sixteen digits that tell one text from another."""
     return hashlib.sha256(text.encode(errors="replace")).hexdigest()[:16]
 
 

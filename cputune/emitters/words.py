@@ -64,6 +64,7 @@ class VariableName(str):
     __slots__ = ()
 
     def __new__(cls, text: str) -> VariableName:
+        """Raises UsageError for another text: no quotes could carry it."""
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", text):
             raise _refused(text, "name of a variable", "use letters, digits and _")
         return super().__new__(cls, text)
@@ -83,6 +84,7 @@ class HostName(str):
     __slots__ = ()
 
     def __new__(cls, text: str) -> HostName:
+        """Raises UsageError for another text."""
         if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.:%-]{0,252}|::[A-Fa-f0-9:.]{0,43}", text):
             raise _refused(text, "name of a host", "name the hosts: --hosts a,b")
         return super().__new__(cls, text)
@@ -94,6 +96,7 @@ class ShellWord(str):
     __slots__ = ()
 
     def __new__(cls, text: str) -> ShellWord:
+        """Raises UsageError for what no argument of a process can be."""
         return super().__new__(cls, exact(Argument(text)))
 
 
@@ -107,6 +110,7 @@ class YamlScalar(str):
     __slots__ = ()
 
     def __new__(cls, value: str | int) -> YamlScalar:
+        """Raises UsageError for what no reader of YAML takes."""
         return super().__new__(cls, Argument(str(value)))
 
 
@@ -142,4 +146,5 @@ def dump(content: Any) -> str:
 
 
 def document(content: Any, header: Iterable[str]) -> str:
+    """A document with its header comment."""
     return comment(header) + dump(content)

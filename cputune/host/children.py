@@ -73,6 +73,7 @@ def leave(code: int) -> NoReturn:
 
 
 def below(root: int) -> list[psutil.Process]:
+    """Living descendants of ``root``."""
     import psutil
 
     try:
@@ -82,6 +83,7 @@ def below(root: int) -> list[psutil.Process]:
 
 
 def in_session(leader: int) -> list[psutil.Process]:
+    """Living processes of a session, even if its leader has ended."""
     import psutil
 
     members = []
@@ -118,6 +120,7 @@ def _living(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
 
 
 def send_signal(processes: Iterable[psutil.Process], number: int) -> None:
+    """Send a signal to processes, ignoring those that are gone or belong to another user."""
     import psutil
 
     for process in processes:

@@ -35,6 +35,7 @@ ends at once.
 
 
 def remove_temporary_files() -> None:
+    """Remove the temporary files of this process, which ends now."""
     for path in list(TEMPORARY_FILES):
         shutil.rmtree(path, ignore_errors=True)
         with contextlib.suppress(OSError):
@@ -47,6 +48,7 @@ def read_file(path: str) -> str:
 
 
 def names(folder: str) -> tuple[str, ...]:
+    """Sorted names in a folder, empty if it cannot be listed."""
     try:
         return tuple(sorted(os.listdir(folder)))
     except (OSError, ValueError):
@@ -54,10 +56,12 @@ def names(folder: str) -> tuple[str, ...]:
 
 
 def exists(path: str | os.PathLike[str]) -> bool:
+    """Whether there is something at a path."""
     return os.path.exists(path)
 
 
 def is_file(path: str | os.PathLike[str]) -> bool:
+    """Whether there is a regular file at a path."""
     return os.path.isfile(path)
 
 
@@ -66,35 +70,43 @@ def is_folder(path: str | os.PathLike[str]) -> bool:
 
 
 def entries(folder: Path) -> list[Path]:
+    """What is in a folder, sorted."""
     return sorted(folder.iterdir())
 
 
 def real_path(path: str | os.PathLike[str]) -> Path:
+    """The absolute path without links."""
     return Path(path).resolve()
 
 
 def size(path: Path) -> int:
+    """The bytes of a file."""
     return path.stat().st_size
 
 
 def changed_at(path: Path) -> float:
+    """When a file was last changed, in seconds since 1970."""
     return path.stat().st_mtime
 
 
 def rename(path: Path, to: Path) -> None:
+    """Give a file another name; a file that has it is replaced."""
     path.replace(to)
 
 
 def make_empty(path: Path, *, mode: int) -> None:
+    """Make an empty file. Raises OSError if there is one."""
     path.unlink(missing_ok=True)
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode))
 
 
 def make_private_file(path: Path) -> None:
+    """Let only its owner read a file."""
     path.chmod(0o600)
 
 
 def delete(path: Path) -> None:
+    """Delete a file if it is there."""
     path.unlink(missing_ok=True)
 
 
@@ -106,6 +118,7 @@ def require_room(folder: Path, most_bytes: int) -> None:
 
 
 def head(path: str, most_bytes: int) -> bytes:
+    """The beginning of a file, empty if it cannot be read."""
     try:
         return _content(path, most_bytes)
     except (OSError, ValueError):
@@ -204,6 +217,7 @@ def require_writable(path: Path) -> None:
 
 
 def write_somewhere(name: str, text: str) -> Path | None:
+    """Write a temporary file for the user alone. None if that fails."""
     written = None
     try:
         descriptor, written = tempfile.mkstemp(prefix=f"{name}-", suffix=".json")
@@ -280,6 +294,7 @@ def user_folder(kind: Literal["config", "state"]) -> Path | None:
 
 
 def make_private(folder: Path) -> None:
+    """Make a folder that only the user can read. Raises CannotError."""
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
@@ -299,6 +314,7 @@ def own_files(folder: Path, suffix: str) -> list[str]:
 
 
 def remove(folder: Path, names: Iterable[str]) -> None:
+    """Remove files of a folder. Files that cannot be removed are ignored."""
     for name in names:
         with contextlib.suppress(OSError):
             (folder / name).unlink()

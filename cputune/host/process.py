@@ -10,22 +10,27 @@ from cputune.text.hidden import hide_arguments
 
 
 def variables() -> Mapping[str, str]:
+    """The variables of this process, as they are now."""
     return os.environ
 
 
 def folder() -> str:
+    """The folder that this process works in."""
     return os.getcwd()
 
 
 def absolute(path: str) -> str:
+    """A path from the root, with the folder of this process before it if it has none."""
     return os.path.abspath(path)
 
 
 def in_home(path: str) -> str:
+    """A path with the user's home in place of ``~``."""
     return os.path.expanduser(path)
 
 
 def cpu_count() -> int:
+    """The CPUs of this machine that are online."""
     return os.cpu_count() or 1
 
 

@@ -41,6 +41,8 @@ class _Launcher:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Running:
+    """A process that ran. ``cpu_share`` is bounded: no machine has a million CPUs."""
+
     pid: Number
     name: str = ""
     cpu_share: Annotated[float, Meta(ge=0, lt=1e6)] | None = None
@@ -48,6 +50,8 @@ class _Running:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Record:
+    """``record.json``. Unknown keys and values of other types are rejected."""
+
     schema: Literal["cputune.record/1"] = RECORD_SCHEMA
     python: str | None = None
     affinity: str | None = None
@@ -165,6 +169,7 @@ class RecordedHost(Host):
         return launcher.path
 
     def run(self, command: Command) -> Completed:
+        """The recorded answer of a launcher to ``--version``."""
         for launcher in self._record.launchers.values():
             if command.argv != (launcher.path, "--version"):
                 continue

@@ -75,18 +75,22 @@ class Running:
 
     @property
     def share(self) -> float:
+        """CPUs that all threads used together."""
         return sum(thread.share for thread in self.threads)
 
     @property
     def running(self) -> int:
+        """Number of running threads."""
         return sum(thread.share >= BUSY_SHARE for thread in self.threads)
 
     @property
     def waits(self) -> bool:
+        """Whether it computes nothing and is not ready to."""
         return self.share <= IDLE_SHARE and not any(thread.ready for thread in self.threads)
 
     @property
     def rank(self) -> str:
+        """The rank from its launcher, empty if it has none."""
         names = ("RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
         return next((self.environment[name] for name in names if name in self.environment), "")
 
@@ -103,6 +107,7 @@ def look_at_job(host: Host, pid: int) -> tuple[Running, ...]:
 
 
 def look_at(host: Host, family: Sequence[int]) -> tuple[Running, ...]:
+    """Examine these processes. Those that have ended after a second are left out."""
     before = {each: _ticks(host, each) for each in family}
     begun = time.monotonic()
     time.sleep(SAMPLE_SECONDS)
@@ -125,6 +130,7 @@ def _below(host: Host, pid: int) -> Iterator[int]:
 
 
 Seen = tuple[str, str, int]
+"""Name, state and CPU time in ticks of a thread."""
 
 
 def _ticks(host: Host, pid: int) -> dict[int, Seen]:
@@ -273,6 +279,7 @@ def _stack_signal(host: Host, process: Running) -> int | None:
 
 
 def _by_signal(host: Host, pid: int, number: int) -> tuple[str, ...]:
+    """The stack that a process writes to one of its open files after this signal."""
     before = {path: _size(path) for path in _open_files(host, pid)}
     try:
         os.kill(pid, number)
@@ -296,6 +303,7 @@ def _size(path: str) -> int:
 
 
 def _written_since(path: str, size: int) -> str:
+    """What a file has beyond this size, of its first megabyte; empty if it cannot be read."""
     try:
         with open(path, "rb") as file:
             file.seek(size)
@@ -305,6 +313,7 @@ def _written_since(path: str, size: int) -> str:
 
 
 def _open_files(host: Host, pid: int) -> list[str]:
+    """Regular files that a process has open and that we can read."""
     links = (host.real_path(f"/proc/{pid}/fd/{fd}") for fd in _names(host, f"/proc/{pid}/fd"))
     paths: list[str] = []
     for path in dict.fromkeys(links):
@@ -314,6 +323,7 @@ def _open_files(host: Host, pid: int) -> list[str]:
 
 
 def _frames_of(written: str) -> tuple[str, ...]:
+    """The frames of the thread that got the signal, in faulthandler's form."""
     head = re.search(r"(?:Current thread [^\n]*|Stack )\(most recent call first\):\n", written)
     lines = ""
     if head:
@@ -334,11 +344,13 @@ def _frame(frame: Mapping[str, object]) -> str:
 
 
 def same_limits(host: Host, pid: int) -> bool:
+    """Whether a process is in the same cgroups as this one."""
     ours, other = _text(host, "/proc/self/cgroup"), _text(host, f"/proc/{pid}/cgroup")
     return bool(ours) and ours == other
 
 
 def peers_of(host: Host, pid: int) -> tuple[str, ...]:
+    """Addresses and ports (``10.0.0.7:443``) of its established TCP connections. IPv4 only."""
     inodes = set()
     for number in _names(host, f"/proc/{pid}/fd"):
         socket = re.fullmatch(r"socket:\[(\d+)\]", _link(host, f"/proc/{pid}/fd/{number}"))

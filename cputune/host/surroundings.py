@@ -21,6 +21,7 @@ _STACK = """
     evaluate packaging regex requests tqdm yaml psutil
 """
 STACK = frozenset(_STACK.split())
+"""Modules that a Trainer imports if they are installed."""
 _STANDARD = """
     argparse array ast asyncio base64 bisect bz2 calendar cmath colorsys concurrent configparser
     contextlib contextvars copy csv ctypes dataclasses datetime decimal difflib dis email filecmp
@@ -106,6 +107,7 @@ class Around:
 
 
 def look_around(python: Interpreter, variables: Mapping[str, str], launch: Around) -> Surroundings:
+    """Examine what surrounds a launch on this machine."""
     absolute = [path for path in python.paths if os.path.isabs(path)]
     first, how = launch.folder, "the folder of the script"
     if not first:
@@ -134,6 +136,7 @@ _MOST_PARENTS = 64  # processes above this one; a launcher is nearer
 
 
 def _mpi_left_over(variables: Mapping[str, str]) -> bool:
+    """Whether variables of an MPI launcher are set without such a launcher among the parents."""
     if not any(variables.get(name) for name in _OF_MPI) or _in_container():
         return False
     pid = os.getppid()
@@ -159,6 +162,7 @@ RESOLVE_SECONDS = 1.0  # for the answer of a name server
 
 
 def _has_no_address(name: str) -> bool:
+    """Whether this is a host name, and the resolver knows that it has no address."""
     if not re.fullmatch(r"[A-Za-z][\w.-]*|\d[\w.-]*[A-Za-z][\w.-]*", name):
         return False
     unknown = threading.Event()
@@ -232,6 +236,7 @@ def _place(name: str, path: str) -> Place:
 
 
 def _module_at(folder: str, name: str) -> str | None:
+    """The file that ``import name`` takes from this folder. A namespace package has none."""
     for file in (f"{name}/__init__.py", f"{name}.py"):
         if os.path.isfile(os.path.join(folder, file)):
             return os.path.join(folder, file)
@@ -239,6 +244,7 @@ def _module_at(folder: str, name: str) -> str | None:
 
 
 def _shadows(put_first: Sequence[tuple[str, str]], site: Sequence[str]) -> Iterator[Stray]:
+    """Yield modules in folders that Python searches before those of the environment."""
     seen: set[str] = set()
     installed = {os.path.realpath(path) for path in site}
     for how, folder in put_first:
@@ -274,6 +280,7 @@ def _is_taken(port: int) -> bool:
 
 
 def _model_bytes(model: str, hub: str) -> int | None:
+    """The bytes of the weights in a folder, or in the cache of a model's name."""
     if not model:
         return None
     snapshots = os.path.join(hub, "models--" + model.replace("/", "--"), "snapshots")

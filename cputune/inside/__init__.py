@@ -55,8 +55,10 @@ def carry_script() -> Path:
 
 
 def site_directory() -> Path:
+    """The directory that, first on PYTHONPATH, makes every Python process report."""
     return Path(__file__).with_name("site")
 
 
 def root_directory() -> Path:
+    """The directory that must be importable for ``import cputune`` to find this copy."""
     return Path(__file__).resolve().parent.parent.parent

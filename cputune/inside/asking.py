@@ -149,9 +149,11 @@ class Asker:
 
     @property
     def looks_at_samples(self) -> bool:
+        """Whether this process has to know what its batches are made of."""
         return self.starts or "samples" in self.asks
 
     def saw(self, optimizer: object) -> None:
+        """Note an optimizer that steps: its parameters are those that train."""
         if self.asks and not any(known is optimizer for known in self._optimizers):
             self._optimizers.append(optimizer)
 
@@ -170,6 +172,7 @@ class Asker:
         return self._new_pass or steps >= self._points[self._point]
 
     def finish(self) -> None:
+        """Tell that this was all, once."""
         if self.asks and not self._finished:
             self._finished = True
             end: ModelAnswer = {"event": "answer", "question": "", "point": ""}
@@ -185,6 +188,7 @@ class Asker:
             self._new_pass = self._passes <= PASSES
 
     def trained(self, loss: Any) -> None:
+        """Note that a batch of a question went forward and backward."""
         self._seen.append((float(loss), self._gradients()))
 
     def _gradients(self) -> list[Any]:
@@ -205,11 +209,13 @@ class Asker:
             self._dice = state_of_all()
 
     def after_update(self) -> None:
+        """Note whether anything was drawn since."""
         if self._dice is not None and not self._adds_noise:
             self._adds_noise = self._dice != state_of_all()
         self._dice = None
 
     def tell_data(self) -> None:
+        """Tell what the data set is, for another start to be compared with."""
         found = self.sources.digests()
         if found:
             self._say({"event": "answer", "question": STARTS, "point": "", "digests": found})
@@ -274,6 +280,7 @@ class Asker:
             self._began, self._began_own = now, time.thread_time()
 
     def _ask_samples(self, point: str, models: Sequence[Any]) -> None:
+        """What the batches are made of; the weights are moved meanwhile, after the first point."""
         looks = "samples" in self.asks
         before = None
         if looks:
@@ -470,6 +477,7 @@ class Asker:
         factor: float = 1.0,
         seed: int = SEED,
     ) -> Any:
+        """Loss and gradient of batches together; None if one of them was not trained on."""
         loss, gradient, largest = 0.0, None, 0.0
         for number, part in enumerate(batches):
             with as_before(*self._asked):
@@ -535,6 +543,7 @@ class Asker:
         return list({id(tensor): tensor for tensor in own}.values())
 
     def _move(self) -> None:
+        """Move every weight a little. The training does not continue with them."""
         torch = sys.modules["torch"]
         dice = torch.Generator().manual_seed(1)
         with torch.no_grad():
@@ -545,6 +554,7 @@ class Asker:
 
     @contextlib.contextmanager
     def _apart(self) -> Iterator[None]:
+        """No optimizer steps; gradients and weights are put back."""
         torch = sys.modules["torch"]
         gradients = [parameter.grad for parameter in self._parameters]
         weights = [parameter.detach().clone() for parameter in self._parameters]

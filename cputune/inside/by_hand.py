@@ -20,10 +20,12 @@ class WeightsByHand:
     def optimizer_made(
         self, original: Original, optimizer: object, *args: object, **kwargs: object
     ) -> None:
+        """Note that the script has an optimizer: its steps are seen."""
         self._optimizers = True
         original(optimizer, *args, **kwargs)
 
     def changed(self, loss: Any) -> bool:
+        """Whether a weight is another than when the first loss went backward."""
         if self._optimizers:
             return False
         if self._before is None:

@@ -25,6 +25,7 @@ def contents_of(batch: object) -> int | None:
 
 
 def rows_of(batch: object) -> list[dict[str, Any]]:
+    """What each row of a batch holds, by name, without its padding; none if it has no rows."""
     if isinstance(batch, list) and batch and not any(hasattr(item, "shape") for item in batch):
         return [{"": repr(row)} for row in batch]
     parts = list(_named(batch, ""))
@@ -70,6 +71,7 @@ def end_of_epoch(sampler: object, accumulation: int) -> list[int] | None:
 
 
 def _in_order(sampler: Any) -> Any:
+    """A sampler of batches over places in their order. Raises TypeError if it has no length."""
     changed = copy.copy(sampler)
     if hasattr(sampler, "batch_sampler"):  # of accelerate, one rank's share
         changed.batch_sampler = _in_order(sampler.batch_sampler)

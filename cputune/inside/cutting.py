@@ -21,6 +21,7 @@ def samples_of(batch: object) -> int:
 def cut_into(
     batch: Any, samples: int, parts: int, rows: int, *, in_turn: bool = False
 ) -> list[Any]:
+    """The batch in parts of as many samples each. Raises UncutError."""
     each = samples // parts
     made = []
     for at in range(0, samples, each):
@@ -67,6 +68,7 @@ def part_of(
 def _places(
     length: int, samples: int, at: int, each: int, rows: int, in_turn: bool
 ) -> list[int] | None:
+    """Places of ``each`` samples from ``at`` on in a dimension; None if it is not of samples."""
     if length == samples:
         return list(range(at, at + each))
     if length != samples * rows:

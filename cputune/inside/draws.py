@@ -27,6 +27,7 @@ _LIKE = {
     "randn": "normal_",
     "randn_like": "normal_",
 }
+"""Functions of torch, and the method that draws what they draw."""
 
 
 class Draws:
@@ -82,11 +83,13 @@ class Draws:
         yield torch.Tensor, "bernoulli_", self._bernoulli_in_place
 
     def _rows(self, shape: Any) -> int | None:
+        """Rows for each sample; None if a tensor has none for each."""
         if not self.samples or not len(shape) or shape[0] % self.samples:
             return None
         return int(shape[0]) // self.samples
 
     def _drawn(self, like: Any, method: str, *args: object, **kwargs: object) -> Any:
+        """Numbers in the shape of a tensor, whose first dimension is that of samples."""
         torch = sys.modules["torch"]
         each = self._rows(like.shape)
         assert each is not None, "it has rows for each sample"
@@ -160,6 +163,7 @@ class Draws:
 
 @contextlib.contextmanager
 def _replaced(owner: Any, name: str, called: Callable[..., object]) -> Iterator[None]:
+    """A function of torch replaced; what a class has from its base is taken out again."""
     original = getattr(owner, name)
     own = vars(owner).get(name)
 

@@ -83,6 +83,7 @@ class FirstSteps:
         ]
 
     def _hooks_of_samples(self) -> list[Hook]:
+        """Only if the trial asks what batches are made of."""
         if not self._asker.looks_at_samples:
             return []
         stream = "torch.utils.data._utils.fetch", "_IterableDatasetFetcher.fetch"
@@ -107,6 +108,7 @@ class FirstSteps:
             self._alike.enter_context(self._asker.draws.alike(samples))
 
     def trained(self) -> None:
+        """Note that a batch went forward and backward."""
         self._alike.close()
         if self._asker.looks_at_samples:
             self._asker.sources.trained()
@@ -221,6 +223,7 @@ class FirstSteps:
         return index
 
     def fetched(self, iterator: object) -> None:
+        """Note which samples a batch holds, as batches come."""
         if self._asker.looks_at_samples:
             self._asker.sources.fetched(iterator)
         if waiting := iterator.__dict__.get("_cputune_asked"):
@@ -249,6 +252,7 @@ def trained_numbers(optimizer: object, parameters: Iterable[Any]) -> int:
 
 
 def norm_of(parameters: Iterable[object]) -> float | None:
+    """The norm of all gradients together, in fp64; None without gradients."""
     gradients: list[Any] = [getattr(parameter, "grad", None) for parameter in parameters]
     if all(gradient is None for gradient in gradients):
         return None

@@ -69,6 +69,8 @@ ELSEWHERE = {
 
 
 class Places(Protocol):
+    """The folder of a trial, and what a script would write goes to in it."""
+
     scratch: str
     output: str
 

@@ -28,11 +28,14 @@ _LEFT_OUT = (
 
 
 class Fitting:
+    """Lets ``Trainer.fit`` train until the trial is over, and do nothing else."""
+
     def __init__(self, meter: Meter) -> None:
         self.meter = meter
         self._fits = False
 
     def hooks(self) -> list[Hook]:
+        """What is hooked in Lightning, by each of its names."""
         found: list[Hook] = []
         for package in PACKAGES:
             epoch = f"{package}.loops.training_epoch_loop"

@@ -117,6 +117,7 @@ class Loops:
         self._models: list[Module] = []
 
     def hooks(self) -> list[Hook]:
+        """What is hooked in transformers, accelerate and torch."""
         trainer, accelerator = "transformers.trainer", "accelerate.accelerator"
         prepared = partial(self._iterate, "accelerate")
         return [
@@ -442,6 +443,7 @@ class Loops:
         return None
 
     def _sees_batches(self) -> bool:
+        """Whether what trains here takes its batches from a loader that is watched."""
         framework = self.meter.framework
         return framework is not None and self.trains_by(framework)
 
@@ -515,6 +517,7 @@ def _then(closure: Any, look: Callable[[tuple[Any, ...], dict[str, Any]], None])
 
 
 def asked_by(args: TrainingArguments) -> TypedArguments:
+    """What the script itself has said in these arguments."""
     return getattr(args, "_cputune_asked", None) or TypedArguments()
 
 

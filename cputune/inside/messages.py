@@ -295,6 +295,7 @@ class TurnMessage(TypedDict, total=False):
 
 
 def is_message(value: object) -> bool:
+    """Whether a value read from the line can be a message."""
     return isinstance(value, dict) and isinstance(value.get("event"), str)
 
 
@@ -381,6 +382,7 @@ class Speaker:
         self._steps_left -= 1
 
     def close(self) -> None:
+        """Close the connection; the next message opens it again."""
         if self._socket is not None and self._heard is not None:
             self._heard.close()
             self._socket.close()

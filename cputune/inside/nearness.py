@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 
 def norm(gradients: Sequence[Tensor | None]) -> float:
+    """The norm of gradients together, in fp64."""
     torch, squares = sys.modules["torch"], 0.0
     for gradient in gradients:
         if gradient is not None:

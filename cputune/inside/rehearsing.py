@@ -52,6 +52,8 @@ EVENTS = {
 
 
 class Rehearsal:
+    """One in each process of a launch that is rehearsed."""
+
     def __init__(self, typed_folder: str, scratch: str) -> None:
         self._typed_folder = os.path.realpath(typed_folder)
         self._folder = os.path.realpath(os.getcwd())
@@ -64,6 +66,7 @@ class Rehearsal:
         self._seed = number_from(RANK_NAMES)
 
     def hooks(self) -> list[Hook]:
+        """The functions that read lengths, load batches, take steps and write files."""
         random.seed(self._seed)
         elsewhere = SimpleNamespace(
             output=os.path.join(self._scratch, "output"), scratch=self._scratch
@@ -214,6 +217,7 @@ class Rehearsal:
         return original(content, f, *args, **kwargs)
 
     def audit(self, event: str, arguments: tuple[Any, ...]) -> None:
+        """Refuse to change files outside the copy (``sys.addaudithook``)."""
         if event == "open":
             path, mode, flags = arguments
             if isinstance(mode, str):
@@ -254,6 +258,7 @@ def sharers_of(loader: Any) -> int:
 
 
 def install() -> None:
+    """Set the hooks of a rehearsal in this process."""
     scratch = os.environ[SCRATCH_VARIABLE]
     os.environ.update(SILENT)
     for name, part in ELSEWHERE.items():

@@ -120,6 +120,7 @@ class Sources:
         iterator.__dict__.setdefault("_cputune_indices", deque(maxlen=1024)).append(index)
 
     def fetched(self, iterator: Any) -> None:
+        """Note what the batch that a loader gives is made of."""
         waiting = iterator.__dict__.get("_cputune_indices")
         index = None
         if waiting:
@@ -135,10 +136,12 @@ class Sources:
         )
 
     def trained(self) -> None:
+        """Note that what was fetched last is trained on."""
         self._taken = self._latest or self._taken
 
     @property
     def size(self) -> int | None:
+        """Samples of the batch; None if they were not seen."""
         taken = self._taken
         if taken is None or (taken.index is None and taken.samples is None):
             return None
@@ -321,6 +324,7 @@ class Sources:
             return taken.collate(copy.deepcopy(list(samples)))
 
     def _contents(self, taken: Taken, seed: int = SEED) -> object:
+        """A number for the batch, made without anything put back."""
         samples = taken.samples
         count = self.size or 0
         with self._draws.alike(0, seed=seed):
@@ -430,6 +434,7 @@ def _values_of(sample: Any, name: str) -> Iterator[tuple[str, str]]:
 
 
 def _bytes_of(sample: Any) -> bytes:
+    """What a sample holds, as bytes."""
     if isinstance(sample, Mapping):
         parts = [
             repr(key).encode() + _bytes_of(value)

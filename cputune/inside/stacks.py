@@ -18,6 +18,7 @@ STACK_SIGNAL = getattr(signal, "SIGRTMAX", 64) - 4
 
 
 def write_stack_on_signal(folder: str) -> None:
+    """Install the handler, unless the script or a library has one for this signal."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         if signal.getsignal(STACK_SIGNAL) == signal.SIG_DFL:
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC

@@ -43,6 +43,7 @@ _PACKAGES = ("torch", "transformers", "accelerate", "intel_extension_for_pytorch
 
 
 def read() -> RankState:
+    """Threads, affinity, process group, libraries and versions of this process."""
     torch = sys.modules.get("torch")
     distributed = sys.modules.get("torch.distributed")
     grouped = (
@@ -124,6 +125,7 @@ def mapped_blocks() -> int | None:
 
 
 def huge_pages_bytes() -> int | None:
+    """Bytes of this process in transparent huge pages; None if it is not known."""
     with (
         contextlib.suppress(OSError, ValueError),
         open("/proc/self/smaps_rollup", encoding="ascii", errors="replace") as file,
@@ -175,6 +177,7 @@ def _file_of(name: str, mapped: list[str]) -> str:
 
 
 def mapped_libraries() -> list[str]:
+    """The shared libraries that are mapped into this process, by path."""
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
         paths = [line.rstrip("\n").split(maxsplit=5)[-1] for line in maps]
     return list(dict.fromkeys(path for path in paths if ".so" in path))
@@ -192,6 +195,7 @@ class DtypeProbe:
         self.dtype: str | None = None
 
     def attach(self, model: Module) -> bool:
+        """Hook the first layer that multiplies matrices, once; returns whether one is hooked."""
         if self._hook is None:
             module = next(filter(_multiplies, model.modules()), None)
             self._hook = None if module is None else module.register_forward_hook(self._seen)
@@ -241,6 +245,7 @@ def ccl_workers(
 
 
 def _threads(tasks: str) -> Iterator[tuple[int, tuple[str, set[int]]]]:
+    """Every thread that is there, with its name and the CPUs that it may run on."""
     for thread in os.listdir(tasks):
         with contextlib.suppress(OSError), open(f"{tasks}/{thread}/comm", "rb") as file:
             name = file.read().decode(errors="replace")

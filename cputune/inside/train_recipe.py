@@ -172,6 +172,7 @@ def to_the_longest(samples: list[dict[str, torch.Tensor]]) -> dict[str, torch.Te
 
 
 def build_model(recipe: Document) -> tuple[torch.nn.Module, str]:
+    """The model with random weights, and what it is."""
     config = AutoConfig.for_model(**recipe["model"])
     model = MODELS[recipe["task"]].from_config(config)
     name = f"{config.model_type} with random weights"
@@ -202,6 +203,7 @@ class OwnDraws(TrainerCallback):  # type: ignore[misc]
         self._begun = False
 
     def on_step_begin(self, args: TrainingArguments, *_: object, **__: object) -> None:
+        """Before the first step."""
         if self._begun or args.process_index == 0:
             return
         self._begun = True

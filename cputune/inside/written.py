@@ -68,6 +68,7 @@ def refers_to_model(*sources: object) -> str:
 
 
 def _model_in(owner: Any, depth: int) -> str:
+    """The name of what refers to a model that is trained; empty: nothing does."""
     function = owner if isinstance(owner, FunctionType) else getattr(owner, "__func__", None)
     if function is not None:
         if not of_script(function.__module__):
@@ -90,6 +91,7 @@ def _model_in(owner: Any, depth: int) -> str:
 
 
 def _variables(function: FunctionType) -> Iterator[Any]:
+    """What a function may use: of its module, of the function around it, its defaults."""
     for code in _codes(function.__code__):
         for name in code.co_names:
             if name in function.__globals__:
@@ -153,6 +155,7 @@ def _methods(cls: type) -> Iterator[tuple[str, FunctionType]]:
 
 
 def _set_in(cls: type) -> Iterator[str]:
+    """The methods of a class that set attributes of their object."""
     for method, function in _methods(cls):
         if any(on_self for _, on_self in _stores(function.__code__)):
             yield method

@@ -44,12 +44,15 @@ class Tree:
 
     @property
     def root(self) -> Node:
+        """The whole program."""
         return self._tree.root_node
 
     def span(self, node: Node) -> Span:
+        """The characters of a node."""
         return Span(self._at(node.start_byte), self._at(node.end_byte))
 
     def of(self, node: Node) -> str:
+        """The text of a node."""
         start, end = self.span(node)
         return self.text[start:end]
 
@@ -61,6 +64,7 @@ class Tree:
         return bisect_right(self._starts, byte) - 1
 
     def nodes(self, kind: str) -> Iterator[Node]:
+        """Every node of a kind, in the order of the text."""
         waiting = [self.root]
         while waiting:
             node = waiting.pop()

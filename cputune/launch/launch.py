@@ -107,6 +107,7 @@ class Launch:
         return value_of(self.options, *names)
 
     def argument(self, name: str) -> str | None:
+        """The value of a script's argument, as ``option`` gives it."""
         return value_of(self.arguments, name)
 
     def switched_on(self, name: str) -> bool:
@@ -142,6 +143,7 @@ class Launch:
 
     @property
     def ranks_per_node(self) -> int | None:
+        """The ranks on each machine that mpirun is asked for; None if it is not."""
         if self.launcher != "mpirun":
             return None
         mapped = re.search(r"ppr:([0-9]{1,9}):node", self.meant("map") or "")
@@ -152,12 +154,14 @@ class Launch:
 
     @property
     def hosts(self) -> tuple[str, ...]:
+        """The machines that are listed on the line, by name."""
         listed = self.meant("hosts") or ""
         names = (part.partition(":")[0].strip() for part in listed.split(","))
         return tuple(dict.fromkeys(name for name in names if name))
 
     @property
     def host_file(self) -> str | None:
+        """The file with the machines of an mpirun."""
         if self.launcher == "mpirun":
             return self.meant("host file")
         return None
@@ -174,12 +178,14 @@ class Launch:
 
     @property
     def several(self) -> bool:
+        """Whether more than one rank takes part, on this machine or on several."""
         if self.part or self.machines > 1 or (self.ranks_per_node or 1) > 1:
             return True
         return self.total is not None and number_of(self.total) not in (0, 1)
 
     @property
     def threads(self) -> str | None:
+        """OpenMP threads of a rank, as its launcher or its environment says them."""
         return self.meant("threads") or self.environment.get("OMP_NUM_THREADS")
 
     @property
@@ -291,6 +297,7 @@ def launch_of(words: Sequence[str]) -> Launch | None:
 
 
 def _first_program(words: Sequence[str]) -> str:
+    """The program of a command, behind the variables that are set for it."""
     first = next((word for word in words if not re.match(rf"{_NAME}=", word)), "")
     return first.rpartition("/")[2]
 

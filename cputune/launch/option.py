@@ -37,6 +37,7 @@ class Given:
 
     @property
     def name(self) -> str:
+        """The option without its value."""
         return self.words[0].partition("=")[0]
 
     @property
@@ -109,6 +110,7 @@ class Launcher:
 
 
 def _takes(option: Option | None, words: Sequence[str]) -> int:
+    """How many words belong to an option behind its name."""
     if option is None:
         following = "-"
         if len(words) > 1:
@@ -122,5 +124,6 @@ def _takes(option: Option | None, words: Sequence[str]) -> int:
 
 
 def _plain(name: str) -> str:
+    """A spelling by which dashes and underscores are compared."""
     bare = name.lstrip("-")
     return name[: len(name) - len(bare)] + bare.replace("-", "_")

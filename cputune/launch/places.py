@@ -57,6 +57,7 @@ class Places:
         return _COMMENT.sub(lambda found: " " * len(found[0]), self.text)
 
     def line_start(self, line: int) -> int:
+        """If a line (from 1) begins."""
         at = 0
         for _ in range(line - 1):
             at = self.text.find("\n", at) + 1
@@ -136,6 +137,7 @@ class Places:
         return ()
 
     def after(self, token: Token, words: Sequence[str]) -> Edit:
+        """Words behind one that is there."""
         return Edit(start=token.end, end=token.end, text=self._behind(token, words))
 
     def without_value(self, launch: Launch, name: str) -> tuple[Edit, ...]:
@@ -171,6 +173,7 @@ class Places:
         return Edit(start=token.start, end=token.end, text=f"{quote}{text}{quote}")
 
     def without(self, tokens: Sequence[Token]) -> tuple[Edit, ...]:
+        """These neighbouring words taken out."""
         first, last = tokens[0], tokens[-1]
         between = self.text[first.end : last.start]
         if "\n" in between and re.search(r"\n\s*-\s", between):
@@ -396,6 +399,7 @@ class Places:
         return command
 
     def rename_variable(self, name: str, instead: str) -> tuple[Edit, ...]:
+        """Another name for a variable, wherever it is set."""
         named = (re.search(re.escape(name), self.text[at:]) for at, *_ in self.assigned(name))
         starts = [place[0] for place in self.assigned(name)]
         return tuple(
@@ -483,6 +487,7 @@ def _is_part(node: Node) -> bool:
 
 
 def _flags(tokens: Sequence[Token], flag: str, value: str) -> list[list[Token]]:
+    """Each place of a flag among these words, with its value."""
     found = list[list[Token]]()
     wanted = flag.lstrip("-").replace("-", "_")
     for at, token in enumerate(tokens):

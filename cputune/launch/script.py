@@ -48,10 +48,12 @@ class Script:
 
     @property
     def has_own_loop(self) -> bool:
+        """Whether it uses torch, and no library that trains."""
         return "torch" in self.text and _OF_A_LIBRARY.search(self.text) is None
 
     @property
     def starts_own_ranks(self) -> bool:
+        """Whether it starts its process group itself, without accelerate."""
         by_accelerate = _BY_ACCELERATE.search(self.text) is not None
         return not by_accelerate and _OWN_RANKS.search(self.text) is not None
 
@@ -101,6 +103,7 @@ class Batch:
 
     @property
     def per_step(self) -> int | None:
+        """Samples of a rank in an optimizer step."""
         if self.per_rank is None:
             return None
         return self.per_rank * (self.accumulation or 1)

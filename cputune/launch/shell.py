@@ -165,6 +165,7 @@ class _Chars:
         return _Chars(self.text + other.text, self.at + other.at)
 
     def split(self) -> list[_Chars]:
+        """The fields between blanks."""
         fields: list[_Chars] = []
         for found in re.finditer(r"\S+", self.text):
             fields.append(_Chars(found[0], self.at[found.start() : found.end()]))
@@ -214,6 +215,7 @@ class _Reader:
         self.visit(tree.root, 0)
 
     def visit(self, node: Node, depth: int) -> None:
+        """Follow one statement and what is in it."""
         kind = node.type
         if depth > _DEEPEST or kind in _PASSED_OVER:
             return
@@ -526,6 +528,7 @@ class _Reader:
     def command(
         self, chars: list[_Chars], words: list[str], line: int, span: Span | None = None
     ) -> None:
+        """Follow the words of one command."""
         first = ""
         if words:
             first = words[0]

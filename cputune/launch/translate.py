@@ -67,6 +67,7 @@ def by_python(launch: Launch) -> Translated:
 
 
 def by_torchrun(launch: Launch) -> Translated:
+    """The same ranks by torchrun, on each machine its own."""
     options, left = list[tuple[Given, str | None]](), list[str]()
     variables, refused = list[str](), list[str]()
     several = launch.machines > 1 or not _is_one(launch.meant("nodes"))
@@ -92,6 +93,7 @@ def by_torchrun(launch: Launch) -> Translated:
 
 
 def _in_torchrun(one: Given, means: str) -> str | None:
+    """The option of torchrun that decides the same; None if it has no such option."""
     torchrun = BY_NAME["torchrun"]
     own = torchrun.option(one.name)
     if own is not None and own is one.option:

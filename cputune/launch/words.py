@@ -45,6 +45,7 @@ class Word(str):
 
 
 def span_of(word: str) -> Span | None:
+    """The span of a word that was read from a text; None for another."""
     if isinstance(word, Word):
         return word.span
     return None

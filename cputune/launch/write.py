@@ -37,6 +37,7 @@ class ShellText(str):
     text: str
 
     def __new__(cls, value: str, text: str | None = None) -> ShellText:
+        """A word of this value, as a reader of the script has it."""
         word = super().__new__(cls, value)
         word.text = f'"{value}"' if text is None else text
         return word

@@ -56,6 +56,9 @@ def doctor(
 def look_at(
     host: Host, facts: HostFacts, launch: Launch | None = None, *, deep: bool = False
 ) -> Diagnosis:
+    """Examine a machine and a launch on it. With ``deep``, children import the training
+    packages.
+    """
     if launch is not None:
         from cputune.doctor import typed_launch
         from cputune.records.history import peak_bytes_before

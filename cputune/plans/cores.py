@@ -30,6 +30,7 @@ def usable_cores(facts: HostFacts) -> tuple[Core, ...]:
 
 
 def paid_cores(facts: HostFacts) -> int | None:
+    """Number of cores that a CPU quota allows, if that is fewer than all; else None."""
     quota = facts.limits.cpu_quota
     if quota is None or quota >= len(facts.topology.allowed_cores):
         return None
@@ -37,6 +38,7 @@ def paid_cores(facts: HostFacts) -> int | None:
 
 
 def _allowed(facts: HostFacts) -> tuple[Core, ...]:
+    """The allowed cores, ordered by socket, NUMA node, first CPU."""
     cores = sorted(
         facts.topology.allowed_cores,
         key=lambda c: (c.socket, -1 if c.numa_node is None else c.numa_node, c.cpus[0]),
@@ -48,6 +50,7 @@ def _allowed(facts: HostFacts) -> tuple[Core, ...]:
 
 
 def nodes_spanned(facts: HostFacts, cpus: tuple[int, ...]) -> tuple[int, int]:
+    """The number of sockets and of NUMA nodes of these CPUs."""
     wanted = set(cpus)
     on = []
     for core in facts.topology.cores:

@@ -137,6 +137,7 @@ class Equivalence:
 
     @property
     def same(self) -> bool:
+        """Whether nothing differs."""
         return not self.differs
 
 
@@ -235,6 +236,7 @@ class Licence:
         return any(answer.question == question for answer in self.answers)
 
     def largest(self, question: str) -> float | None:
+        """The largest deviation that a question has shown; None if it has shown none."""
         found = []
         for answer in self.answers:
             if answer.question == question:
@@ -520,6 +522,7 @@ def _of_first_step(typed: Training, plan: Training, licence: Licence | None) -> 
 
 
 def _of_other_draws(typed: Training, plan: Training, why: str) -> Iterator[str]:
+    """A gradient of another scale, which no other draws of the same samples explain."""
     apart = _relative(typed.gradient, plan.gradient)
     if typed.shuffled != plan.shuffled or typed.ranks == plan.ranks or apart is None:
         return
@@ -599,6 +602,7 @@ def _listing(words: Sequence[str]) -> str:
 
 
 def _power(apart: float) -> str:
+    """The power of ten that a difference stays below."""
     if apart == 0:
         return "equal"
     return f"1e{math.ceil(math.log10(apart)):d}"

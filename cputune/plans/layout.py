@@ -70,10 +70,12 @@ def lie_astride(cores: tuple[Core, ...], ranks: int) -> bool:
 
 
 def rank_counts(cores: tuple[Core, ...], *, paid: int | None = None) -> tuple[int, ...]:
+    """The rank counts that make good plans on these cores, the fewest first."""
     return tuple(n for n in thinkable_ranks(cores) if why_not_ranks(cores, n, paid=paid) is None)
 
 
 def fast_cores(cores: tuple[Core, ...]) -> tuple[Core, ...]:
+    """The cores of the fastest kind; all if there is one kind."""
     most = max((core.speed for core in cores), default=0)
     return tuple(core for core in cores if core.speed > 0.9 * most)
 
@@ -230,6 +232,7 @@ def guide_plan(facts: HostFacts, workload: Workload | None = None, *, nodes: int
 
 
 def _lives(knob: Knob, value: KnobValue, facts: HostFacts, ask: Ask) -> bool:
+    """Whether a knob can have this value on this machine, with these versions."""
     return knob.offers is not None and value in knob.choices(facts, ask).values
 
 

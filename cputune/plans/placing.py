@@ -23,6 +23,8 @@ C = TypeVar("C", bound="Any")
 
 
 class SeenCore(NamedTuple):
+    """A core as the kernel shows it: its usable CPUs, its socket, NUMA node and L3."""
+
     cpus: tuple[int, ...]
     socket: int
     numa_node: int
@@ -32,6 +34,7 @@ class SeenCore(NamedTuple):
 def groups(
     cores: Sequence[C], *, by_node: bool, by_cache: bool = False
 ) -> tuple[tuple[C, ...], ...]:
+    """The cores of each socket, each NUMA node or each L3 cache on a node, in their order."""
     found: dict[object, list[C]] = {}
     for core in cores:
         node = core.numa_node if by_node else None
@@ -40,6 +43,7 @@ def groups(
 
 
 def by_caches(cores: Sequence[C]) -> tuple[tuple[C, ...], ...]:
+    """The cores of each L3 cache on each NUMA node."""
     return groups(cores, by_node=True, by_cache=True)
 
 
@@ -144,6 +148,7 @@ def _even(cores: Sequence[SeenCore], ranks: int) -> Sequence[Sequence[SeenCore]]
 
 
 def seen_cores(allowed: Iterable[int], system: str = "/sys") -> list[SeenCore]:
+    """The cores of these CPUs, by socket, NUMA node and first CPU, as plans count them."""
     free = set(allowed)
     nodes = {
         cpu: number
@@ -176,6 +181,7 @@ def _text(path: str) -> str:
 
 
 def _list(path: str) -> list[int]:
+    """The CPUs of a kernel list; empty if it cannot be read."""
     if not os.path.exists(path):
         return []
     found: list[int] = []

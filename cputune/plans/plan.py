@@ -22,8 +22,10 @@ from cputune.text.documents import plain
 MOST_RANKS = 4096  # per node: more than any machine has cores
 
 AtLeastOne = Annotated[int, Meta(ge=1, le=MAX_CPUS)]
+"""A number of nodes, ranks or threads; no machine has more CPUs than MAX_CPUS."""
 
 Cpu = Annotated[int, Meta(ge=0, lt=MAX_CPUS)]
+"""The number of a logical CPU."""
 
 
 CpuLists: TypeAlias = tuple[tuple[Cpu, ...], ...]
@@ -86,10 +88,12 @@ class Plan:
 
     @property
     def world_size(self) -> int:
+        """Ranks of the whole job."""
         return self.nodes * self.processes_per_node
 
     @property
     def oversubscribed(self) -> bool:
+        """Whether a rank has more threads than CPUs, so that it delays itself."""
         return any(self.threads_per_process > len(cpus) for cpus in self.cpus)
 
     def environment(self) -> dict[str, str]:
@@ -108,6 +112,7 @@ class Plan:
         return variables
 
     def setting(self, name: str) -> KnobValue:
+        """The value of a knob without a field. Raises UsageError for an unknown knob."""
         return self.settings.get(name, knob_named(name).today)
 
     def value(self, name: str) -> KnobValue:
@@ -116,6 +121,7 @@ class Plan:
         return value
 
     def with_setting(self, name: str, value: KnobValue) -> Plan:
+        """The plan with another value of such a knob."""
         today = knob_named(name).today
         if value == today and name not in self.settings:
             return self  # most plans of a space stay as they are in most knobs
@@ -169,6 +175,7 @@ class Plan:
         return f"{ranks}×{threads} means {who} with {each}" + (" each" if ranks > 1 else "")
 
     def to_json(self) -> dict[str, object]:
+        """A mapping of plain JSON values; ``documents.record_of`` reads it back, equal."""
         document: dict[str, object] = plain(self)
         return document
 

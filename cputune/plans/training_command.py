@@ -70,6 +70,7 @@ def _refuse_sharded(argv: Sequence[str]) -> None:
 
 
 def script_text(argv: Sequence[str], python: Interpreter | None = None) -> str:
+    """The text of the script. Raises UsageError if it cannot be read."""
     path = script_file(argv, python)
     try:
         return read_document(path, most_bytes=MOST_BYTES)
@@ -80,6 +81,7 @@ def script_text(argv: Sequence[str], python: Interpreter | None = None) -> str:
 
 
 def script_file(argv: Sequence[str], python: Interpreter | None = None) -> Path:
+    """The file that python would run. Raises UsageError if it is missing."""
     if argv[0] != "-m":
         return _runnable(Path(argv[0]))
     name = argv[1]
@@ -145,6 +147,7 @@ class Typed:
 
 
 def read_typed(words: Sequence[str], python: Interpreter | None = None) -> Typed:
+    """Read a training command. Raises UsageError if it is not one."""
     words, python = tuple(words), python or this_interpreter()
     if not words or not words[0] or words == ("-m",):
         raise UsageError("no script was given", hint=EXAMPLE)
@@ -223,6 +226,7 @@ def _script_of_trl(words: tuple[str, ...], python: Interpreter) -> Typed:
 
 
 def _python_notes(launch: Launch, python: Interpreter) -> Iterator[str]:
+    """Which options of the typed ``python`` are ignored."""
     if os.path.isabs(launch.program):
         if not exists(launch.program):
             raise UsageError(f"{launch.program} does not exist", hint=EXAMPLE)
@@ -231,6 +235,7 @@ def _python_notes(launch: Launch, python: Interpreter) -> Iterator[str]:
 
 
 def _refuse_unfit(launch: Launch) -> None:
+    """Raise UsageError for a job that does not run on the CPUs of one machine."""
     for name, value in pairs(launch.options):
         bare = name.lstrip("-")
         if bare in _UNFIT:
@@ -263,6 +268,7 @@ def _refuse_unfit(launch: Launch) -> None:
 
 
 def _configured(launch: Launch) -> Mapping[str, Any]:
+    """The file of ``accelerate launch --config_file``; empty without that option."""
     path = None
     if launch.launcher == "accelerate":
         path = launch.option("--config_file")
@@ -283,6 +289,7 @@ def _configured(launch: Launch) -> Mapping[str, Any]:
 
 
 def _ranks_of(launch: Launch) -> int:
+    """How many processes the launch starts on this machine."""
     requested: object = launch.total
     if launch.launcher == "accelerate":
         # Of several processes on CPUs accelerate starts one, unless it has a file for mpirun.

@@ -113,12 +113,14 @@ class Recipe:
 
     @property
     def every_length(self) -> int | None:
+        """Tokens of the samples of each batch; None if it is padded to its longest."""
         longest = self.lengths is not None and self.lengths.padding == "longest"
         if longest:
             return None
         return self.sequence_length
 
     def to_json(self) -> dict[str, Any]:
+        """A mapping of plain JSON values."""
         document: dict[str, Any] = plain(self)
         return document
 
@@ -276,6 +278,7 @@ class Workload:
 
     @property
     def hidden_arguments(self) -> tuple[str, ...]:
+        """Names of the arguments whose values are left out: ``hub_token``."""
         hidden = []
         for before, word in pairwise(("", *self.argv)):
             if self.secret_of(word) is not None:
@@ -288,6 +291,7 @@ class Workload:
 
     @property
     def program(self) -> tuple[str, ...]:
+        """What is run, without its arguments: a script, or ``-m`` and a module."""
         words = 1
         if self.argv[:1] == ("-m",):
             words = 2
@@ -295,6 +299,7 @@ class Workload:
 
     @property
     def takes_flags(self) -> bool:
+        """Whether the script is known to take the flags of a plan."""
         return self.parses_arguments is True and self.framework in (None, "trainer")
 
     def samples_per_rank(self, world_size: int) -> int | None:
@@ -328,6 +333,7 @@ class Workload:
         return self.batch_per_rank is None and self.global_batch_size == typed.batch
 
     def secret_of(self, word: str) -> tuple[str, str] | None:
+        """The variable that a word of argv ends in, with what comes before it."""
         for name in self.secrets:
             if word == f"${{{name}}}" or word.endswith(f"=${{{name}}}"):
                 return word.removesuffix(f"${{{name}}}"), name
@@ -352,6 +358,7 @@ class Workload:
         return filled
 
     def hide(self, text: str, variables: Mapping[str, str]) -> str:
+        """A text that a trial wrote, without the values of secrets, the workload's and others."""
         values = {variables[name] for name in self.secrets if variables.get(name)}
         for value in sorted(values, key=len, reverse=True):  # one may be a part of another
             if len(value) > 5:
@@ -374,11 +381,13 @@ class Workload:
         return replace(self, **new)
 
     def to_json(self) -> dict[str, Any]:
+        """A mapping of plain JSON values."""
         document: dict[str, Any] = plain(self)
         return document
 
 
 def typed_words(job: str | Sequence[str]) -> list[str]:
+    """The words of a command that is one text or a list. Raises UsageError at an open quote."""
     if not isinstance(job, str):
         return [str(word) for word in job]
     try:
@@ -391,6 +400,7 @@ def typed_words(job: str | Sequence[str]) -> list[str]:
 
 
 def left_out(names: Iterable[str]) -> str:
+    """The message about values that are not written to files."""
     return (
         f"Left out, as it is a secret: the value of {', '.join(names)}. Set it in "
         "the environment of the launch."
@@ -406,10 +416,12 @@ def recipes_dir() -> Path:
 
 
 def recipe_names() -> tuple[str, ...]:
+    """The shipped recipes, sorted."""
     return tuple(sorted(path.stem for path in entries(recipes_dir()) if path.suffix == ".toml"))
 
 
 def load_recipe(name: str) -> Recipe:
+    """Read and validate a recipe by name or path. Raises RecipeError."""
     is_path = name.endswith(".toml") or "/" in name
     if is_path:
         path = Path(name)

@@ -81,6 +81,7 @@ def differences(plan: Plan, states: Sequence[RankState]) -> tuple[str, ...]:
 
 
 def runs_alike(plan: Plan, states: Sequence[Mapping[str, object]]) -> bool:
+    """Whether ranks with these states (``for_people``) ran as the plan says."""
     if plan.as_found or len(states) != plan.world_size:
         return False
     rows = compare(plan, list(enumerate(map(_state_of, states))))
@@ -99,11 +100,13 @@ def refused_properties(
 
 
 def shows_otherwise(what: str, states: Sequence[Mapping[str, object]], plan: Plan) -> bool:
+    """Whether ranks with these states (``for_people``) show a property otherwise than the plan."""
     rows = compare(plan, list(enumerate(map(_state_of, states))))
     return any(row.what == what and row.seen != row.expected for row in rows)
 
 
 def _state_of(state: Mapping[str, object]) -> RankState:
+    """The state of a rank out of what a result holds of it."""
     cpus = cpulist.parse(str(state.get("affinity") or ""))
     # A rank shows preloaded libraries as mapped files.
     return cast("RankState", {"mapped": state.get("preload"), **state, "affinity": cpus})
@@ -121,6 +124,7 @@ def unseen(plan: Plan, states: Sequence[RankState]) -> tuple[str, ...]:
 
 
 def _of(ranks: Sequence[int], world: int) -> str:
+    """The ranks that are meant, as words; empty if all of them are."""
     return "" if len(ranks) == world else f" of rank {', '.join(map(str, ranks))}"
 
 
@@ -208,6 +212,7 @@ def samples_to_end(states: Sequence[RankState]) -> int | None:
 def with_licence(
     workload: Workload, licence: Licence | None, states: Sequence[RankState]
 ) -> Workload:
+    """The workload with what its model has answered, in ranks with these states."""
     if licence is None:
         return workload
     padding = padding_of(states[0]) if states else workload.padding
@@ -236,6 +241,7 @@ def padding_of(state: RankState) -> Padding | None:
 
 
 def fed_with(recipe: Recipe | None) -> str:
+    """What the trials were fed with, in words."""
     if recipe is None:
         return "the script's own data"
     made = "images" if recipe.task == "image-classification" else "tokens"

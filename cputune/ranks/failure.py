@@ -187,6 +187,7 @@ def last_words(tail: str) -> Raised:
 
 
 def early_end(seen: Sequence[str], script: str, steps: int) -> TrialError:
+    """A script that ended well, but too soon to be measured."""
     if steps:
         return NoMeasurement(
             f"{script} ended by itself after {count(steps, 'step')}: too few "
@@ -212,6 +213,7 @@ def _signal(ended: Exit) -> int:
 
 
 def signal_name(number: int) -> str:
+    """``SIGKILL`` for 9."""
     try:
         return signal.Signals(number).name
     except ValueError:

@@ -109,6 +109,7 @@ def _launch_on_hosts(
 def _ranks(
     workload: Workload, plan: Plan, facts: HostFacts, *, filled: bool, guard: bool
 ) -> Sequence[RankCommand]:
+    """Each rank as ``alone`` has it, on CPUs of its own and with a number."""
     lone = alone(workload, plan, facts, filled=filled, guard=guard)
     with engines.held_port() as holder:
         return engines.local_ranks(plan, lone["argv"], lone["env"], holder)

@@ -38,6 +38,7 @@ class Gather:
 
 
 def of_rank(message: StepMessage) -> Step:
+    """One step as one rank saw it."""
     loss = message.get("loss")
     return Step(
         seconds=float(message["seconds"]),

@@ -227,6 +227,7 @@ class Job:
 
     @property
     def is_over(self) -> bool:
+        """Whether every process that was started here has ended."""
         return len(self.exits) >= self._started
 
     def steps(
@@ -318,10 +319,12 @@ class Job:
 
     @property
     def observed(self) -> tuple[RankState, ...]:
+        """What each rank has reported, in their order."""
         states = (self.ranks[number].state for number in sorted(self.ranks))
         return tuple(state for state in states if state is not None)
 
     def training(self) -> Training | None:
+        """What all ranks train together, by what they reported of their first steps."""
         ranks, states = [self.ranks[number] for number in sorted(self.ranks)], self.observed
         trained = [rank.trained for rank in ranks if rank.trained]
         if len(trained) < self.world or len(states) < self.world:
@@ -558,6 +561,7 @@ def observe(
 
 
 def _listened(job: Job, ranks: int, steps: int, *, deadline: float) -> tuple[list[Step], bool]:
+    """The steps that are heard until every rank has made its own, and whether they have."""
     whole: list[Step] = []
     enough = False
     while not (job.is_over or enough or time.monotonic() >= deadline):

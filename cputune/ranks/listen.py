@@ -63,6 +63,7 @@ class Line:
         return not data
 
     def take(self) -> list[dict[str, Any]]:
+        """The messages that were read and not taken yet."""
         messages, self._messages = self._messages, []
         return messages
 
@@ -96,6 +97,7 @@ class Inbox:
             self._selector.register(server, selectors.EVENT_READ, None)
 
     def add(self, connection: socket.socket, line: Line) -> None:
+        """Read this socket too."""
         connection.setblocking(False)
         self._selector.register(connection, selectors.EVENT_READ, line)
 

@@ -141,6 +141,8 @@ def copied(folder: Path, tree: Path) -> Path:
 
 @dataclass(slots=True)
 class _Room:
+    """How much may still be copied."""
+
     bytes: int = MOST_COPIED
     files: int = MOST_FILES
 

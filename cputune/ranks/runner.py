@@ -124,6 +124,7 @@ class ProcessRunner:
         self.seconds_left = seconds_left
 
     def start_within(self, seconds: float) -> None:
+        """End a plan by TimedOut that has no first step after so long."""
         self.start_seconds = seconds
 
     def steps(self, plan: Plan) -> Iterator[Step]:
@@ -222,6 +223,7 @@ class ProcessRunner:
 
     @property
     def today_as_typed(self) -> Plan:
+        """The launch as typed, as it is started."""
         return baseline_plan(self.facts, ranks=self._given.launch_ranks)
 
     def keep(self) -> LivingPlan | None:
@@ -260,10 +262,12 @@ class ProcessRunner:
         return None if job is None else job.training()
 
     def observed(self) -> tuple[Mapping[str, Any], ...]:
+        """What each rank of the last trial saw; empty before its first step."""
         return tuple(for_people(state) for state in self._seen)
 
     @property
     def data(self) -> str | None:
+        """What the last trial was fed with, as a sentence; None before its first step."""
         return fed_with(self.workload.recipe) if self._seen else None
 
     @property
@@ -271,6 +275,7 @@ class ProcessRunner:
         return () if self._last is None else self._last.observed
 
     def close(self) -> None:
+        """End what runs, and every process and file of this runner."""
         self._end_what_runs()
         while self.lives:
             self.lives[-1].close()
@@ -413,6 +418,7 @@ class LivingPlan:
         return states if len(states) == self._plan.world_size else ()
 
     def close(self) -> None:
+        """End every process of it, and remove their files; a second time does nothing."""
         if self not in self._runner.lives:
             return
         self._runner.lives.remove(self)
@@ -447,6 +453,7 @@ class LivingPlan:
 
     @property
     def answers(self) -> list[ModelAnswer]:
+        """What its first rank has answered."""
         if self.job is None or not self.job.ranks:
             return []
         return self.job.ranks[min(self.job.ranks)].answers

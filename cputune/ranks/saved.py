@@ -119,6 +119,8 @@ class _Anything:
 
 
 class _Structure(pickle.Unpickler):
+    """Reads dictionaries, lists and texts alone."""
+
     def find_class(self, module: str, name: str) -> type:
         if (module, name) == ("collections", "OrderedDict"):
             return OrderedDict

@@ -64,6 +64,7 @@ the run dies. A run on another host that sees the folder on a shared disk does n
 """
 
 _MADE = re.compile(re.escape(OF_THIS_HOST) + r"[a-z0-9_]{8}")
+"""What tempfile.mkdtemp makes of the prefix."""
 
 _MOST_TRIES = 100
 """To make a folder that no other run removes; a second one is rare."""
@@ -253,11 +254,13 @@ class Supervisor:
             send_signal(running, signal.SIGSTOP)
 
     def continue_ranks(self) -> None:
+        """Let what was stopped run again."""
         send_signal(self._stopped, signal.SIGCONT)
         self._stopped.clear()
 
     @property
     def alive(self) -> bool:
+        """Whether it can be forked for another launch."""
         with contextlib.suppress(psutil.NoSuchProcess):
             return self._process is not None and self._process.status() != psutil.STATUS_ZOMBIE
         return False
@@ -279,6 +282,7 @@ class Supervisor:
             socket.send_fds(self.socket, [line], [given.fileno()])
 
     def below(self) -> list[psutil.Process]:
+        """Every process that it has started, and those that they have."""
         return [] if self._process is None else below(self._process.pid)
 
     def _await(self, event: str, seconds: float) -> dict[str, Any]:
@@ -322,6 +326,7 @@ def tail_of(path: Path, clean: Callable[[str], str]) -> str:
 
 
 def names_of(modules: Sequence[str]) -> str:
+    """The packages of these modules, each once."""
     return ", ".join(dict.fromkeys(m.split(".")[0] for m in modules))
 
 

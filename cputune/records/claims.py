@@ -18,6 +18,7 @@ from cputune.text.documents import Amount, Count
 from cputune.text.plain import count
 
 Outcome = Literal["faster", "equivalent", "slower", "undecided", "not_compared"]
+"""What the pairs show of a plan compared with the baseline."""
 
 FASTER: Outcome = "faster"
 EQUIVALENT: Outcome = "equivalent"
@@ -30,6 +31,8 @@ EQUIVALENCE_MARGIN = 0.05
 
 
 class Interval(Protocol):
+    """A ratio of throughputs with its 95 % interval."""
+
     @property
     def ratio(self) -> float:
         """Throughput of the plan over that of the baseline."""
@@ -81,6 +84,7 @@ class Speedup:
 
     @property
     def significant(self) -> bool:
+        """True if the whole interval is above 1."""
         return self.outcome == FASTER
 
     @property
@@ -123,6 +127,7 @@ def host_fingerprint(facts: HostFacts) -> dict[str, Any]:
 
 
 def section(host: Mapping[str, object], name: str) -> Mapping[str, Any]:
+    """Return a part of a host document, or an empty mapping."""
     part = host.get(name)
     if isinstance(part, Mapping):
         return part
@@ -167,6 +172,7 @@ def host_difference(
 
 
 def unknown_facts(host: Mapping[str, object]) -> tuple[str, ...]:
+    """The names of the compared facts that a host document does not have."""
     names: list[str] = []
     for group, key, words in _COMPARED:
         if section(host, group).get(key) is None:
@@ -211,6 +217,7 @@ class InContext:
 
     @property
     def applies(self) -> bool:
+        """True if the claim was measured in this context."""
         return not self.differs
 
     @property
@@ -248,6 +255,7 @@ class Claim:
         return text
 
     def in_context(self, context: ClaimContext) -> InContext:
+        """Return what can be said about the speed in this context."""
         differs = tuple(self._differences(context))
         if differs:
             return InContext(
@@ -261,6 +269,7 @@ class Claim:
         )
 
     def _differences(self, context: ClaimContext) -> Iterator[str]:
+        """Yield what was not measured: ``for run_qa.py``, ``on 2 nodes``."""
         if context.workload is not None:
             yield from _other_work(self.workload, context.workload)
         changed = sorted(

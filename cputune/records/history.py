@@ -80,6 +80,7 @@ def save(result: Result, destination: Path | None, *, history: bool, now: str) -
 
 
 def history_folder() -> Path | None:
+    """The folder of the history. None if the user has no home folder."""
     state = user_folder("state")
     if state is None:
         return None

@@ -10,7 +10,7 @@ from cputune.plans.knobs import kept_by_change, kind_between, kind_of, knob_name
 from cputune.plans.knobs.record import KINDS, Kind, in_words as knob_words
 from cputune.plans.plan import Plan
 from cputune.plans.workload import Workload
-from cputune.records.claims import factor
+from cputune.records.claims import FASTER, factor
 from cputune.records.result import Measured, Result, Throughput
 from cputune.text.plain import count
 
@@ -34,6 +34,8 @@ def ladder_of(result: Result) -> tuple[str, ...]:
         ratio = "not known"
         if rung.speedup.narrow:
             ratio = factor(rung.speedup)
+            if rung.speedup.outcome != FASTER:
+                ratio += f" {rung.speedup.outcome},"
         changes = ", ".join(_changed(before, rung.plan, rung.kind))
         line = f"{ratio} {KIND_WORDS[rung.kind]}: {changes}"
         if rung.kind == "same mathematics":
@@ -44,6 +46,7 @@ def ladder_of(result: Result) -> tuple[str, ...]:
 
 
 def _changed(before: Plan, after: Plan, kind: Kind) -> Iterator[str]:
+    """Yield the differences between two plans of the ladder, those of this kind first."""
     names = kept_by_change(before, after)
     for name in sorted(names, key=lambda name: kind_of(knob_named(name)) != kind):
         if name == "ranks":
@@ -55,6 +58,7 @@ def _changed(before: Plan, after: Plan, kind: Kind) -> Iterator[str]:
 
 
 def checked(workload: Workload) -> str:
+    """Describe what was checked of a plan that keeps the mathematics, and up to which point."""
     if workload.training is None:
         return "not checked: the launch completed no step that could be compared"
     text = f"checked on {LOOKED_AT} updates: samples, learning rate, loss, gradient"

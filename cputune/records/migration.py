@@ -24,6 +24,7 @@ def from_second(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def with_centres(document: Any) -> Any:
+    """Rename the key ``median`` of each throughput in the document to ``centre``."""
     if isinstance(document, list):
         return [with_centres(value) for value in document]
     if not isinstance(document, dict):

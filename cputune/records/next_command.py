@@ -70,6 +70,7 @@ def command_of(step: NextStep, result: Result) -> str:
 
 
 def _joined(argv: Iterable[str], result: Result) -> str:
+    """Quote a command for a shell, so that it expands the variables of secrets."""
     quoted = []
     for word in argv:
         if result.workload.secret_of(word) is None:
@@ -80,6 +81,7 @@ def _joined(argv: Iterable[str], result: Result) -> str:
 
 
 def time_limit(seconds: float) -> str:
+    """Write a time limit in whole minutes for ``--max-time``: ``12m``."""
     return f"{max(1, ceil(seconds / 60))}m"
 
 
@@ -97,6 +99,7 @@ def _without(words: list[str], options: set[str]) -> Iterator[str]:
 
 
 def _composed(result: Result) -> Iterator[str]:
+    """Compose the command of a study that was started from Python."""
     yield from ("cputune", "tune")
     yield from _options(result.asked)
     if result.budget is not None and result.budget != DEFAULT_BUDGET:

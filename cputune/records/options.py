@@ -78,6 +78,7 @@ _STORAGE_AND_SCHEDULE = {"budget", "study", "study_name", "resume", "share_machi
 MAY_CHANGE = _STORAGE_AND_SCHEDULE | {"max_time", "max_time_seconds", "price_per_hour"}
 """Options that may change when a study is resumed."""
 _NOT_SEARCHED = MAY_CHANGE | {"seed"}
+"""Options that do not change what is searched, or that the result stores elsewhere."""
 _TIME = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?")
 
 
@@ -123,6 +124,7 @@ def _kept(text: str) -> Keep:
 
 
 def _fixed(texts: Iterable[str]) -> dict[str, str]:
+    """Parse NAME=VALUE texts. Raises UsageError if a knob has two values."""
     fixed: dict[str, str] = {}
     for text in texts:
         name, equals, value = (part.strip() for part in text.partition("="))
@@ -212,6 +214,7 @@ class TuneOptions:
     share_machine: bool = option(False, "Measure even while another process measures here.")
 
     def __post_init__(self) -> None:
+        """Raise UsageError for values that cannot be used, however they were given."""
         if type(self.budget) is not int or self.budget < 1:
             problem = f"--budget must be a whole number, 1 or more, not {self.budget!r}"
             raise UsageError(problem, hint="--budget 20")
@@ -250,6 +253,8 @@ class TuneOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecretKey:
+    """A variable whose value is in a key of a Kubernetes Secret."""
+
     variable: str
     secret: str
     key: str
@@ -382,6 +387,8 @@ Record = TypeVar("Record", covariant=True)
 
 
 class TakesKeywords(Protocol[P, Record]):
+    """Type of a decorator: the last argument of a function, a record, becomes its keywords."""
+
     @overload
     def __call__(
         self, function: Callable[[A, Record], Back], /

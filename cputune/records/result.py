@@ -81,8 +81,10 @@ class Throughput:
 
 
 UNPAIRED = "the file has no pairs of these two plans"
+"""Why a ratio in a file is ignored."""
 
 TIME_UP = "the time limit was reached"
+"""Start of the reason of a trial that the time limit stopped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +112,8 @@ class Rung:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
+    """A plan and its measured throughput."""
+
     plan: Plan
     samples_per_second: Throughput
 
@@ -368,10 +372,12 @@ class Result:
 
     @property
     def outcome(self) -> Outcome:
+        """The outcome for the best plan, or for the fastest other plan if the baseline is best."""
         return outcome_of(self.speedup)
 
     @property
     def claim(self) -> Claim:
+        """The ratio with everything that it was measured on."""
         return Claim(
             speedup=self.speedup,
             workload=self.workload,
@@ -394,6 +400,7 @@ class Result:
         return next((t.samples_per_second for t in trials), None)
 
     def is_compared(self, plan: Plan) -> bool:
+        """Whether a plan was part of the side-by-side comparison."""
         return self.speedup is not None and any(m.plan == plan for m in self.compared)
 
     @classmethod
@@ -428,6 +435,7 @@ class Result:
         write_atomically(destination, text, force=force, mode=mode)
 
     def to_json(self) -> dict[str, Any]:
+        """The document, the schema first."""
         document: dict[str, Any] = {"schema": f"{SCHEMA_NAME}/{SCHEMA_VERSION}"} | plain(self)
         if self.speedup is not None:
             document["speedup"]["significant"] = self.speedup.significant
@@ -487,6 +495,7 @@ class Result:
         write_own(Path(path), self._drawn().page(self), force=force, mode=mode)
 
     def _drawn(self) -> Drawing:
+        """The registered drawer, ``cputune.report.drawing``."""
         if Result.drawing is None:
             raise CannotError("nothing draws results", hint="import cputune.report.drawing")
         return Result.drawing

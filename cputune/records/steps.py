@@ -40,6 +40,7 @@ class Step:
 
     @property
     def delayed(self) -> bool:
+        """True if others delayed it so much that its time says nothing about the plan."""
         return self.delayed_seconds > DELAYED_SHARE * self.seconds
 
 
@@ -55,6 +56,8 @@ class Runner(Protocol):
 
 @runtime_checkable
 class ObservingRunner(Runner, Protocol):
+    """A runner that also has the reports of the ranks of its last trial."""
+
     def observed(self) -> tuple[Mapping[str, Any], ...]:
         """One mapping of plain JSON values per rank of the last trial. Empty before the first
         step.
@@ -101,6 +104,8 @@ class RehearsalEnd:
 
 @runtime_checkable
 class RehearsingRunner(Runner, Protocol):
+    """A runner that can run a whole script with a plan, shortened to a few steps."""
+
     def rehearse(self, plan: Plan, seconds: float) -> RehearsalEnd | None:
         """Run a whole script, shortened, with a plan of another number of ranks.
 
@@ -110,6 +115,8 @@ class RehearsingRunner(Runner, Protocol):
 
 
 class Living(Protocol):
+    """A started plan, which is stopped while others have their turns."""
+
     def turn(self, steps: int) -> Sequence[Step]: ...
 
     def close(self) -> None: ...
@@ -117,6 +124,8 @@ class Living(Protocol):
 
 @runtime_checkable
 class ProfilingLiving(Living, Protocol):
+    """A started plan that can be profiled."""
+
     def profile(self) -> Sequence[Mapping[str, Any]]:
         """The report of each rank (``cputune.inside.messages.Profiled``) on some more steps.
 
@@ -127,6 +136,8 @@ class ProfilingLiving(Living, Protocol):
 
 @runtime_checkable
 class KeepingRunner(Runner, Protocol):
+    """A runner that can keep the processes of a trial for the comparison."""
+
     def keep(self) -> Living | None:
         """Stop the plan whose steps are being read and return it, or None: closing the steps
         does not end it.
@@ -136,6 +147,8 @@ class KeepingRunner(Runner, Protocol):
 
 @runtime_checkable
 class LivingRunner(Runner, Protocol):
+    """A runner that can have several plans started at once."""
+
     def living(self, plan: Plan) -> Living:
         """Start a plan in new processes. ``turn`` raises ``TrialError``, and ``TimeUp`` with a
         ``PunctualRunner``.
@@ -145,6 +158,8 @@ class LivingRunner(Runner, Protocol):
 
 @runtime_checkable
 class PunctualRunner(Runner, Protocol):
+    """A runner that waits for a step no longer than the time limit allows."""
+
     def keep_to(self, seconds_left: Callable[[], float]) -> None:
         """From now on, raise ``TimeUp`` instead of waiting for a step if no time is left.
 
@@ -155,6 +170,8 @@ class PunctualRunner(Runner, Protocol):
 
 @runtime_checkable
 class PatientRunner(Runner, Protocol):
+    """A runner with a limit on the time until a plan's first step."""
+
     def start_within(self, seconds: float) -> None:
         """From now on, end a plan with ``TimedOut`` if it has no first step after ``seconds``."""
         ...
@@ -180,6 +197,7 @@ FailureKind = Literal[
     "host lost",
     "failed",
 ]
+"""Why a trial gives no number."""
 
 
 class TrialError(Exception):
@@ -198,6 +216,7 @@ class TrialError(Exception):
         self.hopeless = hopeless
 
     def cleaned(self, clean: Callable[[str], str]) -> None:
+        """Pass reason and details through ``clean``."""
         self.args = (clean(str(self)),)
         if self.details is not None:
             self.details = clean(self.details)

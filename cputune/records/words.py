@@ -59,6 +59,7 @@ class Verdict:
 
     @property
     def do_line(self) -> str:
+        """``Do now: COMMAND``, or ``When the machine is quiet: COMMAND``."""
         label = self.when or "do now"
         return f"{label[:1].upper()}{label[1:]}: {self.do}"
 
@@ -170,6 +171,7 @@ OUTCOME_WORDS: Mapping[Outcome, str] = {
 
 
 def _not_compared(result: Result) -> Verdict:
+    """The verdict without a ratio: why, what to do now, and what single trials showed."""
     step = result.next_step or NextStep()
     do = command_of(step, result)
     means, sure = how_fast(result)
@@ -276,6 +278,7 @@ TUNE_AGAIN = "tune again: another plan may be the fastest now"
 
 
 def machine_difference(host: Mapping[str, object], facts: HostFacts) -> str | None:
+    """Return in what the machine of a result differs from this one, or None."""
     return host_difference(host, host_fingerprint(facts))
 
 

@@ -22,6 +22,7 @@ _SCHEMA = "cputune.written/1"
 
 
 def write_own(path: Path, text: str, *, force: bool = False, mode: int = 0o644) -> None:
+    """Write a file atomically and remember it. Raises CputuneError, as ``require_own`` does."""
     require_own(path, text, force=force)
     write_atomically(path, text, force=True, mode=mode)
     remember({path: text})
@@ -65,6 +66,7 @@ def remember(files: dict[Path, str]) -> None:
 
 
 def _remembered() -> dict[str, str]:
+    """The digest of each file by its absolute path, in the order of writing."""
     state = user_folder("state")
     if state is None:
         return {}

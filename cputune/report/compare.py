@@ -57,12 +57,14 @@ class ComparisonToShow:
 
     @property
     def differences(self) -> tuple[str, ...]:
+        """The differences between the two results."""
         if self.after is None:
             return ()
         return differences(self.before, self.after)
 
 
 def differences(a: Result, b: Result) -> tuple[str, ...]:
+    """List the differences between two results: machine, limits, workload, software, plans."""
     machines = host_difference(a.host, b.host, names=("of the first", "of the second"))
     missing = unknown_facts(a.host) or unknown_facts(b.host)
     texts = []
@@ -101,6 +103,7 @@ def _differences(
 
 
 def verdict(shown: ComparisonToShow) -> Verdict:
+    """The verdict: the ratio, or the reason why two plans were not compared."""
     comparison, (first, second) = shown.found, shown.names
     ratio = comparison.speedup
     if comparison.is_same_plan:
@@ -162,6 +165,7 @@ def _capital(text: str) -> str:
 
 
 def blocks(shown: ComparisonToShow) -> Iterator[Block]:
+    """The verdict, the table of measurements, and the differences."""
     yield verdict(shown)
     if shown.found.speedup is not None:
         yield table(shown, shown.found.speedup)
@@ -170,6 +174,7 @@ def blocks(shown: ComparisonToShow) -> Iterator[Block]:
 
 
 def slower(shown: ComparisonToShow, share: float) -> str | None:
+    """A sentence if the second plan is slower by more than this share, else None."""
     ratio = shown.found.speedup
     if ratio is None or not slower_beyond(ratio, share):
         return None
@@ -178,6 +183,7 @@ def slower(shown: ComparisonToShow, share: float) -> str | None:
 
 
 def table(shown: ComparisonToShow, ratio: Speedup) -> Rows:
+    """Both plans with their throughput, and the ratio."""
     comparison, (first, second) = shown.found, shown.names
     interval = f"{ratio.low:.2f}–{ratio.high:.2f}, {ratio.outcome}"
     sides = (
@@ -198,6 +204,7 @@ def table(shown: ComparisonToShow, ratio: Speedup) -> Rows:
 
 
 def document(shown: ComparisonToShow) -> dict[str, object]:
+    """The ``cputune.comparison/3`` document."""
     answer, comparison, (first, second) = verdict(shown), shown.found, shown.names
     ratio = comparison.speedup
     speedup = None

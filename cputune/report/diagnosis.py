@@ -56,6 +56,7 @@ class Shown:
 
     @classmethod
     def of(cls, findings: tuple[Finding, ...], *, brief: bool) -> Shown:
+        """Group findings. If ``brief``, what tune tries becomes one line."""
         from cputune.doctor.checks import CHECKS
 
         tuned = {}
@@ -133,6 +134,7 @@ def blocks(
 
 
 def passed(diagnosis: FoundOn) -> int:
+    """Number of checks of a machine that found nothing."""
     from cputune.doctor.checks import CHECKS
 
     codes = {finding.code for finding in diagnosis.findings + diagnosis.hidden}
@@ -140,6 +142,7 @@ def passed(diagnosis: FoundOn) -> int:
 
 
 IN_BRIEF = ("CPU", "precision", "cores", "NUMA nodes", "memory", "limits", "packages")
+"""What is shown of a machine without ``-v``, one line each."""
 
 
 def _tried(finding: Finding, word: str) -> str:
@@ -163,6 +166,7 @@ def _machine(facts: HostFacts, *, unfold: bool, recipe: str) -> Labelled:
 
 
 def _folded(findings: tuple[Finding, ...]) -> list[Finding]:
+    """Fold findings that follow from another one into the evidence of that one."""
     from cputune.doctor.checks import CHECKS
     from cputune.doctor.registry import all_checks
 
@@ -185,6 +189,7 @@ def _folded(findings: tuple[Finding, ...]) -> list[Finding]:
 
 
 def _joined(findings: list[Finding]) -> Iterator[Finding]:
+    """Join findings that differ only in their evidence, one line of evidence for each."""
     alike: dict[Finding, list[str]] = {}
     for finding in findings:
         alike.setdefault(replace(finding, evidence=""), []).append(visible(finding.evidence))
@@ -193,12 +198,14 @@ def _joined(findings: list[Finding]) -> Iterator[Finding]:
 
 
 def _unknown_rows(facts: HostFacts, *, unfold: bool) -> list[tuple[str, str]]:
+    """The unknown facts: a row with the reason for each, or one row for all of them."""
     if unfold or len(facts.unknown) < 2:
         return [("unknown", f"{item.fact}: {item.reason}") for item in facts.unknown]
     return [("unknown", f"{len(facts.unknown)} facts; with -v each of them and why")]
 
 
 def _means(findings: tuple[Finding, ...]) -> str:
+    """What the findings mean for training. Empty without findings."""
     severities = {finding.severity for finding in findings}
     if Severity.ERROR in severities:
         return "Training fails, or is wrong, until something is fixed"
@@ -252,6 +259,7 @@ def verdict_of(
 
 
 def verdict(diagnosis: FoundOn, *, brief: bool = False) -> str:
+    """One line: how many findings of each severity are shown, and how many are left out."""
     shown = Shown.of(diagnosis.findings, brief=brief)
     hidden = Shown.of(diagnosis.hidden, brief=False).counts
     parts = []
@@ -277,6 +285,7 @@ def _counted(severity: Severity, count: int) -> str:
 
 
 def explain(check: Check) -> str:
+    """The text of ``--explain``: symptom, cause, remedy and sources."""
     sources = "\n".join(f"Source: {url}" for url in source_urls(check.source))
     head = f"{check.code} ({check.severity.value}): {check.title}"
     places = f"{sources}\nDocs: {docs_of(check.code)}"
@@ -284,6 +293,7 @@ def explain(check: Check) -> str:
 
 
 def check_list(checks: tuple[Check, ...]) -> str:
+    """One line for each check: code, usual severity, title."""
     width = max(len(check.code) for check in checks)
     lines = [f"{c.code:{width}}  {c.severity.value:7}  {c.title}" for c in checks]
     lines += ["", "To explain one: cputune doctor --explain CODE", ""]
@@ -291,6 +301,7 @@ def check_list(checks: tuple[Check, ...]) -> str:
 
 
 def interface_of(diagnosis: HostsDiagnosis) -> Chosen:
+    """The network interface of a job over the hosts that were reached."""
     seen = []
     for host in diagnosis.hosts:
         if host.facts is not None:

@@ -23,16 +23,19 @@ class Drawer:
         return FiguresOf(result)
 
     def frame(self, result: Result) -> DataFrame:
+        """The trials of a result as a pandas frame, one row each. Raises MissingPackageError."""
         from cputune.report.notebook import frame_of
 
         return frame_of(result)
 
     def html(self, result: Result) -> str:
+        """The HTML that a notebook shows."""
         from cputune.report.notebook import html_of
 
         return html_of(result)
 
     def page(self, result: Result) -> str:
+        """The page of a result. Raises MissingPackageError without jinja2."""
         from cputune.report.page import page
 
         return page(result)

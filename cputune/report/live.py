@@ -26,6 +26,9 @@ from cputune.tuner.events import (
 if TYPE_CHECKING:
     from rich.text import Text
 
+BETWEEN = "between two trials"
+"""What a study does if no message says it."""
+
 MOST_LINES = 12
 LONGEST_NAME = 42
 """Half of a terminal with 24 lines and 80 columns. On a wider one a name has half of the width."""
@@ -56,9 +59,11 @@ class Standing:
 
     @property
     def best(self) -> float:
+        """The best samples per second of a single trial, 0 before the first."""
         return max((rate.centre for rate in self.measured.values()), default=0.0)
 
     def take(self, event: Event) -> None:
+        """Update the state."""
         if isinstance(event, StudyStarted):
             self.trials = most_trials(event.space, event.budget)
             self.done = max(self.done, event.resumed)
@@ -71,6 +76,8 @@ class Standing:
             self._end(event.trial)
         elif isinstance(event, StepTaken):
             self._step(event)
+        elif isinstance(event, Message) and self.doing == BETWEEN:
+            self.doing = event.text
         elif isinstance(event, Message):
             self.detail = event.text
         elif isinstance(event, ComparisonSoFar):
@@ -82,6 +89,7 @@ class Standing:
         self.doing, self.detail = doing, ""
 
     def _end(self, trial: Trial) -> None:
+        self._go_on(BETWEEN)
         self.done += 1
         rate = trial.samples_per_second
         if trial.state == COMPLETED and rate is not None:
@@ -104,6 +112,7 @@ class Standing:
         return None
 
     def tail(self, now: float) -> str:
+        """The number of trials, the time, and the best so far. Single trials are only rough."""
         parts = []
         if self.trials is not None:
             parts.append(f"{self.done} of {self.trials} trials")
@@ -117,6 +126,7 @@ class Standing:
 
 
 def live_lines(standing: Standing, now: float, columns: int) -> tuple[Text, ...]:
+    """The lines of the view, each cut at the width of the terminal."""
     from rich.text import Text
 
     above = [Text(visible(standing.doing), "bold cyan")]
@@ -158,6 +168,9 @@ def _ruler(compared: ComparisonSoFar, columns: int) -> Text:
 
 
 def _plans(standing: Standing, columns: int, most: int) -> list[Text]:
+    """The fastest plans, each with a bar up to the lower end of its interval, and a lighter one up
+    to the upper end.
+    """
     from rich.text import Text
 
     ordered = sorted(standing.measured.items(), key=lambda entry: -entry[1].centre)[:most]

@@ -63,6 +63,7 @@ def precision_units(facts: HostFacts) -> dict[str, str]:
 
 
 def machine_lines(facts: HostFacts) -> list[tuple[str, str]]:
+    """(label, text) for CPU, precision, cores, memory, limits, settings, software and load."""
     rows = [
         ("CPU", _cpu(facts)),
         ("precision", ", ".join(f"{k}: {v}" for k, v in precision_units(facts).items())),
@@ -119,6 +120,7 @@ def _cores(facts: HostFacts) -> str:
 
 
 def _joined(*pairs: tuple[str, object]) -> str:
+    """Format each value, leaving out those that are not known."""
     return ", ".join(words.format(value) for words, value in pairs if value not in (None, ""))
 
 
@@ -139,6 +141,7 @@ def _nodes(facts: HostFacts) -> str:
 
 
 def nodes_in_brief(facts: HostFacts) -> dict[str, str]:
+    """The row of NUMA nodes if there are more than two, with equal nodes together."""
     alike: dict[str, list[int]] = {}
     nodes = facts.topology.numa_nodes
     if len(nodes) < 3:
@@ -240,6 +243,7 @@ def _size(size_bytes: int | None) -> str | None:
 
 
 def gib(size_bytes: int) -> str:
+    """Format bytes in MiB or GiB."""
     if size_bytes < 1 << 30:
         return f"{size_bytes / (1 << 20):.0f} MiB"
     return f"{size_bytes / (1 << 30):.1f} GiB"
@@ -274,6 +278,7 @@ def host_document(facts: HostFacts) -> dict[str, object]:
 
 
 def _record(record: object) -> dict[str, JSON]:
+    """The fields of a record, with sets of CPUs as the kernel writes them (``0-3,8``)."""
     assert is_dataclass(record)
     document: dict[str, JSON] = {}
     for field in fields(record):

@@ -22,6 +22,7 @@ from cputune.text.plain import visible
 
 
 def markdown(blocks: Iterable[Block], title: str) -> str:
+    """The blocks below a title. Text in them is escaped."""
     parts = [f"### {title}"]
     for block in blocks:
         text = "\n".join(_lines(block))
@@ -109,6 +110,7 @@ def _cell(text: str) -> str:
 
 
 def _plain(text: str) -> str:
+    """Escape text that Markdown would read as markup, a mention, or HTML."""
     clean = " ".join(visible(text).split())
     clean = re.sub(r"([\\`*|<>\[\]#]|(?<!\w)_|_(?!\w))", r"\\\1", clean)
     return re.sub(r"@(?=\w)", "@\u200b", clean)

@@ -37,11 +37,13 @@ class Examined:
 
     @property
     def is_machine(self) -> bool:
+        """Whether it is about a machine, and not a file, versions, an error text or a job."""
         named = (self.file, self.stack, self.pid)
         return all(what is None for what in named) and not self.symptom
 
 
 def next_step(diagnosis: Diagnosis | HostsDiagnosis, examined: Examined) -> str:
+    """The command to run next, or "nothing: ..."."""
     serious = [f for f in diagnosis.findings if f.severity is not Severity.ADVICE]
     if examined.file is not None:
         return _for_file(diagnosis.findings, examined)
@@ -71,6 +73,7 @@ def _for_no_fault(sentence: str) -> str:
 
 
 def _for_file(findings: tuple[Finding, ...], examined: Examined) -> str:
+    """The command that applies all fixes, or that explains the most severe finding."""
     assert examined.file is not None
     if any(finding.edits for finding in findings):
         words = ["cputune", "doctor", "--check-file", examined.file]
@@ -96,6 +99,7 @@ def _patch(file: str) -> str:
 def _for_finding(
     finding: Finding, diagnosis: Diagnosis | HostsDiagnosis, examined: Examined
 ) -> str:
+    """The command of a finding if it is for this machine, else the one that explains it."""
     if finding.code == "symptom":
         return finding.command or _for_symptom(finding)
     # A command for one of several hosts, or for a recording, is not for this machine.
@@ -109,6 +113,7 @@ def _for_finding(
 
 
 def _for_symptom(finding: Finding) -> str:
+    """Explain the check that finds the cause of an error text, if there is one."""
     from cputune.doctor.symptoms import symptoms
 
     for symptom in symptoms():

@@ -31,6 +31,7 @@ LEAST_SECONDS = 0.5
 
 
 def is_notebook() -> bool:
+    """Whether this process is the kernel of a notebook."""
     ipython = sys.modules.get("IPython")
     if ipython is None:
         return False
@@ -38,6 +39,10 @@ def is_notebook() -> bool:
 
 
 def view(started: float) -> OnEvent:
+    """Draw the standing of a study below the cell, again and again in its place.
+
+    ``started`` is when the study began, by ``time.monotonic()``.
+    """
     from IPython.display import DisplayHandle, display
 
     _import_tqdm()
@@ -85,6 +90,7 @@ class _Text:
 
 
 def html_of(result: Result) -> str:
+    """The verdict, and the waterfall if matplotlib is installed."""
     verdict = _shown(result).verdict()
     means, sure = escape(visible(verdict.means)), escape(visible(verdict.sure))
     words = f"<p><strong>{means}</strong><br><small>How sure: {sure}</small></p>"
@@ -104,6 +110,7 @@ def _shown(result: Result) -> ResultToShow:
 
 
 def frame_of(result: Result) -> DataFrame:
+    """The rows of ``trial_rows`` as a pandas frame. Raises MissingPackageError."""
     if find_spec("pandas") is None:
         raise MissingPackageError(
             "a frame needs pandas, which is not installed", hint="pip install pandas"

@@ -48,6 +48,7 @@ WAYS = {
     "variables": "By hand: the variables of every rank",
     "flags": "By hand: the flags of the script",
 }
+"""The heading of each way to start the best plan."""
 
 MOST_SAVED_BYTES = 250_000
 """A larger result is not stored in the page."""
@@ -55,6 +56,10 @@ MOST_SAVED_BYTES = 250_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
+    """One figure of the page, as SVG for a desktop and for a phone. ``says`` is for screen
+    readers.
+    """
+
     name: str
     says: str
     desk: str
@@ -133,6 +138,7 @@ def page_of(result: Result, file: str, facts: HostFacts | None = None) -> Page:
 
 
 def pictures(result: Result) -> tuple[Picture, ...]:
+    """The figures for which the result has data."""
     figures = FiguresOf(result)
     drawn = (
         _picture("change", "What each change brings", figures.waterfall),
@@ -154,6 +160,7 @@ def _picture(name: str, says: str, draw: Callable[..., Figure | None]) -> Pictur
 
 
 def saved(result: Result) -> str | None:
+    """The result as a data URL to save. None if it is too large for a page."""
     document = for_people(result.to_json()).encode()
     if len(document) > MOST_SAVED_BYTES:
         return None

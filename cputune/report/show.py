@@ -68,6 +68,7 @@ class ChangeMade:
 
 
 def changes_of(result: Result) -> tuple[ChangeMade, ...]:
+    """The differences between the baseline and the best plan, with the gain of each."""
     today, best = result.baseline.plan, result.best.plan
     left = dict(_differences(today, best))
     ranks: Keeps = "numbers"
@@ -106,6 +107,9 @@ def _change(
 
 
 def _differences(today: Plan, best: Plan) -> Iterator[tuple[str, tuple[str, str]]]:
+    """Yield each knob that differs, with (value of the baseline, value of the best plan), layout
+    first.
+    """
     if shape(today) != shape(best):
         words = layout_words(today), layout_words(best)
         if words[0] == words[1]:
@@ -125,6 +129,7 @@ def _on_cpus(plan: Plan) -> str:
 
 
 def worth_words(change: ChangeMade) -> str:
+    """The gain of a change, ``×2.10 (2.02–2.18)``, and whether it is undecided."""
     if change.worth is None:
         return "not known"
     text = factor(change.worth)
@@ -198,6 +203,9 @@ def _time(seconds: float) -> str:
 
 
 def profile_lines(result: Result) -> Iterator[str]:
+    """Yield how far the matmuls of the best plan are from the limit, the cost of the network, and
+    hints.
+    """
     yield from network_lines(result)
     profile = result.profile
     if profile is None:
@@ -218,6 +226,7 @@ def profile_lines(result: Result) -> Iterator[str]:
 
 
 def time_bars(result: Result, most: int) -> Bars:
+    """The time of a step of the best plan as at most ``most`` bars, the rest as the last one."""
     profile = result.profile
     rate = result.best.samples_per_second.centre
     if profile is None or profile.plan != result.best.plan or rate <= 0:
@@ -236,6 +245,7 @@ def time_bars(result: Result, most: int) -> Bars:
 
 
 def change_bars(result: Result) -> Bars:
+    """The changes, one line each. The bar is the gain of a change as a share of the largest one."""
     changes = changes_of(result)
     logs = []
     for change in changes:
@@ -252,6 +262,7 @@ def change_bars(result: Result) -> Bars:
 
 
 def _brief(change: ChangeMade) -> str:
+    """For example ``precision fp32 → bf16``; ranks and threads as in a plan's short name."""
     words = f"{change.knob} {change.today} → {change.best}"
     if LAYOUT in change.knob:
         words = words.replace(" × ", "×").replace(" threads", "").replace(LAYOUT, "ranks×threads")
@@ -261,6 +272,7 @@ def _brief(change: ChangeMade) -> str:
 SCHEMA = "cputune.summary/1"
 
 PASTED = ("train", "the same", "launch files", "variables", "flags")
+"""Parts of a launch that are copied, each in one line."""
 
 MOST_LINES = 30
 """Lines of the end of a study, at 80 columns."""
@@ -281,12 +293,14 @@ class ResultToShow:
 
     @property
     def elsewhere(self) -> str | None:
+        """How the measured machine differs from the one on which the result is shown."""
         if self.facts is None:
             return None
         return machine_difference(self.result.host, self.facts)
 
     @property
     def context(self) -> ClaimContext:
+        """The context of statements: the machine on which the result is shown."""
         if self.facts is None:
             return ClaimContext()
         return ClaimContext(host=host_fingerprint(self.facts), versions=versions_of(self.facts))
@@ -295,6 +309,7 @@ class ResultToShow:
         return self.warnings() + self.result.notes
 
     def warnings(self) -> tuple[str, ...]:
+        """What has changed on this machine since the measurement."""
         # If the machine is another one, the verdict names it.
         if self.facts is None or self.elsewhere is not None:
             return ()
@@ -310,6 +325,7 @@ class ResultToShow:
         return verdict_of(self.result, now, self.context)
 
     def by_hand(self) -> str:
+        """The best plan as a command to type. Raises UsageError if it cannot be launched."""
         asked = Emission(facts=self.facts, named=self.file)
         if self.facts is not None and not self.facts.recorded:
             python = self.facts.training_python
@@ -350,10 +366,12 @@ class ResultToShow:
 
 
 def legend(result: Result) -> str:
+    """How to read the short name of a plan, with the numbers of this machine."""
     return f"{result.best.plan.legend()}; then precision, libraries, knobs."
 
 
 def speeds(result: Result) -> Rows:
+    """The baseline, and the best plan if that is another one."""
     sides = {"today": result.baseline}
     if result.best.plan != result.baseline.plan:
         name = "best"
@@ -383,6 +401,7 @@ def change_rows(result: Result) -> Rows:
 
 
 def blocks(shown: ResultToShow) -> Iterator[Block]:
+    """All of a result: the verdict, the changes, the launch, the plans, and the basis."""
     result = shown.result
     yield shown.verdict()
     yield speeds(result)
@@ -444,6 +463,7 @@ def end_blocks(shown: ResultToShow) -> Iterator[Block]:
 
 
 def _untried(gains: Sequence[UntriedGain]) -> Iterator[Block]:
+    """What was not tried and may be faster: one line each, with its command below."""
     if not gains:
         return
     yield Heading("Not tried, but promising")
@@ -457,6 +477,7 @@ def _untried(gains: Sequence[UntriedGain]) -> Iterator[Block]:
 
 
 def basis(result: Result) -> tuple[tuple[str, str], ...]:
+    """(label, text) of what a result is based on: workload, study, machine, versions, if known."""
     job, host = result.workload, result.host
     recipe = job.recipe
     batch = job.global_batch_size and f"{job.global_batch_size} samples per step"
@@ -527,6 +548,7 @@ def _side_by_side_words(result: Result) -> str:
 
 
 def document(shown: ResultToShow) -> dict[str, object]:
+    """The ``cputune.summary/1`` document: what is shown, and the whole result."""
     result, verdict = shown.result, shown.verdict()
     speedup = result.speedup
     return {
@@ -559,6 +581,9 @@ def show(result: Result, *, every: bool = False) -> None:
 
 
 def history_rows(kept: Sequence[Kept]) -> Rows:
+    """A row for each result of the history, the newest first. A result that cannot be read has only
+    its id.
+    """
     return Rows(headings=("id", "machine", "work", "gain"), rows=tuple(map(_history_row, kept)))
 
 
@@ -577,6 +602,7 @@ def _gain(result: Result) -> str:
 
 
 def history_document(kept: Sequence[Kept]) -> dict[str, object]:
+    """The same rows as the ``cputune.history/1`` document."""
     table = history_rows(kept)
     rows = [dict(zip(table.headings, row, strict=True)) for row in table.rows]
     return {"schema": "cputune.history/1", "results": rows}

@@ -11,6 +11,10 @@ from cputune.text.plain import visible
 
 
 def trial_rows(result: Result) -> list[dict[str, Any]]:
+    """A row for each trial: its plan by knob, its throughput in samples/s, and how it ended.
+
+    The throughput of a plan that was compared is that over all rounds.
+    """
     rows: list[dict[str, Any]] = []
     for trial in result.trials:
         plan, rate = trial.plan, trial.samples_per_second

@@ -28,18 +28,21 @@ if TYPE_CHECKING:
 
 
 def line_of(event: Event) -> str | None:
+    """The line of an event, or None if it is not worth a line."""
     if is_in_passing(event) or isinstance(event, StudyEnded):
         return None
     return in_words(event)
 
 
 def is_kept(event: Event) -> bool:
+    """Whether its line stays above the live view: failures and warnings."""
     if isinstance(event, TrialEnded):
         return event.trial.state == FAILED
     return isinstance(event, StudyStarted) or (isinstance(event, Message) and event.warns)
 
 
 def style_of(event: Event) -> str | None:
+    """The colour of an event's line, or None."""
     if isinstance(event, TrialEnded):
         return {FAILED: "red", PRUNED: "dim"}.get(event.trial.state)
     if isinstance(event, Message) and event.warns:
@@ -49,6 +52,7 @@ def style_of(event: Event) -> str | None:
 
 _LAST = (COMPLETED, PRUNED, FAILED)
 BEST = "best"
+"""The mark of the recommended plan."""
 
 TODAY_MARK = "today"
 
@@ -146,6 +150,7 @@ def plans(result: Result) -> Rows:
 
 
 def speed(rate: Throughput | None, most: float | None = None) -> tuple[str, str]:
+    """A throughput and its interval for two columns. Without a rate, what is known of it."""
     if rate is not None:
         return figure(rate.centre), f"{figure(rate.low)}–{figure(rate.high)}"
     if most is None:
@@ -154,6 +159,9 @@ def speed(rate: Throughput | None, most: float | None = None) -> tuple[str, str]
 
 
 def said_speed(result: Result, side: Measured) -> tuple[str, str]:
+    """The throughput of the baseline or the best plan, with its interval if the two were
+    compared.
+    """
     words, interval = speed(side.samples_per_second)
     if result.speedup is None:
         return words, ""
@@ -161,9 +169,11 @@ def said_speed(result: Result, side: Measured) -> tuple[str, str]:
 
 
 OF_HOSTS = ("nodes", "interface")
+"""Knobs that are not listed if there is nothing to choose, which is so on one machine."""
 
 
 def space_blocks(space: SearchSpace) -> Iterator[Block]:
+    """The search space: its knobs, and what was left out and why."""
     rows, fixed = [], []
     for knob in space.knobs:
         if len(knob.values) > 1:

@@ -24,10 +24,13 @@ STYLES = {
     "advice": "bold cyan",
     "note": "yellow",
 }
+"""The style of each label: severities, and other labels at the beginning of a line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Heading:
+    """The title of the next block."""
+
     words: str
 
 
@@ -47,6 +50,7 @@ class Rows:
     below: str = ""
 
     def without_spare(self) -> Rows:
+        """The table without its spare columns."""
         kept = [number for number, name in enumerate(self.headings) if name not in self.spare]
         return replace(
             self,
@@ -65,6 +69,7 @@ class Labelled:
 
 
 COMMAND = "$"
+"""The label of a command line, which is never wrapped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +88,11 @@ class Bars:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindingRows:
+    """Findings of the doctor, with their ``stories`` by code.
+
+    ``brief``: of each finding the title, the worth and the command.
+    """
+
     found: tuple[Finding, ...]
     brief: bool = False
     stories: Mapping[str, str] = field(default_factory=dict)
@@ -94,6 +104,7 @@ ROOMY = 100  # columns with room for every table
 
 
 def print_blocks(blocks: Iterable[Block], console: Console) -> None:
+    """Print blocks with an empty line between them."""
     before: Block | None = None
     for block in blocks:
         if block == Lines(()):
@@ -181,6 +192,7 @@ def _print_line(label: str, text: str, console: Console) -> None:
 
 
 def print_hanging(console: Console, label: Text, body: Text) -> None:
+    """Print ``body`` after ``label``, its further lines indented."""
     from rich.text import Text
 
     blank = Text(" " * len(label))
@@ -244,6 +256,7 @@ def bar(length: float, columns: int) -> str:
 
 
 def bar_table(block: Bars, width: int, *, cut: bool = True) -> Table:
+    """A table of bars. With ``cut`` each is one line of that width, else it folds."""
     from rich.table import Table
     from rich.text import Text
 
@@ -267,6 +280,10 @@ def bar_table(block: Bars, width: int, *, cut: bool = True) -> Table:
 
 
 def rich_table(table: Rows) -> Table:
+    """A table for a terminal, without lines. Headings and ``strong`` rows are bold.
+
+    Text that does not fit is wrapped, never cut.
+    """
     from rich.table import Table
     from rich.text import Text
 

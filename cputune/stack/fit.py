@@ -54,6 +54,7 @@ def _declared(
 
 
 def transformers_torch(v: Versions) -> str | None:
+    """Below this version of torch transformers ignores it, or fails."""
     return declared(v, "transformers", "torch", key="torch_at_run_time")
 
 
@@ -133,6 +134,7 @@ def python_wheels(v: Versions) -> str | None:
 
 
 def python_wheel(v: Versions, name: str) -> str | None:
+    """Why this package cannot be installed in this Python. None if it can."""
     if v.python is None:
         return None
     if name in LIBRARIES:
@@ -177,6 +179,7 @@ def rules() -> tuple[tuple[tuple[str, ...], Rule], ...]:
 
 
 def declared_by(name: str, version: Version | None) -> Iterator[tuple[str, str]]:
+    """Yield what a release requires, by the tables: short names and specifiers."""
     if version is None:
         return
     if name in LIBRARIES:
@@ -193,11 +196,13 @@ def declared_by(name: str, version: Version | None) -> Iterator[tuple[str, str]]
 
 @cache
 def pythons() -> tuple[str, ...]:
+    """Python versions with a torch in the tables, the oldest first."""
     tags = {tag.rstrip("t") for torch in load().torch for tag in torch.tags or ()}
     return tuple(sorted((f"{tag[2]}.{tag[3:]}" for tag in tags), key=Version))
 
 
 def pythons_for(versions: Versions) -> tuple[str, ...]:
+    """Python versions for which all of these packages have wheels, the oldest first."""
     texts: list[str] = []
     for text in pythons():
         if not python_wheels(versions.changed(python=Version(text))):
@@ -206,14 +211,17 @@ def pythons_for(versions: Versions) -> tuple[str, ...]:
 
 
 def broken(versions: Versions) -> tuple[Misfit, ...]:
+    """All rules that these versions break."""
     return tuple(Misfit(names=names, problem=problem) for names, problem in _broken_rules(versions))
 
 
 def misfits(versions: Versions) -> tuple[str, ...]:
+    """The problems of these versions."""
     return tuple(problem for _, problem in _broken_rules(versions))
 
 
 def first_misfit(versions: Versions) -> Misfit | None:
+    """One rule that these versions break. None if all fit."""
     for names, problem in _broken_rules(versions):
         return Misfit(names=names, problem=problem)
     return None

@@ -86,10 +86,12 @@ class Presence:
 
     @property
     def always(self) -> bool:
+        """Whether the oldest release that was read has it."""
         return 0 in self.indexes
 
     @property
     def still(self) -> bool:
+        """Whether the newest release that was read has it."""
         return len(self.releases) - 1 in self.indexes
 
     @property
@@ -131,23 +133,28 @@ def releases(package: str) -> tuple[Version, ...]:
 
 
 def newest(package: str) -> Version | None:
+    """The newest release that was read."""
     return next(reversed(releases(package)), None)
 
 
 def module(package: str, name: str) -> Presence | None:
+    """The releases with a module (``transformers.deepspeed``). None if no release has it."""
     return _presence(package, "modules", package, name)
 
 
 def symbol(package: str, home: str, name: str) -> Presence | None:
+    """The releases in which ``name`` can be imported from the module ``home``."""
     return _presence(package, "symbols", home, name)
 
 
 def homes(package: str, name: str) -> Mapping[str, Presence]:
+    """The modules from which a name can be imported, each with its releases."""
     rows = _index(package, "symbols").get(name, ())
     return {home: _presence_of(package, ranges) for home, ranges in rows}
 
 
 def names(package: str, home: str) -> frozenset[str]:
+    """All names of a module in any release."""
     rows = _member(f"{package}/symbols").get(home, {})
     return frozenset(name for listed in rows.values() for name in listed.split(" "))
 
@@ -167,6 +174,7 @@ def argument(package: str, called: str, name: str) -> Presence | None:
 
 
 def _places_of(package: str, called: str) -> list[str]:
+    """Full names of a callable, each followed by those of its base classes."""
     names = callables(package, called)
     if ":" in called:
         names = (called,)
@@ -191,11 +199,13 @@ def _in_any(package: str, kind: Kind, places: Iterable[str], name: str) -> Prese
 
 
 def takers(package: str, name: str) -> Mapping[str, Presence]:
+    """The callables that have accepted an argument of this name, by full name."""
     rows = _index(package, "arguments").get(name, ())
     return {called: _presence_of(package, ranges) for called, ranges in rows}
 
 
 def arguments(package: str, called: str, version: Version) -> frozenset[str]:
+    """The arguments of a class, method or function in one release. Base classes count."""
     rows = _member(f"{package}/arguments")
     names = set()
     for place in _places_of(package, called):
@@ -206,6 +216,7 @@ def arguments(package: str, called: str, version: Version) -> frozenset[str]:
 
 
 def member(package: str, owner: str, name: str) -> Presence | None:
+    """The releases in which a class has a method or attribute. Base classes count."""
     rows = _member(f"{package}/members")
     places = []
     for place in rows:
@@ -229,11 +240,14 @@ def renamed(package: str, old: str) -> tuple[str, ...]:
 
 
 def renamed_from(package: str, new: str) -> tuple[str, ...]:
+    """The old names of an argument."""
     return tuple(place for place, _ in _index(package, "renamed").get(new, ()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
+    """A message that a library raises, and the releases that have it."""
+
     package: str
     module: str
     template: str
@@ -282,6 +296,7 @@ def _fits(template: str, text: str) -> bool:
 
 @cache
 def _member(name: str) -> dict[str, Any]:
+    """A part of the file. Empty if the package does not have it."""
     import zipfile  # most runs of the doctor do not need it
 
     with (
@@ -315,6 +330,7 @@ def _index_of_callables(package: str) -> dict[str, tuple[str, ...]]:
 
 
 def _inherited(package: str, full: str) -> Iterator[str]:
+    """Yield the same callable of the base classes in this package, the nearest first."""
     home, _, called = full.rpartition(":")
     owner, _, method = called.partition(".")
     rows = _member(f"{package}/bases")
@@ -355,6 +371,7 @@ def _presence(package: str, kind: Kind, place: str, name: str) -> Presence | Non
 
 @cache
 def _torch_rows() -> dict[str, tuple[str, str, str]]:
+    """First release, last release and replacement, by full name."""
     rows = packaged_toml("cputune.stack", "torch_interface.toml")["names"]
     return {
         row["name"]: (row.get("first", ""), row.get("last", ""), row.get("instead", ""))
@@ -363,6 +380,7 @@ def _torch_rows() -> dict[str, tuple[str, str, str]]:
 
 
 def _of_torch(place: str, name: str) -> Presence | None:
+    """The row of a name of torch that was written by hand, over all releases of the stack table."""
     full = name
     if not name.startswith("torch."):
         full = f"{place}.{name}"

@@ -12,6 +12,7 @@ _BITSANDBYTES_ON_CPU = Version("0.50")
 
 
 def fuses_on_cpu(torch: Version) -> bool:
+    """Whether ``adamw_torch_fused`` of this torch steps on a CPU."""
     return torch >= _FUSED_ON_CPU
 
 

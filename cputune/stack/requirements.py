@@ -23,11 +23,13 @@ _REQUIRERS = (
     "torch"
 )
 REQUIRERS = frozenset(_REQUIRERS.split())
+"""Normal names of the packages whose requirements are checked."""
 
 EXTRAS: Mapping[str, tuple[str, ...]] = {"transformers": ("torch", "deepspeed")}
 """Extras whose requirements are checked if the required package is installed."""
 
 JUDGED_ELSEWHERE = frozenset({"torch", "transformers", "accelerate", "numpy"})
+"""Requirements among these are checked by ``fit``, which knows the consequences."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +50,9 @@ class Unmet:
 
 
 def unmet(facts: HostFacts) -> Iterator[Unmet]:
+    """Yield the requirements of the training packages that are not met, in the order of the
+    packages.
+    """
     installed = {canonicalize_name(package.name): package for package in reversed(facts.packages)}
     environment = _environment(facts)
     required = []
@@ -85,6 +90,7 @@ def unmet(facts: HostFacts) -> Iterator[Unmet]:
 def _requirements(
     package: Package, environment: Mapping[str, str]
 ) -> Iterator[tuple[Requirement, bool]]:
+    """Yield the requirements of a package on this machine, and whether they are of an extra."""
     extras = EXTRAS.get(canonicalize_name(package.name), ())
     for text in package.requires:
         try:
@@ -125,6 +131,7 @@ def _within(specifiers: SpecifierSet) -> list[Version]:
 
 
 def _environment(facts: HostFacts) -> dict[str, str]:
+    """The environment of markers, for the examined machine instead of ours."""
     version = parse(facts.python) or Version("3.11")
     environment = {key: str(value) for key, value in default_environment().items()}
     return environment | {

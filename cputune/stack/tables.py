@@ -38,6 +38,7 @@ LIBRARIES: tuple[Library, ...] = get_args(Library)
 Compiled = Literal["torch", "ipex", "oneccl", "torchvision", "torchaudio"]
 COMPILED: tuple[Compiled, ...] = get_args(Compiled)
 BUILT_FOR_TORCH: tuple[Compiled, ...] = ("oneccl", "torchvision", "torchaudio")
+"""Compiled packages whose rows name the torch that they were built for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,15 +101,20 @@ class Feature:
     instead_after: str | None = None
 
     def covers(self, version: Version | None) -> bool:
+        """Whether this release has it. An unknown version counts as the newest."""
         if version is None:
             return self.last is None
         at = minor(version)
         return (self.first is None or self.first <= at) and (self.last is None or at <= self.last)
 
     def beside(self, torch: Version | None) -> bool:
+        """Whether it applies with this torch. An unknown version counts as the latest in the
+        tables.
+        """
         return satisfies(torch or load().era("today").versions["torch"], self.torch)
 
     def instead(self, version: Version) -> str | None:
+        """The replacement in a release outside the range, if known."""
         if self.first is not None and minor(version) < self.first:
             return self.instead_before
         return self.instead_after
@@ -151,10 +157,12 @@ class LibraryTable:
     def does(
         self, name: str, version: Version | None, torch: Version | None = None
     ) -> Feature | None:
+        """The row of a behaviour, if this release has it with this torch. Else None."""
         rows = (row for row in self.behaviours if row.name == name and row.covers(version))
         return next((row for row in rows if row.beside(torch)), None)
 
     def keys_of(self, version: Version | None) -> frozenset[str]:
+        """The top-level keys of a configuration file that this release reads."""
         return frozenset(row.name for row in self.keys if row.covers(version))
 
     def dynamo_of(self, version: Version | None) -> frozenset[str]:
@@ -182,6 +190,8 @@ class Era:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BroughtLauncher:
+    """A launcher that is part of a package."""
+
     name: str
     package: str
     why: str
@@ -190,6 +200,8 @@ class BroughtLauncher:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndedImage:
+    """A container image that is no longer maintained, and its replacement."""
+
     name: str
     instead: str
     source: str
@@ -208,6 +220,7 @@ class MpiOption:
     openmpi: str | None = None
 
     def spelling_in(self, dialect: str) -> str | None:
+        """The option in this dialect (``mpich``, ``openmpi5``)."""
         if dialect.startswith("openmpi"):
             return self.openmpi
         return self.hydra
@@ -244,6 +257,7 @@ class Stack:
     deepspeed: LibraryTable
 
     def era(self, name: str) -> Era:
+        """``ipex`` or ``today``. Raises KeyError for another name."""
         return {era.name: era for era in self.eras}[name]
 
     def library(self, name: Library) -> LibraryTable:
@@ -251,10 +265,12 @@ class Stack:
         return table
 
     def compiled(self, name: Compiled) -> tuple[Release, ...]:
+        """The rows of a compiled package, the oldest first."""
         rows: tuple[Release, ...] = getattr(self, name)
         return rows
 
     def releases(self) -> Mapping[str, tuple[Version, ...]]:
+        """The releases of each package in the tables, by short name."""
         versions: dict[str, tuple[Version, ...]] = {"numpy": self.numpy}
         for name in COMPILED:
             versions[name] = tuple(row.version for row in self.compiled(name))
@@ -280,10 +296,12 @@ class Stack:
         return tuple(row for row in rows if torch and minor(row.version) == minor(torch))
 
     def built_for(self, name: Compiled, torch: Version | None) -> tuple[Release, ...]:
+        """The releases of a package that were built for exactly this torch, the newest first."""
         rows = reversed(self.compiled(name))
         return tuple(row for row in rows if torch and row.torch and satisfies(torch, row.torch))
 
     def bindings_for(self, torch: Version | None) -> tuple[Release, ...]:
+        """The oneCCL bindings that were built for exactly this torch."""
         return self.built_for("oneccl", torch)
 
 
@@ -307,6 +325,7 @@ def satisfies(version: Version, specifier: str) -> bool:
 
 @lru_cache(maxsize=REMEMBERED)
 def parse(text: str | None) -> Version | None:
+    """Parse a version. None if the text is not one."""
     try:
         return Version(text or "")
     except ValueError:  # InvalidVersion, or a number with thousands of digits
@@ -315,6 +334,7 @@ def parse(text: str | None) -> Version | None:
 
 @cache
 def load() -> Stack:
+    """Read ``stack.toml``. A test checks that it is valid."""
     document = packaged_toml("cputune.stack", "stack.toml")
     for library in (document[name] for name in LIBRARIES):
         # A row has only what differs from the row before it.
@@ -353,6 +373,7 @@ DISTRIBUTIONS: Mapping[str, str] = {
     "trl": "trl",
     "deepspeed": "deepspeed",
 }
+"""Our short names, and the names for pip."""
 
 _ALIASES = {
     "intel-extension-for-pytorch": "ipex",
@@ -394,6 +415,7 @@ class Versions:
         return _read(versions.items())
 
     def get(self, name: str) -> Version | None:
+        """The version of a package, by its short name."""
         version: Version | None = getattr(self, name)
         return version
 
@@ -403,12 +425,14 @@ class Versions:
         return replace(self, unreadable=self.unreadable.difference(fields), **fields)
 
     def describe(self) -> str:
+        """For example ``torch 2.6.0, transformers 4.40``."""
         versions = ((DISTRIBUTIONS[name], self.get(name)) for name in DISTRIBUTIONS)
         return ", ".join(f"{name} {version}" for name, version in versions if version) or "nothing"
 
 
 @cache  # called for each installed package by each check
 def short_name(distribution: str) -> str | None:
+    """The short name of a distribution in any spelling. None if it has no table."""
     name = canonicalize_name(distribution)
     if name in DISTRIBUTIONS:
         return name

@@ -48,6 +48,7 @@ class IpexUse:
 
 
 def ipex_use(versions: Versions, *, framework: Framework = "trainer") -> IpexUse:
+    """Whether scripts of this framework use IPEX with these versions."""
     if "ipex" in versions.unreadable:
         return _unknown("intel_extension_for_pytorch")
     if versions.ipex is None:
@@ -66,6 +67,7 @@ def ipex_use(versions: Versions, *, framework: Framework = "trainer") -> IpexUse
 
 
 def _by_trainer(v: Versions) -> IpexUse:
+    """Trainer calls IPEX itself, or passes the model to an accelerate that does."""
     if v.transformers is None:
         return _unknown("transformers")
     transformers, trainer = load().transformers, f"transformers {v.transformers}"
@@ -88,6 +90,7 @@ def _by_trainer(v: Versions) -> IpexUse:
 
 
 def _by_accelerate(v: Versions) -> IpexUse:
+    """``Accelerator.prepare`` calls IPEX unless a variable switches it off, or never."""
     if v.accelerate is None:
         return _unknown("accelerate")
     if load().accelerate.does("uses-ipex-unasked", v.accelerate, v.torch):
@@ -139,6 +142,7 @@ LEAST_CCL_WORKERS = 1
 
 
 def why_too_few_ccl_workers(workers: str | int | None) -> str | None:
+    """Why ranks with this CCL_WORKER_COUNT do not use ccl. None if they may."""
     text = ""
     if workers is not None:
         text = str(workers).strip()
@@ -166,6 +170,7 @@ def ccl_refusals(versions: Versions) -> tuple[str, ...]:
 
 
 def _asks_accelerate(v: Versions) -> bool:
+    """Whether accelerate starts the process group, and not TrainingArguments."""
     started_by = load().transformers.does("accelerate-starts-ranks", v.transformers)
     return v.transformers is None or started_by is not None
 
@@ -207,18 +212,21 @@ def has_argument(versions: Versions, name: str) -> bool:
 
 
 def cpu_flag(versions: Versions) -> str:
+    """The flag that keeps a Trainer on the CPU."""
     if takes(versions, "use_cpu"):
         return "--use_cpu"
     return "--no_cuda"
 
 
 def why_no_bf16(versions: Versions) -> str | None:
+    """Why this Trainer cannot train in bf16 on a CPU. None if it can."""
     if load().transformers.does("bf16-on-cpu", versions.transformers):
         return None
     return f"transformers {versions.transformers} accepts --bf16 for GPUs only"
 
 
 def why_no_masks(versions: Versions) -> str | None:
+    """Why our dropout masks cannot replace those of this torch. None if they can."""
     if versions.torch is None:
         return "the version of torch is not known"
     if load().torch_does("kernels-in-python", versions.torch):
@@ -242,10 +250,12 @@ def backend_flags(versions: Versions, backend: str) -> tuple[str, ...]:
 
 
 def optimizers(versions: Versions) -> tuple[str, ...]:
+    """The values of ``--optim`` for AdamW that can step on a CPU."""
     return _named(load().transformers.optimizers, versions)
 
 
 def default_optimizer(versions: Versions) -> str | None:
+    """The default of ``--optim``. None if this transformers does not have the option."""
     return next(iter(_named(load().transformers.default_optimizers, versions)), None)
 
 
@@ -267,6 +277,8 @@ class Fate(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Word:
+    """One flag, key or variable. ``reader`` is the package that reads it."""
+
     spelling: str
     state: Fate
     reader: str
@@ -275,6 +287,7 @@ class Word:
     source: str = ""
 
     def describe(self) -> str:
+        """For example ``--no_cuda (write --use_cpu)``."""
         notes = []
         if self.why:
             notes.append(self.why)
@@ -352,6 +365,7 @@ def _use_ipex(v: Versions, word: Word) -> Word:
 
 
 def _ccl(v: Versions, word: Word) -> Word:
+    """The effect of ``--ddp_backend ccl``, which depends on transformers and accelerate."""
     word = replace(word, source="huggingface/accelerate#3883")
     lacks = v.accelerate is not None and load().accelerate.does("no-ccl", v.accelerate)
     if word.state is Fate.ACCEPTED and not lacks:

@@ -61,11 +61,15 @@ TODAY_FROM = {"torch": (2, 9), "transformers": (4, 57), "accelerate": (1, 13)}
 """The first minor releases without support for IPEX."""
 
 Problem = Callable[[Versions], "Misfit | None"]
+"""The first problem of a stack."""
 Candidates = Callable[[str, Versions], "Iterator[Version | None]"]
+"""The versions of a package to try in a stack."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionChange:
+    """Versions that fit: each package that changes with its version, or None to remove it."""
+
     says: str
     changes: tuple[tuple[str, Version | None], ...]
     result: Versions
@@ -134,6 +138,7 @@ def version_change(era: str, versions: Versions, *, complete: bool = False) -> V
 
 
 def version_changes(versions: Versions) -> tuple[VersionChange, ...]:
+    """The change to each era that this Python allows, the one with fewer packages first."""
     changes = (version_change(era.name, versions) for era in load().eras)
     return tuple(sorted(filter(None, changes), key=lambda change: len(change.changes)))
 
@@ -203,6 +208,7 @@ def _change(says: str, versions: Versions, fitting: Versions) -> VersionChange:
 
 
 def _is_older(name: str, candidate: Version | None, versions: Versions) -> bool:
+    """Whether this downgrades a package that does not follow another one."""
     installed = versions.get(name)
     if name in FOLLOWS or installed is None or candidate is None:
         return False
@@ -223,6 +229,7 @@ class _Search:
         self.looked_at = 0
 
     def nearest(self, start: Versions, most: int, least: int = 0) -> Versions | None:
+        """The stack with the fewest changes. None if more than ``most`` would be needed."""
         for changes in range(least, most + 1):
             self.seen.clear()
             self.looked_at = 0
@@ -246,6 +253,7 @@ class _Search:
         return None
 
     def _fewest_misfits_first(self, wrong: Misfit, name: str, at: Versions) -> Iterator[Versions]:
+        """Yield stacks in which another release of this package solves the problem."""
         tried: list[tuple[int, Versions]] = []
         for candidate in self.candidates(name, at):
             if self.looked_at > MOST_STACKS:
@@ -262,6 +270,7 @@ class _Search:
 
 
 def _broken(at: Versions) -> Misfit | None:
+    """The first broken rule, or that IPEX is installed but nothing would call it."""
     misfit = first_misfit(at)
     if misfit is None and at.ipex is not None and not _has_a_caller(at):
         return Misfit(names=("ipex",), problem="nothing calls IPEX")
@@ -313,6 +322,7 @@ def _newer(
 
 
 def _following(name: str, at: Versions) -> Iterator[Version | None]:
+    """Yield releases of a package that depends on another one, the newest first."""
     if name == "ipex":
         yield from (row.version for row in load().ipex_for(at.torch))
         yield None
@@ -326,6 +336,7 @@ def _following(name: str, at: Versions) -> Iterator[Version | None]:
 
 
 def _of_era(era: str, name: str, at: Versions) -> Iterator[Version | None]:
+    """Yield versions to try: the one that the era was tested with, then the newest first."""
     candidates: list[Version | None]
     if era == "today" and name in ("ipex", "oneccl"):
         candidates = [None]
@@ -347,6 +358,7 @@ def _is_of(era: str, name: str, at: Versions) -> bool:
 
 
 def _belongs(era: str, name: str, version: Version | None) -> bool:
+    """Whether this version of a package can be part of a stack of this era."""
     if name in ("ipex", "oneccl") and era == "today":
         return version is None
     if name == "ipex":

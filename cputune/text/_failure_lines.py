@@ -173,6 +173,7 @@ def begins_something(text: str) -> bool:
 
 
 def signal_of(text: str) -> str:
+    """The name of the signal that a line reports, or an empty string."""
     text = text.strip()
     for pattern in _SIGNALS:
         match = pattern.fullmatch(text)
@@ -191,12 +192,15 @@ def signal_of(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Report:
+    """What a line outside of any traceback reports."""
+
     kind: Kind
     name: str = ""
     message: str = ""
 
 
 def report_of(text: str, following: str) -> Report | None:
+    """Return what a line reports, or None. ``following`` is the next line of the log."""
     text = text.strip()
     if not text or _BENIGN.search(text):
         return None

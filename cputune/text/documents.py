@@ -48,6 +48,7 @@ _WORDS = {
 
 
 def parse(text: str) -> Any:
+    """Parse JSON text. Raises ValueError with the reason if it is not valid."""
     try:
         return json.loads(text, object_pairs_hook=_once)
     except RecursionError as error:
@@ -67,6 +68,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def toml(text: str) -> dict[str, Any]:
+    """Parse a TOML document. Raises ValueError if it is not valid."""
     if sys.version_info >= (3, 11):
         import tomllib
     else:
@@ -79,10 +81,12 @@ def toml(text: str) -> dict[str, Any]:
 
 
 def packaged_text(package: str, name: str) -> str:
+    """Read a file of this package."""
     return resources.files(package).joinpath(name).read_text(encoding="utf-8")
 
 
 def packaged_toml(package: str, name: str) -> dict[str, Any]:
+    """Read a TOML table of this package. A test makes sure that each of them is valid."""
     return toml(packaged_text(package, name))
 
 
@@ -105,6 +109,7 @@ def record_of(kind: type[Record], document: object) -> Record:
 
 
 def _made_of(kind: type, value: object) -> object:
+    """Make a value of a type that JSON does not have, such as a version, from its text."""
     if isinstance(value, kind):
         return value
     return kind(value)

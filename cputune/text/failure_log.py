@@ -51,10 +51,12 @@ class Frame:
 
     @property
     def package(self) -> str:
+        """The import name of the package that has the file. Empty for your own files."""
         return package_of(self.file)
 
     @property
     def module(self) -> str:
+        """The dotted name of the module if the file is in an installed package, else empty."""
         path = self.file.replace("\\", "/")
         if "-packages/" in path:
             below = path.rpartition("-packages/")[2]
@@ -97,6 +99,7 @@ class Failure:
 
     @property
     def title(self) -> str:
+        """One line: the type and the first line of the message."""
         first = self.message.strip().split("\n")[0]
         if self.kind in ("exception", "launcher"):
             if first:
@@ -123,12 +126,15 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureLog:
+    """All failures of a log in their order, and the versions of packages that it names."""
+
     failures: tuple[Failure, ...]
     lines: tuple[str, ...]
     versions: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def decisive(self) -> Failure | None:
+        """The failure that ended the job. None if the log shows no failure."""
         return _decisive(self.failures)
 
 
@@ -185,6 +191,8 @@ _RICH_FRAME = re.compile(r"\s*[│|]\s*(?P<file>[~/][^:\s]+\.py):(?P<line>\d+) i
 
 
 class _Stream:
+    """Collects the failures of one rank, line by line."""
+
     def __init__(self, rank: int | None) -> None:
         self.rank = rank
         self.found: list[Failure] = []
@@ -301,6 +309,7 @@ _VERSION_SAID = re.compile(
 
 
 def read_failures(text: str) -> FailureLog:
+    """Find all failures of a log. Line numbers are those of this text."""
     streams: dict[int | None, _Stream] = {}
     others: list[Failure] = []
     all_lines = list(lines_of(text))
@@ -372,6 +381,7 @@ _FOLLOWS = re.compile(
 
 
 def follows(failure: Failure) -> bool:
+    """Whether this failure only reports another one."""
     return failure.kind == "launcher" or bool(_FOLLOWS.search(failure.whole))
 
 

@@ -105,6 +105,7 @@ _EXTRA = re.compile(r"(?:^|\s)-p\s*(?!\d{1,5}(?:\s|$))\S+")
 
 
 def looks_secret(text: str) -> bool:
+    """Whether a text contains something that has the shape of a secret."""
     if _SHAPES.search(text) or any(map(_is_key, _BASE64.finditer(text))):
         return True
     return any(says_secret(match["name"]) for match in _SAID_ARGUMENT.finditer(text))
@@ -152,6 +153,7 @@ def _is_shuffled(run: str) -> bool:
 
 
 def _words(name: str) -> list[str]:
+    """Split ``HubToken``, ``hub-token`` and ``HUB_TOKEN`` into the same words."""
     return re.findall(r"[a-z0-9]+", re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower())
 
 
@@ -164,6 +166,7 @@ def says_secret(name: str) -> bool:
 
 
 def _looks_like_a_password(value: str) -> bool:
+    """Whether a word behind ``-p`` is neither a number, a path, a name nor a precision."""
     if len(value) < 6 or "/" in value or re.fullmatch(r"[\d.,:e+-]+", value):
         return False
     if re.search(r"[!@#$%^&*~]", value):
@@ -173,6 +176,7 @@ def _looks_like_a_password(value: str) -> bool:
 
 
 def _is_secret_by_short_name(name: str, value: str) -> bool:
+    """Whether a value is one under a name that also means something else: p, pat, pin."""
     match name:
         case "p":
             return _looks_like_a_password(value)
@@ -239,6 +243,7 @@ def without_secrets(text: str, variables: Mapping[str, str]) -> str:
 
 
 def _forms(variables: Mapping[str, str]) -> set[str]:
+    """Return every spelling of the values that must not be shown."""
     forms = set[str]()
     for name, value in variables.items():
         if len(value) > 2 and is_secret_variable(name, value):

@@ -56,6 +56,7 @@ def figure(value: float, digits: int = 3) -> str:
 
 
 def count(number: int, noun: str) -> str:
+    """``1 node``, ``2 nodes``."""
     if number == 1:
         return f"{number} {noun}"
     return f"{number} {noun}s"

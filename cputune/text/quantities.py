@@ -54,6 +54,7 @@ def quantity_of(text: object) -> Fraction | None:
 
 
 def bytes_of(quantity: object) -> float | None:
+    """Convert a Kubernetes quantity such as ``8Gi`` or ``500M`` to bytes. None if it is not one."""
     number = quantity_of(quantity)
     if number is None:
         return None

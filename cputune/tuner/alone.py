@@ -27,6 +27,7 @@ class Neighbours:
     look: Callable[[], tuple[str, ...]] = tuple
 
     def still_there(self) -> tuple[str, ...]:
+        """Those that compute now, if there were some at the start too."""
         if self.at_start:
             return self.look()
         return ()
@@ -76,6 +77,7 @@ def open_runner(
     fresh: bool,
     hosts: RankHosts | None = None,
 ) -> AbstractContextManager[Runner]:
+    """The given runner, or one of real processes; ``fresh`` ones start anew each time."""
     if runner is not None:
         return nullcontext(runner)
     from cputune.ranks.runner import ProcessRunner

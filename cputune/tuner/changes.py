@@ -27,6 +27,8 @@ _LAID_OUT = ("backend", "ccl_workers")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
+    """One step to the best plan: what is changed, to what, and the resulting plan."""
+
     knob: str
     value: str
     plan: Plan
@@ -142,6 +144,7 @@ def why_not_one_by_one(each: Sequence[Worth], whole: Gain) -> str | None:
 
 
 def separate_knobs() -> tuple[str, ...]:
+    """Knobs that can be changed while every rank keeps its CPUs."""
     names: list[str] = []
     for k in KNOBS:
         if k.put is not None and k.name not in _LAID_OUT:
@@ -150,11 +153,13 @@ def separate_knobs() -> tuple[str, ...]:
 
 
 def shape(plan: Plan) -> tuple[int, int, int, frozenset[int]]:
+    """What identifies a layout: nodes, ranks, threads of each, and the CPUs of all."""
     cpus = frozenset(cpu for of_rank in plan.cpus for cpu in of_rank)
     return plan.nodes, plan.processes_per_node, plan.threads_per_process, cpus
 
 
 def layout_words(plan: Plan) -> str:
+    """``2 × 14 threads``, and the number of nodes if there are several."""
     text = f"{plan.processes_per_node} × {plan.threads_per_process} threads"
     if plan.nodes == 1:
         return text

@@ -53,6 +53,7 @@ class Comparison:
 
     @property
     def is_same_plan(self) -> bool:
+        """Whether both results recommend the same plan, so that there is nothing to compare."""
         return self.not_compared == SAME_PLAN
 
 
@@ -123,6 +124,7 @@ def compare(before: Result, after: Result | None, asked: AskedToCompare) -> Comp
 def why_not_here(
     before: Result, after: Result | None, facts: HostFacts, *, real: bool = True
 ) -> str | None:
+    """Why the plans of these results cannot be measured side by side here; None if they can."""
     if after is not None and _job(before.workload) != _job(after.workload):
         first, second = _named(before.workload), _named(after.workload)
         if first == second:
@@ -149,6 +151,7 @@ def why_not_here(
 
 
 def _job(workload: Workload) -> object:
+    """What is trained, without descriptive fields."""
     recipe = workload.recipe
     if recipe is None:
         return workload.program
@@ -183,6 +186,7 @@ def side_by_side(
 
 
 def concluded(measuring: Measuring, before: Plan, after: Plan) -> Comparison:
+    """The comparison of two plans from the findings: a ratio of pairs, or why it is missing."""
     findings, noise = measuring.findings, measuring.race.noise.deviation
     base, (rival, *_) = findings.baseline, findings.rivals
     assert base is not None, "they were measured"

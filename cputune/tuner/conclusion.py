@@ -49,6 +49,8 @@ _VERSIONS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recommendation:
+    """What is recommended, compared with what, and the notes that belong to it."""
+
     baseline: Measured
     best: Measured
     speedup: Speedup | None = None
@@ -156,6 +158,7 @@ def recommend(
 
 
 def _rungs(findings: Findings, advice: Recommendation) -> tuple[Rung, ...]:
+    """The rungs to the best plan; the last one has the ratio of the recommendation."""
     if not findings.rungs or advice.speedup is None or advice.best == advice.baseline:
         return ()
     *before, last = findings.rungs
@@ -165,6 +168,7 @@ def _rungs(findings: Findings, advice: Recommendation) -> tuple[Rung, ...]:
 
 
 def _compared(findings: Findings, noise: float) -> tuple[Measured, ...]:
+    """The throughput of each plan of the confirmation, the baseline first."""
     if findings.baseline is None:
         return ()
     everybody = (findings.baseline, *findings.rivals)
@@ -256,6 +260,7 @@ def why_not_compared(
 
 
 def _why_one_plan(findings: Findings, seconds: float) -> tuple[str, NextStep]:
+    """Why only one plan gave a number, and what to do about it."""
     if findings.cut_off is not None or findings.time_up:
         why = "the time limit was reached before another plan had run"
         return why, _more_time(findings, seconds)
@@ -290,6 +295,7 @@ def _measured(trial: Trial) -> Measured:
 
 
 def _of_ranks(ranks: int, workload: Workload) -> tuple[str, ...]:
+    """What the ranks of the best plan do with the last batch of an epoch."""
     typed = workload.training
     if typed is None or not typed.uneven or ranks == workload.launch_ranks:
         return ()

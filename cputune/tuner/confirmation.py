@@ -78,6 +78,7 @@ CLEARLY = 0.1
 """Error rate of the interval by which a slower rival is dropped."""
 
 ChangesTo = Callable[[Plan], Sequence[Change]]
+"""The changes from the baseline to a plan; none if they cannot be alive at once."""
 
 
 def compare_rivals(
@@ -115,6 +116,8 @@ def compare_rivals(
 
 
 class Confirmation:
+    """Compares the baseline with its rivals, and knows the leader."""
+
     def __init__(self, measuring: Measuring, baseline: Plan, rivals: Sequence[Plan]) -> None:
         self._measuring = measuring
         self.baseline = Contender(role="baseline", plan=baseline)
@@ -174,6 +177,7 @@ class Confirmation:
         return ()
 
     def _join(self, path: Sequence[Change]) -> None:
+        """Add the plans between the baseline and the leader to the second block."""
         self._between = tuple(Contender(role="candidate", plan=on.plan) for on in path[:-1])
         for between in self._between:
             for _ in self.baseline.logs:
@@ -221,6 +225,7 @@ class Confirmation:
                 return
 
     def _verdict(self, logs: Sequence[float]) -> Verdict:
+        """Whether a plan that runs alone has taken enough steps after its warm-up."""
         race = self._measuring.race
         now = race.estimate(logs)
         done = now.level and min(len(now.kept), len(logs) - race.warmup) >= LEAST_KEPT
@@ -229,6 +234,7 @@ class Confirmation:
         return "more"
 
     def _is_answered(self, leader: Contender) -> bool:
+        """Whether to stop: decided, not decidable, or too slow."""
         gain = self._gain(leader)
         if gain is None or leader.out is not None:
             return True
@@ -244,6 +250,7 @@ class Confirmation:
         return not gain.can_be_decided(blocks, self._blocks_left(blocks))
 
     def _blocks_left(self, done: int) -> int:
+        """How many more blocks fit into the time."""
         timer = self._measuring.timer
         each = (timer.used_seconds - self._begun) / done
         left = MOST_BLOCKS - done
@@ -253,6 +260,7 @@ class Confirmation:
 
     @property
     def is_over(self) -> bool:
+        """Whether no rival is left, or the time is up."""
         racing = []
         for rival in self.rivals:
             if rival.out is None:
@@ -355,6 +363,7 @@ class Confirmation:
         return gain is None or not gain.settles
 
     def _tell_how_it_stands(self) -> None:
+        """Report how many times as fast the leader is so far."""
         leads = self._leader()
         if leads is not None:
             leader, gain = leads
@@ -369,6 +378,7 @@ class Confirmation:
             self._measuring.on_event(standing)
 
     def _look_where_time_goes(self, started: Sequence[Started], leader: Contender) -> None:
+        """Profile the baseline and the leader, in the processes that were measured last."""
         for entry in started:
             if entry.contender in (self.baseline, leader) and entry.is_in:
                 profile_plan(self._measuring, entry.contender.plan, entry.living)
@@ -393,6 +403,7 @@ class Confirmation:
                 rival.out = SLOWER
 
     def _write_down(self, block: int, entry: Started) -> None:
+        """Record what this block showed of a contender's speed."""
         findings, contender, reason = self._measuring.findings, entry.contender, entry.run.why
         findings.turns += entry.turns
         findings.delayed_turns += entry.delayed

@@ -49,12 +49,14 @@ class Contender:
     out: str | None = None
 
     def add(self, block: int, log: float | None = None, age: float = math.inf) -> None:
+        """Record a round."""
         self.blocks.append(block)
         self.logs.append(log)
         self.ages.append(age)
 
     @property
     def measured(self) -> list[float]:
+        """The rounds that gave a number."""
         values: list[float] = []
         for value in self.logs:
             if value is not None:
@@ -114,6 +116,7 @@ def gain_of(
 
 
 def blocks_of(contender: Contender) -> set[int]:
+    """The blocks in which a contender gave a number."""
     rounds = zip(contender.blocks, contender.logs, strict=True)
     return {block for block, log in rounds if log is not None}
 
@@ -150,5 +153,6 @@ def doubt_each(rivals: Sequence[Contender]) -> float:
 
 
 def throughput_of(contender: Contender, noise: float) -> Throughput:
+    """The throughput of a plan over all its rounds."""
     blocks = max(1, len(blocks_of(contender)))
     return throughput(contender.measured, noise, processes=blocks)

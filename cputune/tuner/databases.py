@@ -56,6 +56,7 @@ TABLES = {"studies", "trials", "study_user_attributes", "trial_user_attributes"}
 """Optuna's tables without which a study cannot be resumed."""
 
 SERVERS = ("postgresql", "mysql", "mariadb")
+"""The servers that Optuna supports."""
 
 DRIVERS = {
     "psycopg": "'psycopg[binary]'",
@@ -143,6 +144,7 @@ def database_of(named: str | Path | None, name: str | None = None) -> StudyDatab
 
 
 def no_study(shown: str | Path, why: str) -> CannotError:
+    """The error for a database that cannot be used, and why."""
     return CannotError(
         f"{shown} cannot be opened as a study: {why}", hint="name another file with --study"
     )
@@ -171,6 +173,7 @@ class StudyFile:
 
     @property
     def shown(self) -> str:
+        """The path, as the user gave it."""
         return str(self.path)
 
     def holds_study(self) -> bool:
@@ -199,10 +202,12 @@ class StudyFile:
         return ours
 
     def lock(self) -> AbstractContextManager[None]:
+        """Hold ``FILE.lock``."""
         return study_lock(self.path)
 
     @contextmanager
     def opened(self, *, private: bool) -> Iterator[optuna.Study]:
+        """The study; its file exists with all tables or not at all."""
         new = not self.holds_study()
         if new:
             with whole(self.path, private=private) as half, _storage(half, ours=True) as storage:
@@ -213,6 +218,7 @@ class StudyFile:
             yield _begun(storage, self.name)
 
     def trouble(self) -> str | None:
+        """That the file is gone, damaged or locked, or that the disk is full."""
         try:
             if not is_file(self.path):
                 return _GONE
@@ -230,11 +236,13 @@ class StudyFile:
         delete(self.path)
 
     def is_over(self) -> bool:
+        """Whether the study in the file has no trial, or its result was written."""
         with closing(connect(self.path)) as file:
             (finished,) = file.execute(_IS_FINISHED, (self.name, FINISHED)).fetchone()
         return bool(finished) or not self._trials()
 
     def move_aside(self) -> MovedStudy:
+        """Rename the file, by the time at which it was written last."""
         trials = self._trials()
         beside = free_name(self.path)
         rename(self.path, beside)
@@ -242,6 +250,7 @@ class StudyFile:
         return MovedStudy(name=str(beside), option=option, trials=trials)
 
     def finish(self) -> None:
+        """Mark the study in the file, if there is one."""
         with suppress(sqlite3.Error), closing(connect(self.path)) as file, file:
             file.execute(_FINISH, (FINISHED, self.name, FINISHED))
 
@@ -306,6 +315,7 @@ def free_name(path: Path) -> Path:
 
 
 def written_at(path: Path) -> str:
+    """When a file was written last, as in the ids of the history."""
     return time.strftime("%Y%m%d-%H%M%S", time.gmtime(changed_at(path)))
 
 
@@ -355,6 +365,7 @@ def _storage(path: Path, *, ours: bool = False) -> Iterator[RDBStorage]:
 
 @contextmanager
 def closed(storage: RDBStorage) -> Iterator[RDBStorage]:
+    """A storage whose connections are closed when the block ends."""
     try:
         yield storage
     finally:
@@ -363,6 +374,7 @@ def closed(storage: RDBStorage) -> Iterator[RDBStorage]:
 
 
 def _begun(storage: RDBStorage, name: str) -> optuna.Study:
+    """The study of this name, created if it does not exist."""
     import optuna
 
     return optuna.create_study(
@@ -379,11 +391,13 @@ class StudyServer:
 
     @property
     def shown(self) -> str:
+        """Server and database, without user, password and options."""
         parts = urlsplit(self.address)
         host = parts.netloc.rpartition("@")[2]
         return visible(f"{parts.scheme}://{host}{parts.path}, study {self.name!r}")
 
     def holds_study(self) -> bool:
+        """Whether a study of this name is in the database."""
         from sqlalchemy import inspect, text
 
         with self._connected() as connection:
@@ -429,6 +443,7 @@ class StudyServer:
 
     @contextmanager
     def opened(self, *, private: bool) -> Iterator[optuna.Study]:
+        """The study; the server decides who may read it."""
         from optuna.storages import RDBStorage
 
         with self._in_words():
@@ -439,6 +454,7 @@ class StudyServer:
             yield study
 
     def trouble(self) -> str | None:
+        """That the server does not answer, or that the study was removed."""
         try:
             there = self.holds_study()
         except CputuneError as error:
@@ -448,6 +464,7 @@ class StudyServer:
         return "it was removed"
 
     def remove(self) -> None:
+        """Remove only this study, and only if it is ours."""
         import optuna
 
         if not self.holds_study():
@@ -457,10 +474,12 @@ class StudyServer:
             optuna.delete_study(study_name=self.name, storage=study._storage)
 
     def is_over(self) -> bool:
+        """Whether the study has no trial, or its result was written."""
         with self._loaded() as study:
             return FINISHED in study.user_attrs or not study.get_trials(deepcopy=False)
 
     def move_aside(self) -> MovedStudy:
+        """Rename the study, by the present time. Raises CannotError for one that is not ours."""
         from sqlalchemy import text
 
         with self._loaded() as study:
@@ -483,6 +502,7 @@ class StudyServer:
 
     @contextmanager
     def _loaded(self) -> Iterator[optuna.Study]:
+        """The study that is there. Raises CannotError if the server does not answer."""
         import optuna
         from optuna.storages import RDBStorage
 
@@ -500,10 +520,12 @@ class StudyServer:
         )
 
     def why(self, error: BaseException) -> str:
+        """The message of the server or its driver, without the address."""
         return said_by_driver(error)
 
     @property
     def _engine_options(self) -> dict[str, Any]:
+        """Lost connections are opened again; unanswered ones time out."""
         driver = urlsplit(self.address).scheme
         named = "pg8000" not in driver and "connector" not in driver
         if named:

@@ -31,6 +31,7 @@ def make_room(database: StudyDatabase) -> MovedStudy | None:
 
 
 def require_result(path: Path) -> Result:
+    """The result in a file that is to be replaced. Raises UsageError if it is something else."""
     try:
         return Result.load(path)
     except CputuneError as error:

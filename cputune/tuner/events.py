@@ -41,6 +41,8 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialStarted:
+    """A plan is about to run; ``origin`` says what proposed it."""
+
     number: int
     plan: Plan
     origin: Origin
@@ -60,11 +62,15 @@ class StepTaken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialEnded:
+    """A trial with its number, or the reason why it has none."""
+
     trial: Trial
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfirmStarted:
+    """The baseline and the best plans are about to be measured again, side by side."""
+
     plans: tuple[Plan, ...]
 
 
@@ -85,6 +91,7 @@ class ComparisonSoFar:
 
     @property
     def in_words(self) -> str:
+        """The ratio and its interval; empty while they mean nothing."""
         after = f"after {self.pairs} rounds: {self.plan.short()}"
         if not self.is_known:
             return f"compared with your current launch, not decided yet {after}"
@@ -134,6 +141,7 @@ def logged(on_event: OnEvent | None) -> OnEvent:
 
 
 def is_in_passing(event: Event) -> bool:
+    """Whether an event is logged at DEBUG and not shown as a line in a terminal."""
     aside = isinstance(event, Message) and not event.warns
     return aside or isinstance(event, (StepTaken, TrialStarted, ComparisonSoFar))
 
@@ -147,6 +155,7 @@ def waiting_for(owner: str) -> str:
 
 
 def in_words(event: Event) -> str:
+    """One line for an event, in a terminal and in a log."""
     match event:
         case Message(text=text):
             return text
@@ -183,14 +192,17 @@ def _beginning(event: StudyStarted) -> str:
 
 
 def _widest(space: SearchSpace) -> Plan:
+    """A plan with the most ranks, whose short name is explained."""
     return max(space.plans(), key=lambda plan: plan.processes_per_node)
 
 
 def most_trials(space: SearchSpace, budget: int) -> int:
+    """How many trials a study has at most, including the baseline."""
     return min(budget, len(space) + 1)
 
 
 def outcome(trial: Trial) -> str:
+    """The outcome of a trial, in few words."""
     if trial.state == FAILED:
         reason = visible((trial.reason or "").split("\n")[0])
         kind = trial.kind or FAILED

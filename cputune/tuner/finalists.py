@@ -93,6 +93,7 @@ def may_be_the_best(trial: Trial) -> bool:
 
 
 def on_the_way(space: SearchSpace, today: Plan, alive: int, best: Plan) -> tuple[Change, ...]:
+    """The changes from the baseline to this plan, if all these plans can be alive at once."""
     path = changes(space, today, best)
     if len(path) < alive:
         return path
@@ -112,6 +113,7 @@ def _promising(ranked: Sequence[Plan], belief: Belief) -> list[Plan]:
 
 
 def _today(findings: Findings) -> Plan | None:
+    """The baseline, unless its trial failed."""
     tried = [trial for trial in findings.trials if trial.plan.as_found]
     chance = (Contended.kind, HostLost.kind)  # it may run well another time
     if any(trial.state == FAILED and trial.kind not in chance for trial in tried):

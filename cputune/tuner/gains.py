@@ -94,6 +94,7 @@ class Gain:
 
     @property
     def speedup(self) -> Speedup:
+        """The gain as factors, as in a result."""
         return Speedup(
             ratio=math.exp(self.mean),
             low=math.exp(self.low),
@@ -142,6 +143,7 @@ class Gain:
 
     @property
     def settles(self) -> bool:
+        """Whether the plan still gets faster or slower compared with the other."""
         return abs(self.to_come) > DELTA / 2
 
 

@@ -60,6 +60,7 @@ class Layouts:
         self._say_why(cores, taken)
 
     def _node_counts(self) -> Sequence[int]:
+        """The numbers of nodes for which plans are laid out."""
         there = max(1, len(self.ask.hosts))
         wanted = self.ask.fixed.get("nodes")
         if wanted is None:
@@ -138,6 +139,7 @@ class Layouts:
     def _of_ranks(
         self, cores: tuple[Core, ...], ranks: int, nodes: int
     ) -> Iterator[tuple[Plan, Values]]:
+        """Backend, workers and threads for this number of ranks on the first node."""
         of_rank = rank_slices(cores, ranks)[0]
         for backend, workers, shared in self._communication(of_rank, ranks, nodes):
             if shared:
@@ -251,6 +253,7 @@ class Layouts:
             )
 
     def _say_why_ranks(self, taken: set[int]) -> None:
+        """One line for all rank counts that are left out for one reason."""
         counts: dict[str, list[int]] = {}
         for ranks, why in sorted(self._refused.items()):
             if ranks not in taken:

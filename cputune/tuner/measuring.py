@@ -100,10 +100,12 @@ class Findings:
 
     @property
     def believes_delayed(self) -> bool:
+        """Whether delayed steps count in the confirmation too."""
         return self.shared and self.never_quiet
 
     @property
     def disturbed(self) -> bool:
+        """Whether other processes delayed most of what the result would be based on."""
         if self.turns:
             return 2 * self.delayed_turns > self.turns
         if self.confirm_runs:
@@ -114,6 +116,7 @@ class Findings:
 
     @property
     def how_disturbed(self) -> str:
+        """How other processes disturbed the study, for a message."""
         if self.turns:
             return f"other processes delayed {self.delayed_turns} of {self.turns} measurements"
         return "other processes delayed most steps in every attempt"
@@ -166,6 +169,7 @@ class Timer:
 
     @property
     def used_seconds(self) -> float:
+        """Seconds since the start of the command."""
         return max(self.clock() - self.started, self.step_seconds)
 
     def left(self, share: float, running_seconds: float = 0.0) -> float:
@@ -176,6 +180,7 @@ class Timer:
         return share * self.most_seconds - used
 
     def up(self, share: float, running_seconds: float = 0.0) -> bool:
+        """Whether this share of the time is over, including the current run's seconds."""
         return self.left(share, running_seconds) <= 0
 
 
@@ -198,6 +203,8 @@ def held_bytes(trial: Trial) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LivingTrial:
+    """The processes of a trial, and what was measured of them."""
+
     living: Living
     run: Run
     center: float
@@ -205,6 +212,8 @@ class LivingTrial:
 
 
 class LivingTrials:
+    """The processes that a study keeps."""
+
     def __init__(self, facts: HostFacts) -> None:
         self._room = spare_bytes(facts)
         self._kept: dict[Plan, LivingTrial] = {}
@@ -239,10 +248,12 @@ class LivingTrials:
         return self._kept.pop(plan, None)
 
     def only(self, plans: Iterable[Plan]) -> None:
+        """End all processes but those of these plans."""
         for plan in set(self._kept) - set(plans):
             self._end(plan)
 
     def close(self) -> None:
+        """End all processes."""
         self.only(())
 
     def _slowest(self) -> Plan:
@@ -418,6 +429,7 @@ class Measuring:
         return self.timer.left(1.0) < starts * self.slowest_start_seconds + blocks * steps
 
     def saw_start(self, seconds: float) -> None:
+        """Record how long a run took to its first step."""
         self.slowest_start_seconds = max(self.slowest_start_seconds, seconds)
         self.findings.start_seconds = self.slowest_start_seconds
 
@@ -433,12 +445,15 @@ class Measuring:
             runner.start_within(together * longest)
 
     def _keeps(self, run: Run) -> bool:
+        """Whether a run is kept alive for the confirmation: the baseline's, or perhaps the best."""
         if run.verdict != "enough":
             return False
         fastest = self.race.fastest
         return fastest is None or self.race.estimate(run.logs).center < fastest.center + NEAR_ENOUGH
 
     def rules(self, plan: Plan, number: int | None = None) -> Rules:
+        """The rules by which the steps of trial ``number`` are read; None: of the confirmation."""
+
         def on_step(index: int, step: Step, delayed: bool) -> None:
             self.race.step_seconds = step.seconds
             self.on_event(
@@ -454,6 +469,7 @@ class Measuring:
 
 
 def not_measurable(why: str, busy: Sequence[str]) -> NotMeasurableError:
+    """The error for a busy machine: why there is no result, what is running, what to do."""
     return NotMeasurableError(
         f"the machine is too busy to measure: {why}",
         details="\n".join(f"busy now: {name}" for name in busy) or None,
@@ -473,6 +489,7 @@ def share_of(number: int | None) -> float:
 
 
 def delays_itself(plan: Plan, facts: HostFacts) -> bool:
+    """Whether a plan has more threads than CPUs or CPU time, so that it delays itself."""
     threads = plan.processes_per_node * plan.threads_per_process
     cpus = len({cpu for cpus in plan.cpus for cpu in cpus})
     quota = facts.limits.cpu_quota
@@ -484,6 +501,7 @@ MOST_CHARACTERS = 16_384
 
 
 def shortened(text: str, most: int) -> str:
+    """The beginning and the end of a long text."""
     if len(text) <= most:
         return text
     half = most // 2 - 10
@@ -491,6 +509,7 @@ def shortened(text: str, most: int) -> str:
 
 
 def first_line(text: str | None) -> str:
+    """The first line of the reason why a trial failed."""
     return (text or "no reason given").strip().split("\n")[0][:500]
 
 
@@ -560,6 +579,7 @@ def at_most(guess: Estimate, fastest: Estimate | None) -> float | None:
 
 
 def was_disturbed(trial: Trial) -> bool:
+    """Whether other processes delayed most steps of this trial."""
     return trial.kind == Contended.kind or trial.delayed_steps * 2 > trial.steps
 
 

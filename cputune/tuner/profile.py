@@ -28,6 +28,7 @@ def profile_plan(measuring: Measuring, plan: Plan, living: Living) -> None:
 
 
 def profile_of_ranks(plan: Plan, states: Sequence[Mapping[str, Any]]) -> Profile | None:
+    """The profile over all ranks: mean shares, and all their matmuls."""
     if not states:
         return None
     kinds = dict.fromkeys(kind for rank in states for kind in rank["shares"])

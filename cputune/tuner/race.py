@@ -50,10 +50,12 @@ class Estimate:
 
     @property
     def low(self) -> float:
+        """Lower end of the 95 % interval."""
         return self.center - Z95 * self.error
 
     @property
     def high(self) -> float:
+        """Upper end of the 95 % interval."""
         return self.center + Z95 * self.error
 
 
@@ -116,6 +118,7 @@ class Noise:
     )
 
     def learn(self, kept: Sequence[float]) -> None:
+        """Add the steps of one trial that count, in order."""
         self.differences += [abs(b - a) for a, b in itertools.pairwise(kept)]
 
     @property
@@ -157,6 +160,8 @@ MOST_DELAY = math.log(8)
 
 @dataclass(slots=True)
 class Race:
+    """What is known while a study runs, to decide whether a trial needs another step."""
+
     noise: Noise = field(default_factory=Noise)
     fastest: Estimate | None = None
     step_seconds: float = 0.0
@@ -201,6 +206,7 @@ class Race:
         return estimate(logs, self.noise.deviation, skip=self.warmup)
 
     def throughput(self, now: Estimate) -> Throughput:
+        """Samples per second of a run, from the steps that count."""
         return throughput(now.kept, self.noise.deviation)
 
     @property
@@ -214,6 +220,7 @@ class Race:
         return count
 
     def _floor(self, logs: Sequence[float], now: Estimate) -> float:
+        """The lowest possible centre of this run if its warm-up is not over."""
         noise = self.noise.deviation
         index = len(logs) - 1
         if now.level and len(now.kept) >= LEAST_KEPT:

@@ -98,6 +98,7 @@ class Run:
 
     @property
     def contended(self) -> bool:
+        """Whether other processes delayed most of the steps."""
         return self.delayed >= LEAST_DELAYED and 2 * self.delayed > self.steps
 
 
@@ -195,6 +196,7 @@ def take(run: Run, step: Step, rules: Rules) -> None:
 
 
 def turn_of(place: int, steps: Sequence[tuple[float, bool]]) -> Turn:
+    """Steps of a run's ``trace`` as a result keeps them: with four digits."""
     return Turn(
         place=place,
         step_seconds=tuple(float(f"{seconds:.4g}") for seconds, _ in steps),
@@ -203,6 +205,7 @@ def turn_of(place: int, steps: Sequence[tuple[float, bool]]) -> Turn:
 
 
 def count_of_steps(count: int) -> str:
+    """A number of steps in words."""
     if count == 1:
         return "one step"
     return f"{count or 'no'} steps"

@@ -42,10 +42,12 @@ class Refusal:
 
     @property
     def left_out(self) -> LeftOut:
+        """The refusal as a result lists it."""
         return LeftOut(what=self.what, why=self.why)
 
 
 def refusals(trials: Sequence[Trial], space: SearchSpace) -> tuple[Refusal, ...]:
+    """What these trials have shown not to work, each value once."""
     ran = [trial.plan for trial in trials if trial.state != FAILED]
     by_value: dict[str, Refusal] = {}
     for trial in trials:
@@ -85,6 +87,7 @@ def _part(reason: str, row: Compared) -> str:
 
 
 def _only_changes(trial: Trial, ran: Sequence[Plan], space: SearchSpace) -> Iterator[Refusal]:
+    """The values that are the only difference of a failed plan from a plan that ran."""
     values = values_of(trial.plan, space)
     why = f"trial {trial.number}: {(trial.reason or 'it failed').splitlines()[0]}"
     for plan in ran:

@@ -35,6 +35,8 @@ LONGEST_LINE = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Varied:
+    """A knob by name, and the values that any plan of the space takes for it."""
+
     name: str
     values: tuple[KnobValue, ...]
 
@@ -56,6 +58,7 @@ class SearchSpace:
     suggestions: tuple[tuple[Origin, Plan], ...]
 
     def plans(self) -> Iterator[Plan]:
+        """Every feasible plan, once."""
         return iter(self.values)
 
     def __len__(self) -> int:
@@ -168,6 +171,7 @@ def space_of(
     *,
     baseline: Plan | None = None,
 ) -> SearchSpace:
+    """The space of a study with these options, over these hosts. Raises UsageError."""
     return search_space(
         facts,
         job,
@@ -184,6 +188,7 @@ def space_of(
 def _plans(
     facts: HostFacts, workload: Workload, ask: Ask
 ) -> tuple[dict[Plan, Mapping[str, KnobValue]], tuple[LeftOut, ...]]:
+    """Every plan with its knob values, and what was left out."""
     _refuse_unlike(ask.hosts)
     choices = {}
     for knob in KNOBS:
@@ -267,6 +272,7 @@ def _not_kept(
     keep: Keeps | None,
     unlike: str,
 ) -> Iterator[LeftOut]:
+    """The knobs that could be varied if less of the training had to stay the same."""
     for knob in KNOBS:
         if knob.offers is None or knob.name in {*ask.own, *held} or knob.name not in free:
             continue
@@ -304,6 +310,7 @@ def _unvaried(
 
 
 def _impossible(fixed: Mapping[str, KnobValue], left_out: Sequence[LeftOut]) -> UsageError:
+    """The requested values that no plan has together, and why."""
     named = sorted(fixed, key=NAMES.index)
     settings = [f"{name}={_text(fixed[name])}" for name in named]
     together = ""
@@ -384,4 +391,5 @@ def _of_topology(
 
 
 def _liked(plan: Plan) -> tuple[object, ...]:
+    """What the guides prefer: oneCCL with few workers, IPEX, all cores."""
     return plan.backend == "ccl", -plan.ccl_workers, plan.ipex, plan.threads_per_process

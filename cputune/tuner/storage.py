@@ -99,6 +99,7 @@ class StudyStorage:
             self._open = opened.pop_all()
 
     def close(self) -> None:
+        """Close the database; its content stays."""
         self._open.close()
 
     def claim(self, identity: Identity) -> None:
@@ -154,9 +155,11 @@ class StudyStorage:
         return list(past.values())
 
     def guide(self, sampler: PlanSampler) -> None:
+        """Set the sampler that Optuna asks from now on."""
         self._study.sampler = sampler
 
     def begin_baseline(self) -> None:
+        """Start the trial of the baseline, which has no knobs."""
         self._running = self._study.ask()
 
     def begin(self, space: SearchSpace, plan: Plan | None = None) -> Plan:
@@ -205,12 +208,14 @@ class StudyStorage:
         self._unwritten.append(partial(_added, frozen=frozen))
 
     def discard(self) -> None:
+        """Remove a study that was created here and never had a trial."""
         if self._database is not None and self._is_new:
             with suppress(Exception):  # the disk may be full, and the error is reported already
                 self.close()
                 self._database.remove()
 
     def abandon(self) -> None:
+        """Drop the running trial, if any, which was interrupted."""
         if self._running is not None:
             self._study.tell(self._running, state=TrialState.FAIL)
             self._running = None
@@ -253,6 +258,7 @@ class StudyStorage:
             return record_of(Workload, stored)
 
     def remember(self, workload: Workload) -> None:
+        """Keep what the first trial has shown of the workload, with the next ``write_down``."""
         shown = plain(workload)
         self._unwritten.append(lambda record: record.set_user_attr(_WORKLOAD, shown))
 
@@ -268,6 +274,7 @@ def _added(record: optuna.Study, *, frozen: FrozenTrial) -> None:
 def identity_of(
     options: TuneOptions, facts: HostFacts, workload: Workload, hosts: Sequence[str] = ()
 ) -> Identity:
+    """What must be the same for a study to be resumed."""
     names = []
     for field in fields(TuneOptions):
         if field.name not in MAY_CHANGE:
@@ -282,6 +289,7 @@ def identity_of(
 
 
 def _plain(value: object) -> object:
+    """An option as JSON, independent of the order in which it was given."""
     if isinstance(value, Mapping):
         return {name: str(value[name]) for name in sorted(value)}
     if isinstance(value, Iterable) and not isinstance(value, str):

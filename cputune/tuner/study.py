@@ -101,6 +101,7 @@ def _first_choice(space: SearchSpace, sampler: PlanSampler) -> Plan | None:
 
 
 def _equal_to_today(count: int) -> str:
+    """The note that some plans of the space are the current launch, as its ranks show."""
     if count == 1:
         return "One plan equals your current launch, so it was not measured twice."
     return f"{count} plans equal your current launch, so they were not measured twice."
@@ -187,6 +188,7 @@ class TuningStudy:
         self._unwritten: str | None = None
 
     def run(self) -> Result:
+        """Tune. Raises NoValidTrialError, or Interrupted with the ``result`` so far."""
         try:
             with closing(self._storage):
                 return self._run()
@@ -215,6 +217,7 @@ class TuningStudy:
             raise
 
     def _concluded(self) -> Result:
+        """The result of what is known so far; a disturbed study's says that it is."""
         self._write_down()
         if self._unwritten is not None:
             note = f"Not all trials are kept for --resume: {self._unwritten}."
@@ -243,6 +246,7 @@ class TuningStudy:
         )
 
     def _left_out(self) -> tuple[LeftOut, ...]:
+        """What was not tried: it is not possible here, or trials showed that it does not work."""
         refused = tuple(refusal.left_out for refusal in self._history.refused)
         refused += rehearsals.left_out(self._findings)
         if self._space is None:
@@ -317,6 +321,7 @@ class TuningStudy:
         return len(self._findings.trials)
 
     def _learn(self, trial: Trial, run: Run) -> None:
+        """Learn from a trial: its speed, its failure, its memory."""
         past, race, findings = self._history, self._race, self._findings
         findings.trials.append(trial)
         self._timer.step_seconds += trial.step_seconds
@@ -342,6 +347,7 @@ class TuningStudy:
         past.errors.append(max(guess.error, WANDER if was_disturbed(trial) else 0.0))
 
     def _learn_refusals(self) -> None:
+        """Learn what does not work here, and report each value once."""
         if self._space is None:
             return
         known = {refusal.what for refusal in self._history.refused}
@@ -410,6 +416,7 @@ class TuningStudy:
         return workload
 
     def _open_space(self, resumed: int) -> SearchSpace:
+        """Build the space of plans, now that the baseline has shown what the script trains."""
         options, timer = self._options, self._timer
         seen = next((t for t in self._findings.trials if t.plan.as_found), None)
         plan = None
@@ -452,6 +459,7 @@ class TuningStudy:
         return space
 
     def _measure_all(self, runner: Runner, space: SearchSpace, sampler: PlanSampler) -> None:
+        """Measure one plan after another until the budget, the time or the plans are spent."""
         findings = self._findings
         while len(findings.trials) < self._options.budget and not findings.host_lost:
             short = self._timer.limited and self._measuring.needs_all_time(RESERVED)
@@ -472,6 +480,7 @@ class TuningStudy:
             self._measure(runner, begun, origin)
 
     def _following(self, space: SearchSpace, sampler: PlanSampler) -> tuple[Origin, Plan] | None:
+        """The next plan and its origin, if any."""
         suggestions = space.suggestions
         if self._timer.limited and self._measuring.needs_all_time(blocks=FEW_TRIALS):
             # Of few trials the topology's plan is worth most: it has a faster allocator too.

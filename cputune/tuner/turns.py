@@ -57,6 +57,7 @@ class Unstarted:
     failure: TrialError
 
     def turn(self, steps: int) -> Sequence[Step]:
+        """Raise the error of the start."""
         raise self.failure
 
     def close(self) -> None:
@@ -105,13 +106,16 @@ class Started:
 
     @property
     def age(self) -> int:
+        """How many steps its processes have taken."""
         return self._steps_before + self.run.steps
 
     def close(self) -> None:
+        """End its processes."""
         self.living.close()
 
     @property
     def is_in(self) -> bool:
+        """Whether the contender is still being compared."""
         return self.contender.out is None
 
     def warm_up(self, race: Race) -> None:
@@ -205,4 +209,5 @@ def steps_of_turn(step_seconds: float, *, lone: bool) -> tuple[int, int]:
 
 
 def seconds_of(started: Sequence[Started]) -> float:
+    """The seconds of all steps of these contenders so far."""
     return sum(entry.run.step_seconds for entry in started)

@@ -66,6 +66,7 @@ CONSUMERS: Mapping[str, Callable[[Artefact, Expected, Host], Answer]] = {
     "launcher": run_script,
     "sbatch": submit_script,
 }
+"""By the names that a ``Format`` uses."""
 
 
 def verify(
@@ -220,6 +221,8 @@ def read_job(path: Path) -> Artefact | None:
 
 
 def promised_of(path: Path, text: str) -> Promise:
+    """What a launch promises, by the file next to it that holds its plan."""
+
     def beside(name: str) -> str | None:
         try:
             return read_document(Path(real_path(path)).parent / name, most_bytes=LARGEST_BYTES)

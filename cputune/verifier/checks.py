@@ -83,6 +83,7 @@ def outcomes(
 def _rows(
     expected: Expected, states: States, interpreter: str | None, *, dealt_out: bool
 ) -> dict[str, list[Compared]]:
+    """What each rank shows and what it should, by the name of the check."""
     rows: dict[str, list[Compared]] = {}
     for row in compare(expected.plan, states):
         if not (dealt_out and row.by_cpu_number):
@@ -98,6 +99,7 @@ def _rows(
 def what_is_trained(
     promised: PromisedTraining, plan: Plan, shown: RankState, consumer: str
 ) -> Outcome:
+    """The command that a rank was started with, its model and its data set."""
     rows = list(words_differ(promised.words, shown.get("command", ())))
     model, samples = shown.get("model"), shown.get("dataset_samples")
     if None not in (promised.model, model) and not plan.ipex:  # IPEX lays weights out anew
@@ -329,6 +331,7 @@ def own_affinity(plan: Plan, states: States) -> Iterator[Compared]:
 
 
 def loss(ranks: Sequence[Rank], consumer: str) -> Outcome:
+    """Whether every loss is a number, and training does not run away."""
     evidence, wrong = [], []
     for rank in ranks:
         values = []
@@ -421,6 +424,7 @@ def throughput(steps: Sequence[Step], tuned: Throughput) -> Ratio | None:
 
 
 def median_interval(ordered: Sequence[float]) -> tuple[float, float]:
+    """A 95 % interval of the median from order statistics (binomial); below 6 values the range."""
     size = len(ordered)
     tail, rank = 0.5**size, 0
     while tail <= 0.025:
@@ -431,6 +435,10 @@ def median_interval(ordered: Sequence[float]) -> tuple[float, float]:
 
 
 def throughput_check(ratio: Ratio | None, consumer: str) -> Outcome:
+    """Whether the launch is as fast as the tuned trial was.
+
+    A slow one on a busy machine says nothing about the launch.
+    """
     name = "throughput"
     if ratio is None:
         remedy = "tune first: `cputune emit` stores the measured speed in the file"

@@ -53,6 +53,7 @@ NOT_STARTED = "its pods were not started: that needs the image and a cluster"
 AS_A_SCRIPT = "verify the same plan as a script: cputune emit --format torchrun"
 Manifest: TypeAlias = Mapping[str, Any]
 _NO_YAML = (yaml.YAMLError, ValueError, RecursionError)
+"""What reading a text that is no YAML raises."""
 
 
 def judge_documents(artefact: Artefact, expected: Expected, host: Host) -> Answer:
@@ -98,6 +99,7 @@ def is_broken(text: str) -> bool:
 
 
 def is_job(text: str) -> bool:
+    """Whether a text is YAML with a job that is understood here."""
     if "kind:" not in text and '"kind"' not in text:
         return False
     try:
@@ -108,6 +110,7 @@ def is_job(text: str) -> bool:
 
 
 def judge_alone(artefact: Artefact) -> Iterator[Outcome]:
+    """The checks of each job of a file that need no plan."""
     try:
         documents = list(yaml.safe_load_all(artefact.text))
     except _NO_YAML as error:
@@ -138,6 +141,7 @@ CLAIM_FILE = "pvc.yaml"
 
 
 def _claims(documents: Sequence[Any], artefact: Artefact) -> dict[str, Manifest]:
+    """The volume claims of the file and of ``pvc.yaml`` next to it, by name."""
     beside = artefact.path.parent / CLAIM_FILE
     found = list(documents)
     with contextlib.suppress(OSError, yaml.YAMLError):
@@ -174,6 +178,7 @@ def looked_through(job: Manifest, claims: Mapping[str, Manifest]) -> Iterator[Ou
 
 
 IN_PODS = frozenset(["LD_PRELOAD", "CCL_WORKER_AFFINITY", "HF_HOME"])
+"""Variables that a pod sets in another way than a script: paths in its image and its volume."""
 
 
 def held_to_plan(job: Manifest, expected: Expected) -> Outcome:
@@ -284,6 +289,7 @@ class _Kept:
         return True
 
     def _threads(self, prefix: str, row: Evidence) -> bool:
+        """A few threads less, if the pod has fewer CPUs, too."""
         planned = self.plan.threads_per_process
         threads = _whole(row.seen, 0)
         given = self._asked(prefix, "limits.cpu")
@@ -293,6 +299,7 @@ class _Kept:
         return _few_less(threads, planned)
 
     def _arguments(self, prefix: str, row: Evidence) -> bool:
+        """The same words, if place.py is given the number of CPUs that the pod has."""
         cpus = self._asked(prefix, "limits.cpu")
         words = [shlex.split(text) for text in (row.seen, str(row.expected))]
         for line in words:
@@ -347,6 +354,7 @@ def round_trip(
 
 
 def with_text_quantities(value: Any, key: str = "") -> Any:
+    """A document with quantities as text: ``cpu: 8`` is valid, and the models hold only text."""
     if isinstance(value, Mapping):
         amounts = key in ("limits", "requests")
         return {
@@ -392,6 +400,7 @@ def _differences(expected: object, seen: object, where: str) -> Iterator[Evidenc
 
 
 def admission(job: Manifest, consumer: str) -> Outcome:
+    """What the operator refuses of a job, or starts wrongly, by the doctor's checks."""
     faults = []
     for _, path, fault in job_faults(Document(value=job)):
         faults.append(Evidence(what=".".join(map(str, path)), seen=fault))

@@ -50,6 +50,7 @@ PERSISTENT = frozenset(
 _QUEUES = ("kueue.x-k8s.io/queue-name", "scheduling.volcano.sh/queue-name")
 _SIDECAR = "sidecar.istio.io/inject"
 _WRITTEN = ("HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE", "TRANSFORMERS_CACHE", "TMPDIR")
+"""Variables that name a folder that a training writes to."""
 _OUTPUTS = ("--output_dir", "--output-dir", "--logging_dir")
 
 
@@ -83,6 +84,7 @@ class PodTemplate:
 
     @property
     def first(self) -> Sequence[Mapping[str, Any]]:
+        """Containers that run before the others."""
         return _mappings(at(self.spec, "initContainers"))
 
     @property
@@ -127,6 +129,7 @@ def _mapping(value: object) -> Mapping[str, Any]:
 
 
 def templates_of(job: Mapping[str, Any]) -> Iterator[PodTemplate]:
+    """The pod templates of a PyTorchJob, MPIJob, TrainJob or Job."""
     kind, spec = str(job.get("kind")), _mapping(job.get("spec"))
     if kind in ("PyTorchJob", "MPIJob"):
         name = "mpiReplicaSpecs"
@@ -213,6 +216,7 @@ def _job_name(name: str, job: Mapping[str, Any]) -> Iterator[Evidence]:
 
 
 def _appended(job: Mapping[str, Any]) -> Iterator[str]:
+    """What is appended to a job's name for its pods and services."""
     for template in templates_of(job):
         last = max(template.count - 1, 0)
         match job.get("kind"):
@@ -225,6 +229,7 @@ def _appended(job: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _one(place: str, value: object, pattern: re.Pattern[str], kind: str) -> Iterator[Evidence]:
+    """A name that is no string is a fault of the schema."""
     if isinstance(value, str) and not pattern.fullmatch(value):
         yield Evidence(what=place, seen=value or "empty", expected=f"a {kind}")
 
@@ -270,6 +275,7 @@ def _names_of_pod(template: PodTemplate, kind: str) -> Iterator[Evidence]:
 
 
 def _names_beside(template: PodTemplate) -> Iterator[Evidence]:
+    """Names of a pod beside its containers': volumes, nodes, accounts and secrets."""
     place = template.place
     for volume in _mappings(template.spec.get("volumes")):
         name = volume.get("name")
@@ -370,6 +376,7 @@ def _mount_faults(
 
 
 def _written(container: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """(what writes, the folder): what a training writes to beside /tmp."""
     for variable in _mappings(container.get("env")):
         value = variable.get("value")
         if (
@@ -425,6 +432,7 @@ def _claim_faults(
     claims: Mapping[str, Mapping[str, Any]],
     metadata: Mapping[str, Any],
 ) -> Iterator[Evidence]:
+    """What a claim that is known offers, beside what the pods of the job need of it."""
     for volume in _mappings(template.spec.get("volumes")):
         name = at(volume, "persistentVolumeClaim", "claimName")
         claim = claims.get(str(name))
@@ -489,6 +497,7 @@ def _unequal(place: str, resources: Mapping[str, Any]) -> Iterator[Evidence]:
 
 
 def lifetime_faults(job: Mapping[str, Any]) -> Iterator[Evidence]:
+    """Why a job would not start, or would end or vanish before it has trained."""
     spec, metadata = _mapping(job.get("spec")), _mapping(job.get("metadata"))
     policy = _mapping(spec.get("runPolicy")) or spec
     marks = {**_mapping(metadata.get("labels")), **_mapping(metadata.get("annotations"))}

@@ -80,6 +80,7 @@ class Verification:
 
     @property
     def state(self) -> State:
+        """Failed if a check failed, else not checked if one was not, else passed."""
         states = {check.state for check in self.checks if not check.left_out}
         if FAILED in states:
             return FAILED
@@ -88,11 +89,14 @@ class Verification:
         return PASSED
 
     def to_json(self) -> dict[str, object]:
+        """A mapping of plain JSON values."""
         return {"state": self.state, **asdict(self)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Artefact:
+    """A file that ``emit`` wrote, with its text as it was read."""
+
     path: Path
     format: str
     text: str
@@ -121,6 +125,7 @@ class Expected(Promise):
 
 
 Answer: TypeAlias = "Iterator[Outcome | Ratio]"
+"""The checks of a consumer, and how fast a launch was."""
 
 
 def judged(
@@ -157,6 +162,7 @@ def not_checked(
     *,
     left_out: bool = False,
 ) -> Outcome:
+    """A check that could not be made, or was ``left_out``, and what makes it possible."""
     return Outcome(
         name=name,
         state=NOT_CHECKED,
@@ -169,5 +175,6 @@ def not_checked(
 
 
 def not_installed(name: str, consumer: str, install: str) -> Outcome:
+    """A check that could not be made because its consumer is not installed."""
     why = f"{consumer} is not installed, so this was not checked"
     return not_checked(name, why, install, consumer)

@@ -63,10 +63,12 @@ def _table() -> Mapping[str, Any]:
 
 
 def versions_of_kind(kind: str) -> tuple[str, ...]:
+    """The API versions of a kind that are known here; none of an unknown kind."""
     return tuple(_table()["kinds"].get(kind, ()))
 
 
 def schema_faults(job: Mapping[str, Any]) -> Iterator[Evidence]:
+    """Every value of a job that the API server refuses, or drops because it has no such key."""
     kind, version = str(job.get("kind")), str(job.get("apiVersion"))
     known = _table()["kinds"].get(kind, {})
     if version not in known:
@@ -78,6 +80,7 @@ def schema_faults(job: Mapping[str, Any]) -> Iterator[Evidence]:
 
 
 def refused_document(text: str, fixed: str) -> str | None:
+    """What the API server would refuse of a fixed job, and not of the job before."""
     try:
         before, after = (list(yaml.safe_load_all(one)) for one in (text, fixed))
     except (yaml.YAMLError, ValueError, RecursionError):

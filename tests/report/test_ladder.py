@@ -76,6 +76,15 @@ def test_a_verdict_is_a_ladder(golden: Golden) -> None:
     golden(lines[2])
 
 
+def test_a_gain_that_is_not_certain_is_called_undecided() -> None:
+    result = climbed()
+    first, *others = result.rungs
+    wide = replace(first, speedup=Speedup(ratio=1.14, low=0.98, high=1.32, pairs=9))
+    lines = ladder_of(replace(result, rungs=(wide, *others)))
+    assert lines[0].startswith("×1.14 (0.98–1.32) undecided, changing nothing")
+    assert "undecided" not in lines[1]
+
+
 def test_what_was_checked_is_said_with_its_limit(golden: Golden) -> None:
     result = climbed()
     seen = replace(result.workload, training=Training(), licence=Licence(updates=24))

@@ -155,3 +155,14 @@ def test_a_duration(seconds: float, text: str) -> None:
 )
 def test_a_limit_is_not_rounded(seconds: float, text: str) -> None:
     assert exactly(seconds) == text
+
+
+def test_what_follows_a_trial_is_not_called_that_trial(events: list[Event]) -> None:
+    standing = Standing(started=0.0)
+    for event in events:
+        standing.take(event)
+        if isinstance(event, TrialEnded):
+            break
+    standing.take(Message(text="checking the model"))
+    standing.take(Message(text="training starts"))
+    assert (standing.doing, standing.detail) == ("checking the model", "training starts")

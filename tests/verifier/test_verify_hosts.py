@@ -101,7 +101,7 @@ def tried(folder, **expected):
 
 def test_a_launch_is_brought_to_its_hosts_as_a_trial_is(tmp_path, monkeypatch):
     def observe(begin, **_):
-        for command in begin({SOCKET_VARIABLE: "/work/socket"}):
+        for command in begin({SOCKET_VARIABLE: "/tmp/socket"}):
             packed = base64.b85decode(command["input"].splitlines()[1].strip())
             reader = bz2 if packed.startswith(b"BZh") else zlib
             questions.append(json.loads(reader.decompress(packed)))

@@ -344,6 +344,7 @@ def ccl_without_mpi(facts: HostFacts) -> Iterator[Finding]:
 
 
 def _finds_no_mpi(facts: HostFacts) -> bool:
+    """Whether ranks will use oneCCL without an MPI launcher."""
     started = env.world_size(facts) is not None or env.under_torchrun(facts)
     by_itself = (env.value(facts, "CCL_PROCESS_LAUNCHER") or "").lower() in ("none", "torchrun")
     uses_ccl = started and bool(env.number(facts, "CCL_WORKER_COUNT"))

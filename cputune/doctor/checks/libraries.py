@@ -108,6 +108,7 @@ def preload_dead(facts: HostFacts) -> Iterator[Finding]:
 
 
 def _library_for(path: str, facts: HostFacts) -> Library | None:
+    """The library of this machine that a dead path was meant to name."""
     name = next((n for n, pattern in _PRELOADS.items() if re.search(pattern, path)), None)
     if name:
         return facts.library(name)

@@ -77,6 +77,7 @@ def variable_mistyped(facts: HostFacts) -> Iterator[Finding]:
 
 @cache
 def _known() -> frozenset[str]:
+    """Names that libraries read, and names of the other rows."""
     (row,) = env.variable_rows("read")
     rows = (*env.variable_rows("refused"), *env.variable_rows("slow"), *env.variable_rows("caps"))
     return frozenset((*row["names"], *(each["name"] for each in rows)))
@@ -97,6 +98,7 @@ def _meant(name: str) -> str | None:
 
 
 def _one_slip(typed: str, meant: str) -> bool:
+    """Whether one letter was added, left out, changed, or swapped with the next."""
     if abs(len(typed) - len(meant)) > 1:
         return False
     start = 0

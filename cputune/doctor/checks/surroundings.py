@@ -53,6 +53,7 @@ def _searched_first(facts: HostFacts) -> list[str]:
 
 
 def _without(place: str, facts: HostFacts) -> str:
+    """The command that removes a folder from PYTHONPATH."""
     kept = ":".join(path for path in _searched_first(facts) if absolute(path) != place)
     if kept:
         return f"export PYTHONPATH={shlex.quote(kept)}"

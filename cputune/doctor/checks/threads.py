@@ -287,6 +287,7 @@ def shell_bound(facts: HostFacts) -> Iterator[Finding]:
 
 
 def _narrowed(facts: HostFacts) -> str | None:
+    """CPUs of this process, if its affinity allows fewer than its cpuset; else None."""
     allowed = set(facts.topology.allowed)
     limit = set(facts.limits.cpuset or facts.topology.online)
     narrower = allowed and allowed < limit

@@ -102,6 +102,7 @@ def _stay_or_leave(name: str, versions: Versions) -> tuple[str, str | None]:
 
 
 def _both_and_instead(versions: Versions) -> tuple[str, str | None]:
+    """The versions that fit, and what replaces each use of what has ended."""
     remedy, command = advised_changes(versions)
     return f"{remedy or ''} Without it: {_INSTEAD}.".strip(), command
 

@@ -22,6 +22,7 @@ from cputune.launch.words import number_of
 from cputune.stack import load
 
 MARKS = ("compute_environment", "distributed_type", "mixed_precision", "num_processes", "use_cpu")
+"""Keys that identify an accelerate configuration."""
 
 _GPU = (
     *("MULTI_GPU", "MULTI_NPU", "MULTI_XPU", "MULTI_MLU", "MULTI_MUSA", "XLA", "TPU"),
@@ -104,11 +105,13 @@ def unreadable() -> None:
 
 
 def is_configuration(document: Document) -> bool:
+    """Whether a document is a configuration of accelerate, or of its launcher."""
     known = any(key in document.mapping() for key in MARKS)
     return known and document.get("kind") is None
 
 
 def judge_accelerate(document: Document, context: Context) -> Iterator[Finding]:
+    """Every fault of one configuration file."""
     values = {key: document.get(key) for key in document.mapping()}
     values["mpirun_hostfile"] = document.get("mpirun_config", "mpirun_hostfile")
     lines = {key: document.line(key) for key in document.mapping()}
@@ -142,6 +145,7 @@ def judge_accelerate(document: Document, context: Context) -> Iterator[Finding]:
 def _configured(
     finding: Finding, document: Document, context: Context, machines: int
 ) -> tuple[Edit, ...]:
+    """The keys that fix the launch of a configuration file."""
     if finding.code in (use_cpu_missing.code, ranks_alone.code):
         return _asks_cpu(document, context)
     if finding.code == fp16_ignored.code:
@@ -179,6 +183,7 @@ def _keys(document: Document, context: Context) -> Iterator[Finding]:
 
 
 def _asks_cpu(document: Document, context: Context) -> tuple[Edit, ...]:
+    """The edits that write ``use_cpu: true``."""
     if document.spans.get(("use_cpu",)):
         return with_value(document, context, ("use_cpu",), "true")
     keys = list(document.mapping())

@@ -69,6 +69,7 @@ def sharded() -> None:
 
 
 def judge_arguments(launch: Launch, context: Context) -> Iterator[Finding]:
+    """Every argument that cannot work."""
     yield from _sharded(launch, context)
     if context.facts.accelerators:
         return
@@ -158,6 +159,7 @@ def _is_installed(module: str, context: Context) -> bool | None:
 def _value(
     launch: Launch, context: Context, name: str, value: str, instead: str
 ) -> tuple[Edit, ...]:
+    """The edits that give an argument another value."""
     return context.edits_by(Places.change_flag, launch, f"{name} {value}", f"{name} {instead}")
 
 

@@ -132,6 +132,7 @@ _MAPS = re.compile(
 
 
 def _tasks(launch: Launch, context: Context) -> int:
+    """Tasks that the srun of this launch starts, as far as its options and the job say."""
     step, target = launch.step, context.target
     if step is None or step.unknown:
         return 0
@@ -269,6 +270,7 @@ def _node_rank(launch: Launch, context: Context) -> Iterator[Finding]:
 
 
 def _has_place(value: str, launch: Launch) -> bool:
+    """Whether the word with this value is written literally in the file."""
     matches = []
     for word in launch.options:
         if word.endswith(value):
@@ -362,6 +364,7 @@ def line_ends() -> None:
 
 
 def judge_breaks(file: ShellFile, context: Context) -> Iterator[Finding]:
+    """Lines of a script at which a launch ends too early."""
     for one in file.breaks:
         if one.kind == "carriage return":
             edits = context.edits_by(_without_carriage_returns)
@@ -412,6 +415,7 @@ def _joined(places: Places, one: Break, launch: Launch) -> tuple[Edit, ...]:
 
 
 def judge_around(launch: Launch, context: Context) -> Iterator[Finding]:
+    """Faults in what surrounds a launch."""
     yield from _deprecated(launch, context)
     yield from _nested(launch, context)
     yield from _node_rank(launch, context)

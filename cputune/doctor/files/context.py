@@ -33,6 +33,7 @@ class FilesOf(Host):
         self._host = host
 
     def read_text(self, path: str) -> str:
+        """The text of a file that login node and job share."""
         return self._host.read_text(path)
 
 
@@ -93,6 +94,7 @@ class Context:
         return replace(self, facts=facts, host=FilesOf(self.host), target=target)
 
     def of_a_task(self, launch: Launch) -> Context:
+        """The same with the CPUs of one srun task, if there is one."""
         step = launch.step
         if not self.target.elsewhere or step is None:
             return self
@@ -109,26 +111,31 @@ class Context:
         *what: _More.args,
         **more: _More.kwargs,
     ) -> tuple[Edit, ...]:
+        """The edits that a function of ``fixing`` makes; empty without a file."""
         if self.places is None:
             return ()
         return make(self.places, *what, **more)
 
     @property
     def versions(self) -> Versions:
+        """What the launch is judged by."""
         return versions_of(self.facts)
 
     @property
     def accelerate(self) -> Version:
+        """The installed accelerate, else the newest of the tables."""
         return self.versions.accelerate or load().era("today").versions["accelerate"]
 
     @property
     def read_by(self) -> str:
+        """``accelerate 1.15.0``, with a remark if it is not installed."""
         absent = " (not installed; the newest of the tables)"
         if self.versions.accelerate:
             absent = ""
         return f"accelerate {self.accelerate}{absent}"
 
     def variables(self, launch: Launch) -> dict[str, str]:
+        """The environment of the launcher: ours, as changed by the file."""
         if self.here:
             around = self.facts.environment
         else:
@@ -140,6 +147,7 @@ class Context:
         return {**kept, **launch.environment}
 
     def text_of(self, path: str) -> str | None:
+        """The text of a file that the file names; None if it cannot be read."""
         for place in (path, posixpath.join(posixpath.dirname(self.name), path)):
             with contextlib.suppress(OSError, ValueError):
                 return self.host.read_text(place)

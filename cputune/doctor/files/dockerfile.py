@@ -132,6 +132,7 @@ def _place(text: str, given: dict[str, Token]) -> Token | None:
 
 
 def _pins(places: Places, run: re.Match[str], given: dict[str, Token]) -> Iterator[Pin]:
+    """The packages of the stack that RUN instructions install by pip."""
     for match in _PIP.finditer(places.code, run.start(2), run.end(2)):
         tokens = list(places.tokens(match.start(1), match.end(1)))
         constrained = value_of([token.text for token in tokens], "-c", "--constraint") is not None
@@ -189,6 +190,7 @@ _TAKES_VALUE = (
 
 
 def _installs(tokens: list[Token], gone: list[Token]) -> bool:
+    """Whether a pip still installs something without these words."""
     left, value = list[Token](), False
     for word in tokens:
         if not value and word not in gone and not word.text.startswith("-"):
@@ -221,6 +223,7 @@ _OTHER_MANAGERS = re.compile(
 
 
 def _needs_its_image(places: Places, pins: list[Pin]) -> str | None:
+    """Why a file would not build, or not train, from an image of Python alone."""
     manager = _OTHER_MANAGERS.search(places.code)
     if manager is not None:
         return f"the file calls {manager[1]}, which an image of Python does not have"
@@ -236,6 +239,7 @@ def _image(
     needs: str | None,
     context: Context,
 ) -> Iterator[Finding]:
+    """``needs``: why the rest of the file does not work in another image; None if it does."""
     token = next(
         (word for word in places.tokens(named.start(2), named.end(2)) if word.text[:2] != "--"),
         None,
@@ -278,6 +282,7 @@ def _ended_python(
 
 
 def _launches(places: Places, instructions: list[re.Match[str]]) -> Iterator[Launch]:
+    """What CMD and ENTRYPOINT start, with the variables of ENV."""
     variables = dict[str, str]()
     for instruction in instructions:
         if instruction[1].upper() == "ENV":
@@ -295,6 +300,7 @@ def _launches(places: Places, instructions: list[re.Match[str]]) -> Iterator[Lau
 
 
 def launches_of(text: str) -> tuple[Launch, ...]:
+    """What CMD and ENTRYPOINT of a Dockerfile start."""
     places = Places(text, sets="ENV")
     return tuple(_launches(places, list(_INSTRUCTION.finditer(places.code))))
 

@@ -33,6 +33,7 @@ class Document:
     words: dict[Path, Word] = field(default_factory=dict)
 
     def get(self, *path: str | int) -> Any:
+        """The value at a path; None if it is missing or of another type."""
         value = self.value
         for step in path:
             if isinstance(value, dict) and isinstance(step, str):
@@ -44,18 +45,21 @@ class Document:
         return value
 
     def mapping(self, *path: str | int) -> dict[str, Any]:
+        """The mapping at a path, or an empty one."""
         value = self.get(*path)
         if isinstance(value, dict):
             return value
         return {}
 
     def items(self, *path: str | int) -> list[Any]:
+        """The list at a path, or an empty one."""
         value = self.get(*path)
         if isinstance(value, list):
             return value
         return []
 
     def command(self, *path: str | int) -> list[str]:
+        """The list of words at a path, each with its span."""
         items = self.items(*path)
         return [self.words.get((*path, n), str(item)) for n, item in enumerate(items)]
 
@@ -116,6 +120,7 @@ def _document(root: yaml.Node, text: str) -> Document:
 
 
 def _word(node: yaml.ScalarNode, text: str) -> Word:
+    """A scalar as a word with its span; in a literal block with the place of each character."""
     value, span = str(node.value), Span(node.start_mark.index, node.end_mark.index)
     source = text[span.start : span.end]
     exact = source in (value, f'"{value}"', f"'{value}'")
@@ -168,6 +173,7 @@ def _end(node: yaml.Node) -> int:
 
 
 def without_key(document: Document, context: Context, *path: str | int) -> tuple[Edit, ...]:
+    """The edit that removes a key with the lines of its value."""
     span = document.spans.get(path)
     if span is None or context.places is None:
         return ()
@@ -180,6 +186,7 @@ def without_key(document: Document, context: Context, *path: str | int) -> tuple
 def with_key(
     document: Document, context: Context, line: str, *before: str | int, behind: bool = True
 ) -> tuple[Edit, ...]:
+    """The edit that adds a key and value as a line next to an existing key."""
     span = document.spans.get(before)
     if span is None or context.places is None:
         return ()
@@ -195,6 +202,7 @@ def with_key(
 
 
 def with_value(document: Document, context: Context, path: Path, value: str) -> tuple[Edit, ...]:
+    """The edit that changes the value of a key."""
     span = document.spans.get(path)
     if span is None or context.places is None:
         return ()

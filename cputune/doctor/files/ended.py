@@ -91,6 +91,7 @@ def instances_alone() -> None:
 
 
 def judge_ended(launch: Launch, context: Context) -> Iterator[Finding]:
+    """Launchers that are gone, and variables that nothing reads."""
     yield from _launcher(launch, context)
     yield from _variables(launch, context)
 
@@ -147,6 +148,7 @@ def sourced_missing() -> None:
 
 
 def judge_sourced(context: Context) -> Iterator[Finding]:
+    """Sourced files of oneCCL, oneAPI or an environment that do not exist."""
     if context.places is None:
         return
     versions = context.versions

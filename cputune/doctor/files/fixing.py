@@ -18,6 +18,7 @@ _UNSETS = re.compile(r"unset((?: [A-Za-z_]\w*)+)")
 
 
 def by_command(places: Places, launch: Launch, command: str | None) -> tuple[Edit, ...]:
+    """What a shell command would set or unset, written into the file."""
     sets, unsets = _SETS.fullmatch(command or ""), _UNSETS.fullmatch(command or "")
     edits = list[Edit]()
     if sets:
@@ -31,6 +32,7 @@ def by_command(places: Places, launch: Launch, command: str | None) -> tuple[Edi
 
 
 def force_cpu(places: Places, launch: Launch) -> tuple[Edit, ...]:
+    """Ask for the CPU: accelerate launch by its option, a script by its flag."""
     inside = launch.inner or launch
     if inside.launcher == "accelerate" and launch.script:
         return behind_program(places, inside, "--cpu")
@@ -38,6 +40,7 @@ def force_cpu(places: Places, launch: Launch) -> tuple[Edit, ...]:
 
 
 def behind_program(places: Places, launch: Launch, *words: str) -> tuple[Edit, ...]:
+    """Insert options right behind the launcher."""
     tokens = places.of(launch)
     at = next((i for i, token in enumerate(tokens) if token.text == launch.program), None)
     if at is None:
@@ -58,6 +61,7 @@ def plain_launcher(launch: Launch) -> Translated:
 
 
 def ranks_by_torchrun(launch: Launch) -> Translated:
+    """Start by torchrun the ranks that accelerate would start only through mpirun."""
     replacement = by_torchrun(launch)
     if any(word.startswith("ACCELERATE_USE_CPU=") for word in replacement.variables):
         return replacement
@@ -77,6 +81,7 @@ def relaunched(places: Places, launch: Launch, replacement: Translated) -> tuple
 
 
 def in_dialect(places: Places, launch: Launch, dialect: str) -> tuple[Edit, ...]:
+    """Options of mpirun in the dialect of the installed one."""
     rows = {name: row for row in load().mpirun for name in row.names}
     tokens = places.of(launch)
     at = next((i for i, token in enumerate(tokens) if token.text == launch.program), len(tokens))
@@ -100,6 +105,7 @@ def in_dialect(places: Places, launch: Launch, dialect: str) -> tuple[Edit, ...]
 
 
 def without_counterpart(launch: Launch, dialect: str) -> Iterator[str]:
+    """Options of mpirun that this dialect lacks, with their values."""
     rows = {name: row for row in load().mpirun for name in row.names}
     for one in launch.given:
         row = rows.get(one.name)
@@ -110,6 +116,7 @@ def without_counterpart(launch: Launch, dialect: str) -> Iterator[str]:
 def _with_values(
     tokens: Sequence[Token], at: int, takes: int
 ) -> tuple[Sequence[Token], tuple[str, ...]]:
+    """An option with its values; ``NAME=VALUE`` counts as two."""
     first = ""
     if at + 1 < len(tokens):
         first = tokens[at + 1].text
@@ -152,6 +159,7 @@ def sourced(places: Places) -> Iterator[tuple[int, str, bool, tuple[Edit, ...]]]
 
 
 def _statement(places: Places, start: int, end: int) -> Edit:
+    """The edit that removes a shell statement with its separator."""
     separated = re.match(r"[ \t]*(?:;|&&)[ \t]*", places.code[end:])
     if separated:
         end += separated.end()

@@ -43,6 +43,7 @@ from cputune.text import cpulist
 
 
 def judge_launches(launches: Iterable[Launch], context: Context) -> Iterator[Finding]:
+    """Every fault of these launches, wherever they run and on the machine of the context."""
     known = {finding for check in MACHINE_CHECKS for finding in check(context.facts)}
     for launch in (_in_batch(one, context.target) for one in launches):
         yield from judge_everywhere(launch, context)
@@ -67,6 +68,7 @@ def _is_behind_unknown(launch: Launch) -> bool:
 
 
 def _in_batch(launch: Launch, target: Target) -> Launch:
+    """The launch on as many machines as the header of its batch script asks for."""
     step = launch.step
     nodes = target.nodes
     if step is not None and step.nodes is not None:

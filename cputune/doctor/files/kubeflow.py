@@ -116,6 +116,7 @@ RANKS: dict[str, Path] = {
 
 
 def is_job(document: Document) -> bool:
+    """Whether a document is a job of Kubeflow."""
     return document.get("kind") in RANKS
 
 
@@ -144,6 +145,7 @@ def job_faults(document: Document) -> Iterator[tuple[Check, Path, str]]:
 
 
 def resource_faults(document: Document, resources: Path) -> Iterator[tuple[Check, Path, str]]:
+    """What is wrong with CPUs and memory of a container."""
     limits = document.mapping(*resources, "limits")
     requests = document.mapping(*resources, "requests")
     for what in ("cpu", "memory"):
@@ -179,6 +181,7 @@ def _containers(document: Document) -> Iterator[tuple[Path, Path]]:
 
 
 def judge_job(document: Document, context: Context) -> Iterator[Finding]:
+    """Every fault of one PyTorchJob or TrainJob."""
     for check, path, text in job_faults(document):
         edits: tuple[Edit, ...] = ()
         if check is ranks_auto:
@@ -207,6 +210,7 @@ def judge_job(document: Document, context: Context) -> Iterator[Finding]:
 
 
 def _one_rank(document: Document, context: Context) -> tuple[Edit, ...]:
+    """One rank in each pod; only `cputune tune` shows the best number."""
     place = RANKS[str(document.get("kind"))]
     edits = without_key(document, context, *place)
     number = "1"
@@ -222,6 +226,7 @@ OF_CPUS = ("CCL_WORKER_AFFINITY", "I_MPI_PIN_DOMAIN")
 
 
 def _ranks(document: Document) -> int | None:
+    """Ranks of a pod; None if the operator decides."""
     return number_of(str(document.get(*RANKS[str(document.get("kind"))])))
 
 
@@ -252,6 +257,7 @@ def _launches(document: Document, at: Path, variables: dict[str, str]) -> Iterat
 
 
 def job_launches(document: Document) -> Iterator[Launch]:
+    """What the training containers of a job start, with the variables of their ``env``."""
     for at, _ in _containers(document):
         items = [document.mapping(*at, "env", n) for n in range(len(document.items(*at, "env")))]
         variables = {}

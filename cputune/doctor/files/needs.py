@@ -127,6 +127,7 @@ def _memory(launch: Launch, context: Context) -> Iterator[Finding]:
 
 
 def _exceeded(evidence: str, ranks: int, each: int, facts: HostFacts) -> Iterator[Finding]:
+    """The finding that the memory of these ranks is not free, or exceeds the limit."""
     room, need = room_bytes(facts), ranks * each
     if room is None:
         return
@@ -201,6 +202,7 @@ def tokenizer_threads() -> None:
 
 
 _PREPARING = ("--preprocessing_num_workers", "--dataset_num_proc", "--num_proc")
+"""Arguments of scripts that become num_proc of Dataset.map."""
 
 
 def _tokenizer(launch: Launch, context: Context) -> Iterator[Finding]:
@@ -344,6 +346,7 @@ def batch_undivided() -> None:
 
 
 def _undivided(launch: Launch, context: Context) -> Iterator[Finding]:
+    """A batch that cannot be divided over a rank per NUMA node."""
     each = batch_of(launch.arguments).per_step
     ranks, nodes = launch.ranks, len(groups(usable_cores(context.facts), by_node=True))
     if nodes < 2 or not (each and ranks):
@@ -359,6 +362,7 @@ def _undivided(launch: Launch, context: Context) -> Iterator[Finding]:
 
 
 def judge_needs(launch: Launch, context: Context) -> Iterator[Finding]:
+    """What this launch needs and this machine lacks."""
     text = None
     if launch.script and not launch.module:
         text = context.text_of(launch.script)

@@ -20,15 +20,19 @@ _PINNED = re.compile(r"([A-Za-z][A-Za-z0-9._-]*?)(?:\[[\w,-]*\])?(?:={1,3}([0-9]
 
 
 class Pin(NamedTuple):
+    """A package of the stack as a file names it."""
+
     token: Token
     name: str
     version: str | None
     constrained: bool = False
+    """Whether another file names the version (``--constraint FILE``)."""
     place: Token | None = None
     """The version if it is written elsewhere: the value of a Dockerfile's ARG."""
 
 
 def pin_of(token: Token) -> Pin | None:
+    """The package that a word names; None if it is not of the stack."""
     named = _PINNED.fullmatch(token.text)
     name = None
     if named:

@@ -23,6 +23,7 @@ _NAMED = re.compile(r"(?:^|.*/)(?:[\w-]*requirements[\w.-]*|constraints[\w.-]*)\
 
 
 def is_requirements(name: str) -> bool:
+    """Whether a file is for pip -r, by its name."""
     return _NAMED.match(name) is not None
 
 
@@ -54,11 +55,13 @@ def _without_lines(places: Places, ended: list[Pin]) -> tuple[Edit, ...]:
 
 
 def is_environment(document: Document) -> bool:
+    """Whether a document is an environment of conda."""
     named = document.get("dependencies")
     return isinstance(named, list) and document.get("kind") is None
 
 
 def judge_environment(document: Document, context: Context) -> Iterator[Finding]:
+    """Every fault of an environment.yml."""
     pins, python = list[Pin](), None
     for word in _specs(document):
         text = str(word)
@@ -85,6 +88,7 @@ def judge_environment(document: Document, context: Context) -> Iterator[Finding]
 
 
 def _specs(document: Document) -> Iterator[str]:
+    """The packages of conda, and those of pip below it."""
     for number, item in enumerate(document.items("dependencies")):
         if isinstance(item, str):
             yield document.words.get(("dependencies", number), item)

@@ -11,6 +11,7 @@ from cputune.launch.script import Script, are_trainers, is_example
 
 
 def text_of(launch: Launch, context: Context) -> str | None:
+    """The text of the script; None for a module, or if it cannot be read."""
     if not launch.script or launch.module:
         return None
     return context.text_of(launch.script)

@@ -17,10 +17,12 @@ _KEYS = ("zero_optimization", "train_micro_batch_size_per_gpu", "zero_allow_unte
 
 
 def is_deepspeed(document: Document) -> bool:
+    """Whether a document is a configuration of DeepSpeed."""
     return any(key in document.mapping() for key in _KEYS)
 
 
 def judge_deepspeed(document: Document, context: Context) -> Iterator[Finding]:
+    """What CPUs cannot do of a DeepSpeed configuration."""
     stage = document.get("zero_optimization", "stage")
     if stage not in (None, 0):
         text = f"zero_optimization.stage {stage}: it divides a model over accelerators"
@@ -58,6 +60,7 @@ _NAMED = re.compile(r"(?:^|.*[/._-])(?:hostfile|hosts?_?file|machinefile)(?:[._-
 
 
 def is_hostfile(name: str) -> bool:
+    """Whether a file lists hosts, by its name."""
     return _NAMED.match(name.lower()) is not None
 
 

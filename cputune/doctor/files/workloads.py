@@ -34,6 +34,8 @@ _MPI: Path = ("spec", "mpiReplicaSpecs")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Container:
+    """One container: its path, its words, its variables, and what it may use."""
+
     at: Path
     words: list[str]
     resources: Path | None
@@ -44,6 +46,7 @@ class _Container:
 
 
 def is_workload(document: Document) -> bool:
+    """Whether a document starts containers in a way that is read here."""
     kind = document.get("kind")
     if kind is None:
         services = document.mapping("services").values()
@@ -52,6 +55,7 @@ def is_workload(document: Document) -> bool:
 
 
 def judge_workload(document: Document, context: Context) -> Iterator[Finding]:
+    """Every fault of the launches in the containers of a document."""
     yield from judge_sourced(context)
     for container in _containers(document):
         launches = list(_launches(container, document))
@@ -167,6 +171,7 @@ def _services(document: Document) -> Iterator[_Container]:
 
 
 def _service_cpus(document: Document, at: Path) -> float:
+    """CPUs of a service; 0 if it may use all of its machine."""
     limit = document.get(*at, "deploy", "resources", "limits", "cpus")
     if limit is None:
         limit = document.get(*at, "cpus")

@@ -23,6 +23,7 @@ def tell(**facts: object) -> None:
 
 
 def openmp_libraries() -> list[str]:
+    """The OpenMP runtimes that are mapped into this process."""
     found = set()
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
         for line in maps:
@@ -37,16 +38,10 @@ def look(name: str) -> None:
     try:
         module = importlib.import_module(name)
     except Exception as error:
-        frames = traceback.extract_tb(error.__traceback__)
-        places = []
-        for at in frames:
-            if at.filename != __file__:
-                places.append(f"{at.filename}:{at.lineno}")
-        ours = []
-        for place in places:
-            if not place.startswith("<"):
-                ours.append(place)
-        said, where = " ".join(str(error).split())[:300], ours[-1] if ours else ""
+        said, where = " ".join(str(error).split())[:300], ""
+        for at in traceback.extract_tb(error.__traceback__):
+            if at.filename != __file__ and not at.filename.startswith("<"):
+                where = f"{at.filename}:{at.lineno}"
         tell(module=name, error=type(error).__name__, said=said, where=where)
         return
     if name == "torch":
@@ -63,6 +58,7 @@ def look(name: str) -> None:
 
 
 def main() -> None:
+    """Each module in turn."""
     folder, *names = sys.argv[1:]
     sys.path[:1] = [folder] if folder else []
     sys.stdout = sys.stderr

@@ -35,6 +35,7 @@ def in_words(error: Exception) -> str:
 
 
 async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Read all that another host sends, then answer."""
     try:
         await reader.readexactly(len(LARGE))
         writer.write(b"k")

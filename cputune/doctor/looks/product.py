@@ -16,6 +16,7 @@ is printed, after two for warm-up.
 
 
 def main() -> None:
+    """Multiply by turns, and print the median seconds of each type."""
     import torch
 
     torch.set_num_threads(1)

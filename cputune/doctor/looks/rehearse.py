@@ -54,10 +54,12 @@ class Stopped(BaseException):
 
 
 def tell(**facts: object) -> None:
+    """Print the result so far; it survives a crash."""
     os.write(1, (json.dumps({"rank": int(os.environ.get("RANK", 0)), **facts}) + "\n").encode())
 
 
 def coordinate(asked: dict[str, Any]) -> None:
+    """Start the ranks, pass on their lines, and end them all in time."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -134,21 +136,15 @@ def end(child: subprocess.Popen[bytes], rank: int, seconds: float) -> None:
 
 
 def place_of(error: BaseException) -> str:
-    frames = traceback.extract_tb(error.__traceback__)
-    places = []
-    for at in frames:
-        if at.filename != __file__:
-            places.append(f"{at.filename}:{at.lineno}")
-    ours = []
-    for place in places:
-        if not place.startswith("<"):
-            ours.append(place)
-    if ours:
-        return ours[-1]
+    """File and line that raised, outside this module."""
+    for at in reversed(traceback.extract_tb(error.__traceback__)):
+        if at.filename != __file__ and not at.filename.startswith("<"):
+            return f"{at.filename}:{at.lineno}"
     return ""
 
 
 def failed(error: BaseException, during: str) -> None:
+    """Report a failure with the message of the library that raised it."""
     said = " ".join(str(error).split())[:400]
     tell(error=type(error).__name__, said=said, where=place_of(error), during=during)
 
@@ -168,10 +164,12 @@ class Rehearsal:
         self.half = ""
 
     def stop(self, what: str) -> NoReturn:
+        """End the script here."""
         self.stopped = self.stopped or what
         raise Stopped(what)
 
     def stopping(self, what: str) -> Callable[..., NoReturn]:
+        """A function that stops the script when it is called."""
         return lambda *args, **kwargs: self.stop(what)
 
     def watched(self, original: Any, kind: str) -> Callable[..., None]:
@@ -212,6 +210,7 @@ class Rehearsal:
         self.report_half([(weight.dtype, weight.numel()) for weight in trained])
 
     def report_half(self, sizes: list[tuple[Any, int]]) -> None:
+        """Report the type of most of these numbers, if it has 16 bits."""
         of_type: dict[str, int] = {}
         for dtype, count in sizes:
             name = str(dtype).removeprefix("torch.")
@@ -295,6 +294,7 @@ def hangs_in_a_fork() -> bool:
 
 
 def computes_with_torch(function: Any) -> bool:
+    """Whether a function refers to torch, to a model or to a tensor."""
     import torch
 
     while hasattr(function, "func"):
@@ -313,6 +313,7 @@ def computes_with_torch(function: Any) -> bool:
 
 
 def is_written(event: str, given: tuple[Any, ...]) -> bool:
+    """Whether this audit event changes a file or a folder."""
     if event != "open":
         return event in ("os.mkdir", "os.remove", "os.rename", "os.rmdir", "shutil.rmtree")
     mode, flags = given[1], given[2]
@@ -366,6 +367,7 @@ def guard(rehearsal: Rehearsal, project: str) -> None:
 
 
 def replace_parts(rehearsal: Rehearsal) -> None:
+    """Replace what loads data and weights, builds trainers, and steps."""
     import torch
 
     for module in (popen_spawn_posix, popen_forkserver):  # which Python's audit does not report
@@ -440,6 +442,7 @@ def weightless(rehearsal: Rehearsal, transformers: Any) -> None:
 
 
 def run_script(rehearsal: Rehearsal, asked: dict[str, Any]) -> None:
+    """Run the script until it is stopped; report its own failure."""
     script, arguments = str(asked["script"]), [str(word) for word in asked["arguments"]]
     sys.argv = [script, *arguments]
     if asked["module"]:
@@ -470,6 +473,7 @@ def run_script(rehearsal: Rehearsal, asked: dict[str, Any]) -> None:
 
 
 def one_step(rehearsal: Rehearsal) -> None:
+    """Train a tiny model for one step with what the script built."""
     import torch
 
     for name, original in ORIGINALS.items():
@@ -558,6 +562,7 @@ def by_accelerator(rehearsal: Rehearsal) -> None:
 
 
 def rehearse(asked: dict[str, Any]) -> None:
+    """One rank: the script, then one step."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.update(WANDB_MODE="disabled", HF_HUB_DISABLE_TELEMETRY="1", PYTHONWARNINGS="ignore")
     faulthandler.dump_traceback_later(asked["seconds"], exit=False)

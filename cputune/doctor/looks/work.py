@@ -29,10 +29,12 @@ RAN_SHARE = 0.5
 
 
 def tell(**facts: object) -> None:
+    """Print the result so far; it survives a crash."""
     os.write(1, (json.dumps(facts) + "\n").encode())
 
 
 def ticks() -> dict[str, int]:
+    """The CPU time of each thread."""
     found = {}
     for task in Path("/proc/self/task").iterdir():
         with contextlib.suppress(OSError, ValueError, IndexError):
@@ -60,6 +62,7 @@ def megahertz() -> float:
 
 
 def multiply(torch: Any) -> None:
+    """Matmuls in fp32 with all threads, then in bf16."""
     matrix = torch.randn(SIZE, SIZE)
     flops = 2 * SIZE**3
     torch.mm(matrix, matrix)
@@ -75,6 +78,7 @@ def multiply(torch: Any) -> None:
 
 
 def copy(torch: Any) -> None:
+    """Read and write memory with all threads."""
     one = torch.ones(COPIED_BYTES // 4)
     other = torch.empty_like(one)
     count, seconds = times_of(lambda: other.copy_(one))
@@ -111,6 +115,7 @@ def reduce(torch: Any) -> None:
 
 
 def main() -> None:
+    """Each part in turn; a part that this torch cannot do is skipped."""
     import torch
 
     with torch.no_grad():

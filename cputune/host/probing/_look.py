@@ -37,6 +37,7 @@ class Look:
         return whole_number(self.text(path))
 
     def names(self, directory: str) -> tuple[str, ...]:
+        """Names in a directory, empty if it cannot be listed."""
         try:
             return self.host.list_dir(directory)
         except (OSError, ValueError):
@@ -58,9 +59,11 @@ class Look:
         return cpus_of(self.text(path))
 
     def not_known(self, fact: str, reason: str) -> None:
+        """Record why a fact is not known. The first reason counts."""
         self._unknown.setdefault(fact, reason)
 
     def known(self, fact: str, value: Parsed | None, path: str) -> Parsed | None:
+        """The value. If it is None, record why the file does not give it."""
         if value is None:
             self.not_known(fact, self.why(path))
         return value
@@ -76,6 +79,7 @@ class Look:
         return fact in self._unknown
 
     def why(self, path: str) -> str:
+        """The reason why a file gave no value."""
         try:
             text = self.host.read_text(path)
         except FileNotFoundError:
@@ -108,6 +112,7 @@ def cpus_of(text: str | None) -> frozenset[int] | None:
 
 
 def whole_number(text: str | None, *, base: int = 10) -> int | None:
+    """A whole number in ASCII, also a negative one. None for other text."""
     if text is None or not text.isascii() or len(text) > 40 or "_" in text:
         return None
     try:
@@ -124,6 +129,7 @@ def count(text: str | None) -> int | None:
 
 
 def decimal(text: str | None) -> float | None:
+    """A finite decimal number in ASCII. None for other text."""
     if text is None or not text.isascii() or len(text) > 40 or "_" in text:
         return None
     try:
@@ -136,6 +142,7 @@ def decimal(text: str | None) -> float | None:
 
 
 def fields(text: str | None) -> dict[str, str]:
+    """Parse ``key: value`` lines. The first of each key counts."""
     values: dict[str, str] = {}
     for line in (text or "").splitlines():
         key, colon, value = line.partition(":")
@@ -145,6 +152,7 @@ def fields(text: str | None) -> dict[str, str]:
 
 
 def kibibytes(value: str | None) -> int | None:
+    """Bytes of a ``12345 kB`` value of /proc/meminfo."""
     number, _, unit = (value or "").partition(" ")
     kib = count(number)
     if kib is None or unit.strip() not in ("kB", ""):

@@ -25,6 +25,7 @@ class CpuInfo:
     common: dict[str, str]
 
     def first(self, *keys: str) -> str | None:
+        """The value of the first of these keys that has one."""
         for key in keys:
             for block in list(self.processors.values()) + [self.common]:
                 if block.get(key):
@@ -32,6 +33,7 @@ class CpuInfo:
         return None
 
     def distinct(self, *keys: str) -> tuple[str, ...]:
+        """All different values of these keys, over all CPUs."""
         values: dict[str, None] = {}
         for block in list(self.processors.values()) + [self.common]:
             for key in keys:
@@ -40,6 +42,7 @@ class CpuInfo:
         return tuple(values)
 
     def ids(self, *keys: str) -> dict[int, Hashable]:
+        """The numbers of these keys, for each CPU that has all of them."""
         ids: dict[int, Hashable] = {}
         for cpu, block in self.processors.items():
             numbers = tuple(whole_number(block.get(key)) for key in keys)
@@ -67,6 +70,7 @@ def read_cpuinfo(look: Look) -> CpuInfo:
 
 
 Span = tuple[int, int]
+"""First and last of a range of numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +85,7 @@ class Generation:
     steppings: Span | None = None
 
     def has_model(self, cpu: Cpu) -> bool:
+        """Whether vendor, family, model and stepping match this generation."""
         if (cpu.vendor, cpu.family) != (self.vendor, self.family) or cpu.model is None:
             return False
         if not any(first <= cpu.model <= last for first, last in self.models):
@@ -91,6 +96,8 @@ class Generation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArmCore:
+    """A core of Arm, and the flags that it always has."""
+
     implementer: int
     part: int
     name: str
@@ -99,21 +106,26 @@ class ArmCore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Processors:
+    """The content of ``processors.toml``: flags, generations and cores by their numbers."""
+
     flags: Mapping[str, str]
     x86: tuple[Generation, ...]
     implementers: Mapping[str, str]
     arm: tuple[ArmCore, ...]
 
     def training_flags(self) -> frozenset[str]:
+        """Names of the kernel flags that matter for matmuls."""
         return frozenset(" ".join(self.flags.values()).split())
 
 
 @cache
 def processors() -> Processors:
+    """Read the table. A test checks that it is valid."""
     return record_of(Processors, packaged_toml("cputune.host.probing", "processors.toml"))
 
 
 def read_cpu(look: Look, info: CpuInfo) -> Cpu:
+    """Name the processor. What /proc/cpuinfo does not contain is None, with the reason."""
     if not info.processors and not info.common:
         return _without_cpuinfo(look)
     # A thread may run on any core, so only flags of all cores count.
@@ -199,6 +211,7 @@ def _with_reasons(look: Look, cpu: Cpu, why: str) -> Cpu:
 
 
 def _architecture(info: CpuInfo, flags: frozenset[str]) -> str | None:
+    """The machine name as in ``uname -m``, derived from the keys of the file."""
     if info.first("flags") is not None:
         if "lm" in flags:
             return "x86_64"
@@ -254,6 +267,7 @@ def _x86_codename(look: Look, cpu: Cpu) -> str | None:
 
 
 def _arm_codename(look: Look, info: CpuInfo, flags: frozenset[str]) -> str | None:
+    """The cores by their part numbers. Several names if the cores differ."""
     implementer = whole_number(info.first("CPU implementer"), base=16)
     cores = {(core.implementer, core.part): core for core in processors().arm}
     names = []

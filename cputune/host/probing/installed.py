@@ -16,6 +16,7 @@ from cputune.host.probing._look import Look
 
 
 def read_packages(look: Look) -> tuple[Package, ...]:
+    """All distributions of the Python of the training, sorted by name."""
     packages = []
     for distribution in look.host.distributions():
         fact = f"packages.{distribution.name}"
@@ -80,6 +81,7 @@ _BUNDLE = re.compile(r"\w+\.libs|\w*(tc|je|mi)malloc\w*")
 LOOKED_FOR = "|".join(
     f"(?:{pattern.pattern})" for pattern in [_BUNDLE] + [pattern for _, pattern in _PATTERNS]
 )
+"""Names of such libraries and folders, as one pattern."""
 
 
 def is_looked_for(name: str) -> bool:
@@ -222,6 +224,7 @@ def _is_dead(entry: str, host: Host, facts: HostFacts) -> bool:
 
 
 def _is_library(path: str) -> bool:
+    """Whether a file has the header of a library. True if it cannot be read."""
     try:
         return head(path, 4) in (b"", b"\x7fELF")
     except OSError:
@@ -229,9 +232,11 @@ def _is_library(path: str) -> bool:
 
 
 NAMING_FILES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
+"""Variables with the path of a file that downloads need."""
 
 
 def absent_files(host: Host) -> tuple[str, ...]:
+    """Those of ``NAMING_FILES`` that are set to a path that does not exist."""
     variables = host.environment()
     absent = []
     for name in NAMING_FILES:

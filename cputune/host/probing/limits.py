@@ -27,7 +27,9 @@ SHELL = {
     "stack_bytes": "Max stack size",
     "cpu_seconds": "Max cpu time",
 }
+"""The limits of ``ulimit``, by their names in /proc/self/limits."""
 LIMITS = ("cpu_quota", "memory_bytes", "pids", "open_files_hard") + tuple(SHELL)
+"""Facts that are None if there is no such limit."""
 SHM = "/dev/shm"
 
 NO_LIMIT_BYTES = 1 << 62
@@ -35,6 +37,7 @@ NO_LIMIT_BYTES = 1 << 62
 
 
 def read_limits(look: Look) -> Limits:
+    """Read the limits of this process: the tightest of its cgroup and all parents."""
     groups = find_groups(look)
     cpu, cpuset, memory, processes = (groups[name] for name in _CONTROLLERS)
     readable = next((group for group in (cpu, cpuset, memory) if group.directories), None)
@@ -115,6 +118,7 @@ def _cpu_quota(look: Look, group: Group) -> tuple[float | None, str | None]:
 
 
 def _cpu_statistics(look: Look, directory: str | None) -> dict[str, int | None]:
+    """The number of periods in ``cpu.stat``, and of those in which the group was throttled."""
     if directory is None:
         return {}
     path = f"{directory}/cpu.stat"
@@ -127,6 +131,8 @@ def _cpu_statistics(look: Look, directory: str | None) -> dict[str, int | None]:
 
 
 def _pids(look: Look, group: Group) -> tuple[int | None, int | None]:
+    """Limit and number of processes and threads, in the cgroup that has the fewest left."""
+
     def left(text: str, directory: str) -> tuple[int, int] | None:
         number, used = whole_number(text), look.number(f"{directory}/pids.current")
         if number is None or used is None:
@@ -172,6 +178,7 @@ def _shell_limits(look: Look) -> dict[str, Any]:
 
 
 def _shell_limit(look: Look, title: str, fact: str, *, hard: bool = False) -> int | None:
+    """A soft or ``hard`` limit. None if it is unlimited, or unknown with a reason."""
     path = "/proc/self/limits"
     for line in (look.text(path) or "").splitlines():
         if line.startswith(title):
@@ -230,6 +237,7 @@ def find_groups(look: Look) -> dict[str, Group]:
 
 
 def _cgroup_mount(line: str) -> tuple[int, Sequence[str], str, str] | None:
+    """Version, controllers, root and mount point of a line of mountinfo. None if not a cgroup's."""
     before, _, after = line.partition(" - ")
     left, right = before.split(), after.split()
     if len(left) < 5 or len(right) < 3 or right[0] not in ("cgroup", "cgroup2"):

@@ -19,6 +19,8 @@ AVERAGES = "/proc/loadavg"
 
 
 def read_load(look: Look) -> Load:
+    """Load averages, pressure stall information (10 s), and steal since boot."""
+
     def pressure(resource: str) -> float | None:
         fact, path = f"load.{resource}_pressure_percent", f"/proc/pressure/{resource}"
         return look.parsed(fact, path, _pressure)
@@ -43,6 +45,7 @@ def _word(text: str, place: int) -> str:
 
 
 def busiest(processes: tuple[Process, ...]) -> tuple[BusyProcess, ...]:
+    """The processes that computed during the examination, the busiest first."""
     busy = [
         BusyProcess(pid=process.pid, name=process.name, cpu_share=round(process.cpu_share, 2))
         for process in processes
@@ -52,6 +55,7 @@ def busiest(processes: tuple[Process, ...]) -> tuple[BusyProcess, ...]:
 
 
 def _pressure(text: str) -> float | None:
+    """Percent of the last ten seconds in which a thread waited for the resource."""
     match = re.search(r"^some\s.*\bavg10=([0-9.]{1,12})\b", text, re.MULTILINE)
     if not match:
         return None
@@ -59,6 +63,7 @@ def _pressure(text: str) -> float | None:
 
 
 def _steal(text: str) -> float | None:
+    """CPU time that the hypervisor gave to other machines, as a share of all CPU time."""
     ticks = _ticks(text)
     if len(ticks) != _TICKS or sum(ticks) <= 0:
         return None

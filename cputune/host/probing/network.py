@@ -21,6 +21,7 @@ HOSTS = "/etc/hosts"
 ROUTES, TRIE = "/proc/net/route", "/proc/net/fib_trie"
 ADDRESSES_6 = "/proc/net/if_inet6"
 ADDRESSED = (ROUTES, TRIE, ADDRESSES_6)
+"""Files with the addresses of a machine. Recordings leave them out."""
 
 LOOPBACK = "lo"
 _UP, _REJECT = 0x1, 0x200  # RTF_UP, RTF_REJECT of linux/route.h
@@ -30,6 +31,8 @@ _EVERYWHERE = IPv4Network("0.0.0.0/0")
 
 @dataclass(frozen=True, slots=True)
 class Route:
+    """One row of ``/proc/net/route``."""
+
     link: str
     network: IPv4Network
     gateway: bool
@@ -37,6 +40,7 @@ class Route:
 
 
 def read_network(look: Look) -> Network:
+    """The interfaces, the default route, and the addresses of this machine's name in /etc/hosts."""
     names = look.names(LINKS)
     if not names:
         look.not_known("network.interfaces", f"{LINKS} shows none")
@@ -149,6 +153,7 @@ def addresses_4(trie: str, routes: tuple[Route, ...]) -> Iterator[tuple[str, str
 
 
 def addresses_6(text: str) -> Iterator[tuple[str, str]]:
+    """Yield interfaces and their IPv6 addresses with networks, from ``/proc/net/if_inet6``."""
     for line in text.splitlines():
         fields = line.split()
         try:
@@ -168,6 +173,7 @@ def _default_link(routes: tuple[Route, ...]) -> str | None:
 
 
 def _is_up(state: str | None) -> bool | None:
+    """Whether an operational state (RFC 2863) has a carrier. lo and tunnels report "unknown"."""
     if state is None:
         return None
     return state in ("up", "unknown")

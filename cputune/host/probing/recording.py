@@ -91,6 +91,7 @@ def record(host: Host, directory: str | os.PathLike[str]) -> RecordedHost:
 def _processes(
     seen: tuple[Process, ...] | None, busy: set[int], scrub: Scrubber
 ) -> list[dict[str, object]] | None:
+    """The busy ones of the processes. None if processes cannot be seen."""
     if seen is None:
         return None
     processes = []
@@ -101,6 +102,7 @@ def _processes(
 
 
 def _place(path: str, scrub: Scrubber, *, file: bool = True) -> str:
+    """The path under which a file is recorded: cgroups and interfaces without their ids."""
     if path.startswith(_CGROUPS):
         parts = path.removeprefix(_CGROUPS).split("/")
         if file:
@@ -159,6 +161,7 @@ def _priority_alone(text: str) -> str:
 
 
 def _mount_line(line: str, scrub: Scrubber) -> str:
+    """One line of mountinfo. Empty for mounts that do not concern limits or containers."""
     before, _, after = line.partition(" - ")
     left, right = before.split(), after.split()
     if len(left) < 6 or len(right) < 3:

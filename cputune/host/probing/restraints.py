@@ -42,6 +42,7 @@ def read_restraints(look: Look, online: tuple[int, ...]) -> Restraints:
 
 
 def _smallest(look: Look, group: Group, name: str, *, largest: bool = False) -> int | None:
+    """The smallest (or ``largest``) number in this file of the cgroup and its parents."""
     if group.version != 2:
         return None
     numbers = []
@@ -76,6 +77,7 @@ def _priority(look: Look) -> tuple[int | None, str | None]:
 
 
 def _caps(look: Look, online: tuple[int, ...]) -> Iterator[FrequencyCap]:
+    """Groups of CPUs with a maximum frequency below what they can do."""
     base = f"{CPU_DIR}/cpufreq"
     for number in look.numbered(base, "policy"):
         directory = f"{base}/policy{number}"
@@ -106,6 +108,7 @@ def _commit_left(look: Look) -> int | None:
 
 
 def _throttled(look: Look) -> float | None:
+    """The share of the time since boot in which the first package was throttled for heat."""
     text = look.text(f"{CPU_DIR}/cpu0/thermal_throttle/package_throttle_total_time_ms")
     uptime = re.match(r"\d+(?:\.\d+)?", look.text(UPTIME) or "")
     milliseconds = whole_number(text)

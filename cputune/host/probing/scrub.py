@@ -67,6 +67,7 @@ class Scrubber:
 
     @classmethod
     def of(cls, host: Host) -> Scrubber:
+        """The names that a machine and its launcher report."""
         variables = host.environment()
         try:
             name = host.read_text("/proc/sys/kernel/hostname").strip()
@@ -84,6 +85,7 @@ class Scrubber:
         )
 
     def document(self, value: object) -> object:
+        """A document of plain JSON values, each text in it passed through ``text``."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, dict):
@@ -93,6 +95,7 @@ class Scrubber:
         return value
 
     def text(self, text: str) -> str:
+        """Replace home directories, the user's name as a part of paths, and host names."""
         if self.home and len(self.home) > 2:
             text = re.sub(re.escape(self.home.rstrip("/")) + r"(?=/|$|[:\s\"'])", HOME, text)
         text = re.sub(r"/(home|Users)/[^/:\s\"']+", HOME, text)
@@ -121,6 +124,7 @@ class Scrubber:
         return _IPV6.sub(ADDRESS_6, _IPV4.sub(ADDRESS_4, text))
 
     def variables(self, variables: Mapping[str, str]) -> dict[str, str]:
+        """Environment variables. Of an address only whether it is this machine remains."""
         clean = {name: self.value(value) for name, value in variables.items()}
         ours = ("", "localhost", HOST_NAME, ADDRESS_4, ADDRESS_6)
         for name in _ADDRESSES & set(clean):
@@ -154,9 +158,11 @@ class Scrubber:
         return self._groups[part]
 
     def interface(self, name: str) -> str:
+        """The name of an interface without the hardware address that it may contain."""
         return re.sub(r"[0-9a-f]{6,}", "0", name)
 
     def _names_somebody(self) -> bool:
+        """Whether the user's name is that of a person, and not a common part of paths."""
         return self.user is not None and len(self.user) > 2 and self.user not in _COMMON_PARTS
 
     def _host_names(self) -> tuple[str, ...]:
@@ -188,6 +194,7 @@ _KNOWN = frozenset(_OTHERS.split())
 
 
 def _concerns_training(name: str) -> bool:
+    """Whether a variable concerns training or launching, and its name is not that of a secret."""
     return name in _KNOWN or (bool(_FAMILIES.fullmatch(name)) and not variable_says_secret(name))
 
 

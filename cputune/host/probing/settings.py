@@ -33,6 +33,7 @@ HUGE_PAGES = "/sys/kernel/mm/transparent_hugepage/enabled"
 
 
 def read_settings(look: Look, online: tuple[int, ...]) -> Settings:
+    """Read the kernel settings. Each is None if the kernel does not show it."""
     frequencies = _frequencies(look, online)
     governor = ",".join(sorted({group.governor for group in frequencies})) or None
     container = _container(look)
@@ -128,6 +129,7 @@ def _distribution(look: Look) -> LinuxDistribution | None:
 
 
 def _container(look: Look) -> str | None:
+    """The software of the container that we are in. None if there is no sign of one."""
     environment = look.host.environment()
     if "KUBERNETES_SERVICE_HOST" in environment:
         return "kubernetes"
@@ -158,6 +160,7 @@ STATUS = "/proc/self/status"
 
 
 def read_accelerators(look: Look) -> tuple[str, ...] | None:
+    """The GPU drivers that are loaded. None if a recording does not have the answer."""
     drivers = tuple(dict.fromkeys(name for name, path in _DRIVERS if look.exists(path)))
     if not drivers and not all(look.host.knows(path) for _, path in _DRIVERS):
         look.not_known("accelerators", "the recording does not contain the device files")
@@ -166,6 +169,7 @@ def read_accelerators(look: Look) -> tuple[str, ...] | None:
 
 
 def read_capability(look: Look, fact: str, bit: int) -> bool | None:
+    """Whether the process has an effective capability."""
     mask = re.search(r"^CapEff:\s*([0-9a-f]+)$", look.text(STATUS) or "", re.M)
     number = None
     if mask:

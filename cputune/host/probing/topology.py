@@ -23,6 +23,7 @@ Parts = tuple[tuple[int, ...], ...]
 
 
 def read_topology(look: Look, info: CpuInfo, cpuset: tuple[int, ...] | None) -> Topology:
+    """Read the topology. ``cpuset`` are the CPUs that the cgroup allows, if known."""
     cpu_dirs = look.numbered(CPU_DIR, "cpu")
     online = _online(look, info, cpu_dirs)
     present = look.cpu_list(f"{CPU_DIR}/present") or frozenset(cpu_dirs) or None
@@ -81,6 +82,9 @@ def read_topology(look: Look, info: CpuInfo, cpuset: tuple[int, ...] | None) -> 
 
 
 def _online(look: Look, info: CpuInfo, cpu_dirs: tuple[int, ...]) -> tuple[int, ...]:
+    """Online CPUs: those of the kernel's list, or else those that no ``cpuN/online`` marks as
+    off.
+    """
     listed = look.cpu_list(f"{CPU_DIR}/online")
     if listed:
         return tuple(sorted(listed))
@@ -145,6 +149,7 @@ def _caches(look: Look, online: tuple[int, ...]) -> tuple[CacheDomain, ...] | No
 def _allowed(
     look: Look, online: tuple[int, ...], cpuset: tuple[int, ...] | None
 ) -> tuple[int, ...]:
+    """Online CPUs on which the process may run, by its affinity mask and its cpuset."""
     affinity = look.host.affinity()
     if affinity is None:
         status = fields(look.text("/proc/self/status"))
@@ -184,6 +189,7 @@ def _capacity(look: Look, cpu: int) -> int | None:
 
 
 def read_numa_nodes(look: Look, online: frozenset[int]) -> tuple[NumaNode, ...]:
+    """All nodes that have a directory, including those without CPUs or without memory."""
     ids = look.numbered(NODE_DIR, "node")
     listed = look.cpu_list(f"{NODE_DIR}/online")
     if listed:
@@ -213,6 +219,7 @@ MEMINFO = "/proc/meminfo"
 
 
 def read_memory(look: Look) -> Memory:
+    """Read /proc/meminfo. ``MemAvailable`` exists since Linux 3.14."""
     sizes = fields(look.text(MEMINFO))
     memory = Memory(
         total_bytes=kibibytes(sizes.get("MemTotal")),

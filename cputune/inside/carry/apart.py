@@ -32,6 +32,7 @@ class DrawsPart:
         self._pid = 0
 
     def hooks(self) -> list[Hook]:
+        """The functions that load batches, and those with which a script seeds."""
         fetch, loader = "torch.utils.data._utils.fetch", "torch.utils.data.dataloader"
         return [
             (fetch, "_MapDatasetFetcher.fetch", self._fetch),
@@ -88,6 +89,7 @@ class DrawsPart:
 
 
 def rank_of_this() -> int:
+    """The number of this rank in the job."""
     number = os.environ.get("RANK", "")
     if number.isdigit():
         return int(number)

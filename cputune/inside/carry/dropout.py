@@ -55,9 +55,11 @@ class Masks:
         self._say = say
 
     def hooks(self) -> list[Hook]:
+        """Torch itself."""
         return [("torch", "", self.replace)]
 
     def said(self) -> dict[str, str]:
+        """What a rank shows."""
         return {"dropout": "bytes"} if self.drawn else {}
 
     def replace(self, torch: Any) -> None:

@@ -26,10 +26,12 @@ class Ending:
     name = "ending"
 
     def hooks(self) -> list[Hook]:
+        """The function of torch that ends process groups."""
         atexit.register(leave)  # the first to be registered is the last to be called
         return [(GROUPS, "destroy_process_group", keep_process_groups)]
 
     def said(self) -> dict[str, str]:
+        """Nothing of a plan."""
         return {}
 
 

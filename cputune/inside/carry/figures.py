@@ -47,6 +47,7 @@ class Trained:
         self._named: dict[tuple[int, ...], list[str]] = {}
 
     def saw(self, optimizer: Any) -> None:
+        """Note an optimizer that steps."""
         if not any(known is optimizer for known in self._optimizers):
             self._optimizers.append(optimizer)
 
@@ -65,6 +66,7 @@ class Trained:
         return list(found.values())
 
     def figures(self, step: int, *, weights: bool = True) -> Figures:
+        """All figures after a step; ``weights``: those of the parameters too."""
         torch = sys.modules["torch"]
         parameters = self.parameters() if weights else []
         groups = [group for optimizer in self._optimizers for group in optimizer.param_groups]
@@ -80,6 +82,7 @@ class Trained:
         }
 
     def names(self) -> list[str]:
+        """The names of the parameters in their models, or their shapes."""
         parameters = self.parameters()
         key = tuple(map(id, parameters))
         if key in self._named:
@@ -130,6 +133,7 @@ def is_whole(parameter: Any) -> bool:
 
 
 def _projected(torch: Any, weight: Any) -> Any:
+    """The norm of a parameter and its projections, in fp32."""
     weight = weight.float()
     count = weight.numel()
     if count > FLAT and weight.dim() > 1:
@@ -204,6 +208,7 @@ def _distance(own: Sequence[float], other: Sequence[float]) -> float:
 
 
 def described(found: tuple[str, int | None, str], names: Sequence[str], ranks: str) -> str:
+    """A difference of ``ranks`` ("rank 0 and rank 1") in words."""
     what, place, how = found
     if place is None:
         counted = "learning rates" if what == "rates" else "numbers of samples"

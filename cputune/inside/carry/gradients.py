@@ -45,6 +45,7 @@ class Gradients:
         self._sends = self._sent_rows = False
 
     def hooks(self) -> list[Hook]:
+        """The functions that register a hook, and the call of a model that may have no hook yet."""
         module, ddp = "torch.nn.parallel.distributed", "DistributedDataParallel"
         return [
             (module, f"{ddp}.register_comm_hook", self._note_own),
@@ -53,6 +54,7 @@ class Gradients:
         ]
 
     def said(self) -> dict[str, str]:
+        """What a rank shows."""
         why = ""
         if not self._sends:
             why = "no DistributedDataParallel of torch adds up its gradients"
@@ -138,6 +140,7 @@ def has_many_rows(parameter: Any) -> bool:
 
 
 def _packed(torch: Any, gradients: list[Tensor], rows: dict[int, Tensor]) -> Tensor:
+    """What is sent of the gradients of a bucket, one after the other."""
     parts = [
         gradient.index_select(0, rows[place]) if place in rows else gradient
         for place, gradient in enumerate(gradients)

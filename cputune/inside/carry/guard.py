@@ -106,6 +106,7 @@ class Guard:
         self._stopping = threading.Lock()
 
     def hooks(self) -> list[Hook]:
+        """The steps of optimizers, and the functions in which a rank waits for others."""
         averaging = "torch.distributed.algorithms.model_averaging.averagers"
         return [
             ("torch.optim.optimizer", "", self._watch_optimizers),
@@ -120,6 +121,7 @@ class Guard:
         ]
 
     def said(self) -> dict[str, str]:
+        """Nothing of a plan."""
         return {}
 
     # What trains

@@ -30,6 +30,7 @@ def set_hooks(hooks: Iterable[Hook]) -> None:
 
 
 def put(owner: object, what: str, called: Callable[..., object]) -> None:
+    """Set one hook in a module that is loaded, or in a class or an object."""
     *outer, name = what.split(".")
     owner = functools.reduce(getattr, outer, owner)
     if not name:

@@ -28,6 +28,7 @@ class LoopPart:
         self._prepared: list[object] = []
 
     def hooks(self) -> list[Hook]:
+        """The constructor of Accelerator, and what it is given."""
         accelerator = "accelerate.accelerator"
         return [
             (accelerator, "Accelerator.__init__", self._accelerator_init),

@@ -80,6 +80,7 @@ class Order:
         self.why: str | None = "no Trainer has asked for an order of its samples"
 
     def hooks(self) -> list[Hook]:
+        """If a Trainer draws its samples."""
         return [("transformers.trainer", "Trainer._get_train_sampler", self.sampler)]
 
     def sampler(
@@ -102,6 +103,7 @@ class Order:
         )
 
     def said(self) -> dict[str, str]:
+        """What a rank shows."""
         return {"order": "length"} if self.why is None else {"order": f"as found, for {self.why}"}
 
 

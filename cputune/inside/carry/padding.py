@@ -61,6 +61,7 @@ class Cutter:
         self._data: object = None
 
     def hooks(self) -> list[Hook]:
+        """A Trainer computes its loss from the whole batch; of a loop the loader's is cut."""
         return [
             ("transformers.trainer", "Trainer.training_step", self._training_step),
             ("torch.nn.modules.module", "", self._watch_calls),
@@ -132,6 +133,7 @@ class Cutter:
         return self.shortened(batch) if asked else batch
 
     def shortened(self, batch: object) -> object:
+        """The batch as it is trained on."""
         return cut(batch) if self.allowed and self.cuts else batch
 
     def ask(
@@ -178,6 +180,7 @@ class Cutter:
 
 
 def _call(model: Module, positional: int, given: Mapping[Any, Any]) -> object:
+    """Call a model with arguments by position and by name."""
     named = {name: value for name, value in given.items() if not isinstance(name, int)}
     return model(*(given[at] for at in range(positional)), **named)
 

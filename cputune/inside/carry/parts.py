@@ -33,6 +33,7 @@ LEVERS = {
 
 
 def needed(force: Force) -> tuple[Part, ...]:
+    """The parts that set this."""
     parts = list(dict.fromkeys(part for name, part in LEVERS.items() if name in force.torch))
     if force.world_size:
         parts += (part for part in _of_objects(force) if part.module not in force.without)

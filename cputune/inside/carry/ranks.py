@@ -24,6 +24,7 @@ class RanksPart:
         self._setting = setting
 
     def hooks(self) -> list[Hook]:
+        """The functions that give schedules, the number of ranks, and DistributedDataParallel."""
         force = self._setting.force
         found: list[Hook] = []
         if force.world_size > 1:

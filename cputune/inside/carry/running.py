@@ -60,6 +60,7 @@ def say(text: str) -> None:
 
 
 def main(parts: Iterable[Any], run: Callable[[Sequence[str]], None] = run_script) -> None:
+    """Run the script of the command line with these parts."""
     if len(sys.argv) < 2:
         sys.exit("usage: carry.py SCRIPT ARGUMENTS...")
     set_hooks(hooks_of(parts))

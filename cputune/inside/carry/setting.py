@@ -33,6 +33,7 @@ class Setting:
         self.did: dict[str, list[str]] = {}
 
     def note(self, part: str, what: str) -> None:
+        """Note that a part changed something, once."""
         found = self.did.setdefault(part, [])
         if what not in found:
             found.append(what)

@@ -50,6 +50,7 @@ class _Before:
         self._keep_dice()
 
     def look_into(self, value: Any) -> None:
+        """Keep the attributes of an object, whatever it is, and what they hold."""
         is_plain = isinstance(value, FunctionType) or not hasattr(value, "__dict__")
         if self._torch.is_tensor(value) or is_plain:
             self._look(value)

@@ -61,6 +61,7 @@ KNOBS: tuple[Knob, ...] = (
 NAMES = tuple(knob.name for knob in KNOBS)
 
 TODAY: Mapping[str, KnobValue] = {knob.name: knob.today for knob in KNOBS}
+"""The value of each knob that is not varied."""
 
 
 def as_seen(plan: Plan, states: Sequence[State]) -> Plan:
@@ -86,6 +87,7 @@ def _cpus(state: State) -> tuple[int, ...]:
 
 
 def plan_arguments(plan: Plan) -> dict[str, Argument]:
+    """The fields of TrainingArguments that a plan sets, by their current names."""
     by_name: dict[str, Argument] = {}
     for knob in KNOBS:
         for name, value in knob.arguments(plan).items():
@@ -104,15 +106,18 @@ def plan_in_torch(plan: Plan, *, by_arguments: bool = False) -> dict[str, str]:
 
 
 def least_kept(each: Iterable[Keeps]) -> Keeps:
+    """What still stays the same in the training if several things change."""
     order = list(KEPT)
     return max(each, key=order.index, default="numbers")
 
 
 def keeps(knob: Knob, keep: Keeps | None) -> bool:
+    """Whether a knob keeps at least this much of the training the same."""
     return keep is None or least_kept((knob.keeps, keep)) == keep
 
 
 def kept_by_change(today: Plan, best: Plan) -> dict[str, Keeps]:
+    """What each change from one plan to another keeps the same in the training, by knob."""
     if today.world_size != best.world_size:
         changed = [RANKS]
     else:
@@ -123,6 +128,7 @@ def kept_by_change(today: Plan, best: Plan) -> dict[str, Keeps]:
 
 
 def kept_between(today: Plan, best: Plan) -> Keeps:
+    """What stays the same in the training from one plan to another."""
     return least_kept(kept_by_change(today, best).values())
 
 
@@ -158,6 +164,7 @@ def varied(names: Iterable[str] | None, keep: Keeps | None = None) -> frozenset[
 
 
 def knob_named(name: str) -> Knob:
+    """The knob of this name. Raises UsageError."""
     for knob in KNOBS:
         if knob.name == name:
             return knob
@@ -184,6 +191,7 @@ OWNED: Mapping[str, str] = {
 
 
 def owned(workload: Workload, today: Plan) -> dict[str, KnobValue]:
+    """The knobs that the script decides, with their values in the current launch."""
     if workload.framework != "pytorch":
         return {}
     return {**{name: today.value(name) for name in OWNED}, "ranks": today.processes_per_node}

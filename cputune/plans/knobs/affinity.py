@@ -23,6 +23,7 @@ _BY_THEIR_CPUS = "the CPUs that each rank may run on show it"
 
 
 def node_counts(hosts: int) -> Sequence[int]:
+    """Which numbers of hosts are tried: 1, 2, 4, …, and all."""
     powers = []
     for power in range(hosts.bit_length()):
         if 1 << power < hosts:

@@ -29,6 +29,7 @@ BACKENDS: tuple[Backend, ...] = get_args(Backend)
 
 
 def _backends(facts: HostFacts, ask: Ask) -> Choices:
+    """gloo; also ccl if these versions support it and Intel MPI is installed."""
     why = ccl_use(versions_of(facts), framework=ask.framework)
     if why is None and not any(launcher.dialect == "intelmpi" for launcher in facts.launchers):
         why = "oneCCL needs mpirun of Intel MPI, which was not found"

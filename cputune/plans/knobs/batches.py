@@ -38,6 +38,7 @@ STREAM, AT_RANDOM = "a stream", "at random"
 
 
 def _numbers(ask: Ask, name: str, why: str | None, usual: tuple[KnobValue, ...]) -> Choices:
+    """The script's own number and the usual others, or the requested one."""
     wanted = ask.fixed.get(name)
     if wanted == DEFAULT:
         return Choices(values=(DEFAULT,))
@@ -49,6 +50,7 @@ def _numbers(ask: Ask, name: str, why: str | None, usual: tuple[KnobValue, ...])
 
 
 def _batches(facts: HostFacts, ask: Ask) -> Choices:
+    """The script's batches; and all samples at once if it accumulates."""
     workload, wanted = ask.workload, ask.fixed.get("accumulation")
     samples = None
     if workload is not None:
@@ -78,6 +80,7 @@ def _batches(facts: HostFacts, ask: Ask) -> Choices:
 
 
 def _own_batches(workload: Workload | None) -> int | None:
+    """How many batches a step of the script has; None if that is not known."""
     if workload is None or workload.recipe is not None:
         return 1
     if workload.accumulation is not None:
@@ -86,6 +89,7 @@ def _own_batches(workload: Workload | None) -> int | None:
 
 
 def accumulation_of(plan: Plan) -> int | None:
+    """In how many batches a rank takes its samples; None if the script decides."""
     value = plan.settings.get("accumulation")
     if value is None:
         return None
@@ -123,6 +127,7 @@ ACCUMULATION = Knob(
 
 
 def _loaders(facts: HostFacts, ask: Ask) -> Choices:
+    """The script's loader workers; also one and two if the current launch waited for its data."""
     job = ask.workload
     typed = None
     if job is not None:
@@ -179,6 +184,7 @@ _NOT_RUN = "the share of padding is not known before it has run"
 
 
 def _why_full(facts: HostFacts, ask: Ask) -> str | None:
+    """Why padding is not cut: the current launch must have shown that cutting changes nothing."""
     padding = None
     if ask.workload is not None:
         padding = ask.workload.padding
@@ -226,6 +232,7 @@ OF_LIKE_LENGTH = LeftOut(
 
 
 def _orders(facts: HostFacts, ask: Ask) -> Choices | str | None:
+    """Samples of similar length only on request: that changes the content of batches."""
     why = _why_as_drawn(facts, ask)
     is_requested = "order" in {*ask.fixed, *ask.named} or ask.keep == "distribution"
     if why is None and not is_requested:
@@ -234,6 +241,7 @@ def _orders(facts: HostFacts, ask: Ask) -> Choices | str | None:
 
 
 def _why_as_drawn(facts: HostFacts, ask: Ask) -> str | None:
+    """Why the order of samples stays: another one pays only if lengths differ within a batch."""
     padding = None if ask.workload is None else ask.workload.padding
     if ask.framework != "trainer":
         return "the script creates its data loader itself"

@@ -23,6 +23,7 @@ WORTH = 0.8
 
 
 def _alone(plan: Plan) -> bool:
+    """One rank sends nothing; oneCCL sends in its own way."""
     return plan.world_size == 1 or plan.backend != "gloo"
 
 
@@ -64,6 +65,7 @@ def _on_the_wire(plan: Plan, name: str) -> bool:
 
 
 def _types(facts: HostFacts, ask: Ask) -> Choices:
+    """fp32; also bf16 if the user allows it, because it changes the training."""
     why = None
     if not (ask.allow_bf16_gradients or "gradient_precision" in ask.fixed):
         why = "it changes the numbers: they are rounded to bf16 (--allow-bf16-gradients tries it)"

@@ -121,6 +121,7 @@ def _why_same_optimizer(ask: Ask, versions: Versions) -> str | None:
 
 
 def optimizer_of(state: State) -> str | None:
+    """How a rank's optimizer steps, in words; None if the rank does not show it."""
     seen = state.get("optimizer")
     if seen is None:
         return None

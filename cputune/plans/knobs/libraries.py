@@ -40,6 +40,7 @@ setting (``oversize_threshold:1``) large blocks are returned at once: 47,000 pag
 
 
 def preloads(plan: Plan, facts: HostFacts) -> tuple[str, ...]:
+    """The paths that this plan preloads: its OpenMP runtime, then its allocator."""
     libraries = (facts.library(name) for name in (plan.openmp, plan.allocator))
     paths: list[str] = []
     for library in libraries:
@@ -57,6 +58,7 @@ def _preloading(name: str) -> Put:
 
 
 def _found_here(facts: HostFacts, knob: str, names: tuple[str, ...]) -> Choices:
+    """Those of ``names`` ("default" first) whose library is on this machine."""
     missing = [name for name in names[1:] if facts.library(name) is None]
     return Choices(
         values=tuple(name for name in names if name not in missing),
@@ -80,6 +82,8 @@ def _mapped(plan: Plan, files: Iterable[str]) -> str:
 
 
 def _as_preloaded(knob: str, names: tuple[str, ...]) -> Callable[[Plan, State], Plan]:
+    """The plan with the library that a rank preloads; an OpenMP runtime comes first."""
+
     def seen(plan: Plan, state: State) -> Plan:
         for name in names[1:]:
             library, preloaded = f"lib{name.removeprefix('lib')}", state.get("preload", ())

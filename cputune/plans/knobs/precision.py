@@ -35,18 +35,21 @@ NATIVE_BF16 = ("amx_bf16", "avx512_bf16", "bf16")
 
 
 def native_precisions(facts: HostFacts) -> tuple[Precision, ...]:
+    """Precisions that this CPU multiplies in hardware, the fastest first."""
     if any(map(facts.cpu.has, NATIVE_BF16)):
         return ("bf16", "fp32")
     return ("fp32",)
 
 
 def advised_precision(facts: HostFacts) -> Precision:
+    """bf16 if this CPU multiplies it in hardware and the installed Trainer accepts it."""
     if why_no_bf16(versions_of(facts)) is not None:
         return "fp32"
     return native_precisions(facts)[0]
 
 
 def _choices(facts: HostFacts, ask: Ask) -> Choices:
+    """fp32; also bf16 if the CPU has it in hardware or --allow-slow-precision is given."""
     fp16 = LeftOut(
         what="precision=fp16",
         why="accelerate skips fp16 autocast on CPUs: such a run trains in fp32 without a message",

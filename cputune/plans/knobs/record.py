@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 KnobValue = int | str | bool
 
 Argument = bool | int | str | None
+"""Value of a field of TrainingArguments; None leaves it unset."""
 
 State = Mapping[str, Any]
+"""What a rank reports about itself, as ``cputune.inside.state`` reads it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +107,7 @@ KEPT: Mapping[Keeps, str] = {
     "distribution": "the same distribution",
     "nothing": "other numbers",
 }
+"""The same in words, the most first."""
 
 
 Kind = Literal["touches nothing", "same mathematics", "other numbers"]
@@ -140,6 +143,7 @@ class Shown:
     by_cpu_number: bool = False
 
     def seen(self, plan: Plan, state: State) -> object | None:
+        """What the state of a rank shows; None if it does not show it."""
         value = state.get(self.key)
         if value is None:
             return None
@@ -232,10 +236,12 @@ def in_settings(name: str, needless: Callable[[Plan], bool] = lambda plan: False
 
 
 def in_field(name: str) -> Put:
+    """A function that puts the value of a knob into the field of this name."""
     return lambda plan, value, facts: replace(plan, **{name: value})  # type: ignore[arg-type]
 
 
 def in_words(value: KnobValue) -> str:
+    """A value as people type it."""
     if isinstance(value, bool):
         if value:
             return "yes"
@@ -296,9 +302,11 @@ class Knob:
 
     @property
     def today(self) -> KnobValue:
+        """The value of a knob that is not varied."""
         return self.values[0]
 
     def choices(self, facts: HostFacts, ask: Ask) -> Choices:
+        """The values that are possible on a machine; of a layout knob only the current one."""
         choices = (
             Choices(values=self.values[:1]) if self.offers is None else self.offers(facts, ask)
         )
@@ -333,6 +341,7 @@ class Knob:
         )
 
     def arguments(self, plan: Plan) -> Mapping[str, Argument]:
+        """The field of TrainingArguments that this plan sets, and its value; empty for none."""
         if self.argument is None:
             return {}
         if self.argument_value is not None:
@@ -342,6 +351,7 @@ class Knob:
         return {}
 
     def in_torch(self, plan: Plan) -> Mapping[str, str]:
+        """What is set in torch for this plan; empty if nothing is."""
         if self.set_in_torch:
             value = plan.setting(self.name)
         else:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Rounds = tuple[float, ...]
+"""The ratio of the best plan to the baseline in each round of a block."""
 
 
 def comparison(result: Result, *, width: float = WIDTH) -> Figure | None:
@@ -54,6 +55,7 @@ def comparison(result: Result, *, width: float = WIDTH) -> Figure | None:
 
 
 def rounds_by_block(result: Result) -> tuple[Rounds, ...]:
+    """The ratio of each round in which both plans ran steps, by block."""
     blocks = []
     by_round: dict[int, list[ConfirmRun]] = {}
     for run in result.confirmation:
@@ -85,6 +87,7 @@ def _ratios(today: ConfirmRun, best: ConfirmRun) -> Rounds:
 
 
 def _step_seconds(turn: Turn) -> float | None:
+    """The median of the steps, without the first after the pause and without delayed ones."""
     skipped = 0
     if len(turn.step_seconds) > 1:
         skipped = 1

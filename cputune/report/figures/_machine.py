@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Owners = Mapping[int, int]
+"""The rank of each logical CPU."""
 
 LEAST_CPU, LARGEST_CPU = 0.2, 0.36
 """Size of a CPU's box in inches. In a smaller one its number cannot be read."""
@@ -102,6 +103,7 @@ def _sockets(topology: Topology) -> list[list[_Node]]:
 
 
 def _in_a_row(cores: int, most: int) -> int:
+    """The number of cores in a row. Rows have equal lengths if possible."""
     if cores <= most:
         return cores
     for number in range(most, most // 2, -1):
@@ -192,6 +194,7 @@ MOST_RANKS_NAMED = 3
 
 
 def _legend(topology: Topology, plan: Plan | None) -> list[tuple[str, str, str | None]]:
+    """(text, colour, hatch) of each kind of box."""
     kinds: list[tuple[str, str, str | None]] = []
     ranks = 0
     if plan is not None:

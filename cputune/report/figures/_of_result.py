@@ -54,6 +54,7 @@ class FiguresOf:
 
 
 def topology_of(host: Mapping[str, Any]) -> Topology | None:
+    """The cores of the machine of a result. None if the result does not have them."""
     topology = host.get("topology") or {}
     try:
         cores = tuple(

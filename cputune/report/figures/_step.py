@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 THE_REST = "the rest"
 
 Seconds = Mapping[str, float]
+"""The seconds of a step by kind of work."""
 
 
 def step(result: Result, *, width: float = WIDTH) -> Figure | None:
@@ -87,6 +88,7 @@ def _profiled(result: Result) -> list[tuple[str, Measured, Profile]]:
 
 
 def _seconds(profile: Profile, step_seconds: float) -> Seconds:
+    """The seconds of each kind of work that has a colour, and of the rest."""
     total = sum(profile.shares.values()) or 1.0
     kinds: dict[str, float] = {}
     rest = 0.0
@@ -125,6 +127,7 @@ def _draw_step(
 
 
 def _draw_limit(axes: Axes, row: int, profile: Profile, step_seconds: float) -> None:
+    """Draw how long the matmuls would take at the limit of the cores."""
     if not profile.gflops or not profile.limit_gflops:
         return
     at = 1000 * step_seconds * profile.gflops / profile.limit_gflops

@@ -59,6 +59,7 @@ _ROLES = {
 
 
 def new_figure(width: float, height: float, title: str) -> tuple[Figure, Axes]:
+    """An empty figure with one pair of axes, sizes in inches. Raises MissingPackageError."""
     if find_spec("matplotlib") is None:
         raise MissingPackageError(
             "figures need matplotlib, which is not installed",
@@ -103,6 +104,7 @@ def ink_on(colour: str) -> str:
 
 
 def named_rows(axes: Axes, names: Sequence[str]) -> None:
+    """Make a row for each name, the first on top."""
     axes.set_yticks(range(len(names)), names, color=INK, fontsize=9)
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.tick_params(axis="y", length=0)
@@ -135,5 +137,6 @@ def svg(figure: Figure, name: str) -> str:
 
 
 def alone(picture: str) -> str:
+    """An SVG for a file of its own: white background, and colours without variables."""
     drawn = re.sub(r"var\(--\w+, (#\w+)\)", r"\1", picture)
     return re.sub("<svg ", f'<svg style="background:{GROUND}" ', drawn, count=1)
