@@ -253,7 +253,7 @@ def refuse_unchosen_batch(workload: Workload, plan: Plan, way: Carried) -> None:
         hint = "change the batch in the script, and say what each rank takes: --batch-per-rank N"
     raise UsageError(
         f"each of {plan.world_size} ranks on {plan.nodes} nodes would take the batch that "
-        f"{workload.name} has by itself{product}: a global batch that nobody has chosen",
+        f"{workload.name} has by itself{product}: no option says that global batch",
         hint=hint,
     )
 

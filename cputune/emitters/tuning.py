@@ -31,7 +31,7 @@ def tuned(job: LaunchJob) -> tuple[Word, ...]:
         return *map(Argument, (*words, "--")), *as_typed(job.workload)
     if recipe.name not in recipe_names():
         raise UsageError(
-            f"{recipe.name} is a recipe of your own, which a job cannot bring along",
+            f"{recipe.name} is a recipe of your own, and a job has only the recipes of cputune",
             hint="tune a script: cputune emit --format tunejob -- train.py",
         )
     return tuple(map(Argument, (*words, "--recipe", recipe.name)))

@@ -129,7 +129,7 @@ def _quoted(dumper: yaml.SafeDumper, value: YamlScalar) -> yaml.ScalarNode:
 def _plain(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
     """A plain word of a format itself; any other is a ``YamlScalar``."""
     if not re.fullmatch(r"[A-Za-z0-9_./-]+", value):
-        raise _refused(value, "word that YAML carries without quotes", "mend the result")
+        raise _refused(value, "plain word of YAML", "correct it in the result file")
     return dumper.represent_str(str(value))
 
 

@@ -286,8 +286,20 @@ class Word:
     instead: str | None = None
     source: str = ""
 
+    @property
+    def advice(self) -> str:
+        """What to do with it: ``write --use_cpu``, ``remove it: torch …``; empty if unknown."""
+        if not self.instead:
+            return ""
+        nothing, _, why = self.instead.partition(", ")
+        if nothing != "nothing":
+            return f"write {self.instead}"
+        if why:
+            return f"remove it: {why}"
+        return "remove it"
+
     def describe(self) -> str:
-        """For example ``--no_cuda (write --use_cpu)``."""
+        """For example ``--no_cuda (instead: --use_cpu)``."""
         notes = []
         if self.why:
             notes.append(self.why)

@@ -350,8 +350,8 @@ def _nothing_valid(findings: Findings, busy: Sequence[str], seconds: float) -> N
     listed = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
     first = failed[0]
     return NoValidTrialError(
-        f"not one of {len(findings.trials)} trials gave a number ({listed})",
-        hint=f"the first failed so: {first_line(first.reason)}; `cputune doctor` may know why",
+        f"no trial gave a result: {listed}",
+        hint=f"the first one: {first_line(first.reason)}; `cputune doctor` may find the cause",
     )
 
 

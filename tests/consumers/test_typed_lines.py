@@ -80,7 +80,9 @@ KINDS = (
         id="in the process",
     ),
     pytest.param(
-        Kind(framework="trainer", starter="cputune run", ranks=2), id="carried", marks=THOROUGH
+        Kind(framework="trainer", starter="torchrun --standalone", ranks=2),
+        id="carried",
+        marks=THOROUGH,
     ),
     pytest.param(Kind(framework="recipe", starter="cputune run"), id="recipe", marks=THOROUGH),
 )

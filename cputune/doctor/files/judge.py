@@ -113,7 +113,7 @@ def flag_ignored() -> None:
 def _flags(launch: Launch, context: Context) -> Iterator[Finding]:
     """Flags of TrainingArguments that these versions refuse or ignore."""
     for word, parser in faulty_words(launch, context):
-        notes = filter(None, (word.why, word.instead and f"write {word.instead}"))
+        notes = filter(None, (word.why, word.advice))
         evidence = f"{word.spelling} is {word.state.value} by {word.reader}"
         evidence = ": ".join(filter(None, (evidence, "; ".join(notes))))
         # Another parser may have a flag of this name that does what it says.

@@ -184,7 +184,7 @@ def _why_no_masks(facts: HostFacts, ask: Ask) -> str | None:
     if facts.cpu.vendor == INTEL:
         return "on Intel's processors torch draws masks on all threads already"
     if training and training.dropout is False and "dropout" not in ask.fixed:
-        return "no layer of the model was seen to drop anything"
+        return "no dropout was seen in the model"
     return None
 
 
