@@ -15,13 +15,15 @@ from cputune.doctor.files.judge import judge_everywhere, one_process
 from cputune.doctor.finding import Finding, Severity, by_severity
 from cputune.emitters.assembled import carry_file
 from cputune.emitters.format import Beside, EmittedFile, LaunchJob, Output, Secret, Word
-from cputune.emitters.turned_off import turned_off, without_refused
+from cputune.emitters.turned_off import refused_unneeded, turned_off
 from cputune.emitters.words import Argument, VariableName
 from cputune.errors import UsageError
 from cputune.host import Host
+from cputune.host.facts import HostFacts
 from cputune.inside.carry.force import Force
 from cputune.inside.carry.parts import needed
 from cputune.launch.script import Script, batch_of
+from cputune.launch.words import without_options
 from cputune.plans.carrier.command import Carried
 from cputune.plans.plan import Plan
 from cputune.plans.workload import Workload, left_out
@@ -34,11 +36,11 @@ TRAIN_SCRIPT, RECIPE_FILE, CARRY_SCRIPT = "train.py", "recipe.json", "carry.py"
 
 
 def training_command(
-    workload: Workload, way: Carried, why: Mapping[str, str], versions: Versions
+    workload: Workload, way: Carried, why: Mapping[str, str], context: Context
 ) -> tuple[tuple[Word, ...], tuple[str, ...]]:
     """The words of the training command, and what is to be said about them.
 
-    ``why``: see ``turned_off``.
+    ``why``: see ``turned_off``. ``context``: the machines and packages that run it.
     """
     if workload.recipe is not None:
         script: tuple[Word, ...] = (
@@ -54,8 +56,9 @@ def training_command(
             f"python would read the script name {first!r} as an option",
             hint=f"write ./{first}",
         )
-    off = turned_off(workload, way, why)
-    accepted = replace(workload, argv=without_refused(workload.argv, way.flags, versions))
+    refused = refused_unneeded(workload, way, context)
+    off = turned_off(workload, way, why, refused)
+    accepted = replace(workload, argv=without_options(workload.argv, refused))
     words = (*as_typed(accepted), *map(Argument, way.flags))
     notes = [left_out(workload.secrets)] if workload.secrets else []
     notes += off
@@ -280,15 +283,18 @@ def judged(job: LaunchJob, files: tuple[EmittedFile, ...]) -> tuple[EmittedFile,
     return (replace(main, notes=(*main.notes, *warnings)), *others)
 
 
+def context_of(
+    workload: Workload, target: HostFacts, host: Host | None, *, name: str = ""
+) -> Context:
+    """What judges the words of this training on the machines of its job."""
+    return Context(
+        name=name, facts=target, host=host or Host(), here=False, parser=parser_of(workload)
+    )
+
+
 def _faults_of(file: EmittedFile, job: LaunchJob) -> tuple[Finding, ...]:
     """What is wrong with the launches of a file, or with its document, wherever it runs."""
-    context = Context(
-        name=file.name,
-        facts=job.target,
-        host=job.host or Host(),
-        here=False,
-        parser=parser_of(job.workload),
-    )
+    context = context_of(job.workload, job.target, job.host, name=file.name)
     on_target = context.on(file.target)
     each = (judge_everywhere(launch, on_target) for launch in file.launches)
     found = list(dict.fromkeys(chain.from_iterable(each)))

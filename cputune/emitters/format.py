@@ -120,6 +120,7 @@ class LaunchJob:
         guard: whether several ranks are compared while they train.
         draws_apart: whether each of them draws random numbers of its own.
         left_out: parts of the plan that changed nothing in its trials, and what shows that.
+        flags: those of them that are the plan's.
         environment: the variables of the plan, for every rank.
         companions: files that the command needs beside it.
         header: what was measured, where, when and how fast; lines without a sign.
@@ -173,6 +174,7 @@ class LaunchJob:
     guard: bool = True
     draws_apart: bool = False
     left_out: Mapping[str, str] = field(default_factory=dict)
+    flags: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Look at what comes from outside, before any format is given it."""

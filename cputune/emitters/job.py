@@ -9,6 +9,7 @@ from dataclasses import replace
 from cputune.emitters import header
 from cputune.emitters.command import (
     companions,
+    context_of,
     refuse_impossible,
     refuse_unchosen_batch,
     training_command,
@@ -163,7 +164,8 @@ def _job(
         lines = header.unmeasured(host, plan, asked=named, own_loop=own)
     target = target_facts(facts, chosen)
     why = reasons(with_versions(target, chosen), workload)
-    command, notes = training_command(workload, way, why, Versions.from_names(chosen))
+    judge = context_of(workload, target, asked.host)
+    command, notes = training_command(workload, way, why, judge)
     promised = promise(plan, workload, rate, way.variables, hosts)
     siblings = 1 if facts is None else facts.topology.threads_per_core
     found_mpi = "intelmpi" if plan.backend == "ccl" else mpi_of(facts)
@@ -198,6 +200,7 @@ def _job(
         guard=not asked.no_guard and guarded,
         draws_apart=whole.force is not None and whole.force.other_ranks,
         left_out=left_out,
+        flags=way.flags,
     )
     return replace(job, companions=companions(job))
 

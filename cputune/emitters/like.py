@@ -24,7 +24,6 @@ from cputune.emitters.command import (
     CARRY_SCRIPT,
     RANK_SCRIPT,
     applied,
-    as_typed,
     of_ranks,
     standing_alone,
 )
@@ -247,10 +246,8 @@ def _named(variables: Iterable[str]) -> frozenset[str]:
 
 def _flags(places: Places, launch: Launch, job: LaunchJob) -> Iterator[Edit]:
     """The arguments of the plan, which replace the script's own or follow its name."""
-    command = [str(word) for word in job.command]
-    added = command[len(as_typed(job.workload)) :]
     new = list[str]()
-    for flag, value in _pairs(added):
+    for flag, value in _pairs(job.flags):
         typed = launch.argument(flag)
         off = value.lower() in ("false", "no")
         if typed is None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from cputune.emitters.format import LaunchJob
 from cputune.emitters.words import typed
+from cputune.text.plain import count
 
 
 def reserved_cpus(cpus: int, threads_per_core: int = 1) -> int:
@@ -70,8 +71,9 @@ def note_of_reserve(job: LaunchJob, measured: LaunchJob) -> str | None:
     now, before = job.plan.threads_per_process, measured.plan.threads_per_process
     if now != before:
         return (
-            f"{now} threads for each rank in place of {before}: of the {cpus} CPUs of such a node "
-            f"{cpus - pod_cpus(job)} are left to its kubelet. On larger nodes: --reserve-cpus 0"
+            f"{count(now, 'thread')} for each rank in place of {before}: the kubelet keeps "
+            f"{cpus - pod_cpus(job)} of the {cpus} CPUs of such a node. "
+            "On larger nodes: --reserve-cpus 0"
         )
     if pod_cpus(job) >= cpus:
         return (

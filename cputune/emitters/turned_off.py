@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 
+from cputune.doctor.files.arguments import asks_for_tf32
+from cputune.doctor.files.context import Context
+from cputune.doctor.files.judge import faulty_words
+from cputune.doctor.files.script import reader_of
 from cputune.host.facts import HostFacts
 from cputune.launch.launch import launch_of
 from cputune.plans.carrier.command import Carried
@@ -12,8 +17,7 @@ from cputune.plans.knobs.kernels import IPEX
 from cputune.plans.knobs.precision import PRECISION
 from cputune.plans.knobs.record import Ask
 from cputune.plans.workload import Workload
-from cputune.stack import Versions
-from cputune.stack.uses import Fate, vocabulary
+from cputune.stack.uses import Fate, Word
 
 OFF_HERE = " off here"
 
@@ -36,6 +40,10 @@ Of fp16 the flag of bf16 says it."""
 OF_BATCH = ("--per_device_train_batch_size", "--gradient_accumulation_steps")
 """Flags that say the same batch, divided over other ranks: nothing is off."""
 
+OF_CPU = ("--no_cuda", "--use_cpu")
+OF_BACKEND = ("--ddp_backend", "--xpu_backend")
+"""Flags of which a plan has the spelling that the target accepts."""
+
 KNOB_OF = {
     "--bf16": "precision=bf16",
     "--fp16": "precision=fp16",
@@ -56,53 +64,91 @@ def reasons(facts: HostFacts | None, workload: Workload) -> dict[str, str]:
     return {out.what: out.why for found in choices for out in found.left_out}
 
 
-def turned_off(workload: Workload, way: Carried, why: Mapping[str, str]) -> list[str]:
-    """What was typed and has no effect, because the plan sets something else later; and why.
+def turned_off(
+    workload: Workload,
+    way: Carried,
+    why: Mapping[str, str],
+    refused: Mapping[str, str] = MappingProxyType({}),
+) -> list[str]:
+    """What was typed and has no effect, and why: the plan sets something else, or it is left out.
 
     The first note has room in a header. ``why`` has the reasons why values of knobs are not
-    possible here.
+    possible here, and ``refused`` is of ``refused_unneeded``.
     """
+    notes, changed = _set_otherwise(workload, way, why)
+    for flag, reason in refused.items():
+        if flag not in changed:
+            shown = _shown(flag, workload.argument(flag) or "")
+            notes.append(f"your {shown} is{OFF_HERE}: {reason}")
+    return notes
+
+
+def _set_otherwise(
+    workload: Workload, way: Carried, why: Mapping[str, str]
+) -> tuple[list[str], set[str]]:
+    """The notes about flags that the plan sets to something else, and those flags."""
     off: dict[str, None] = {}
     trains: dict[str, None] = {}
     because: dict[str, None] = {}
+    changed: set[str] = set()
     for flag, typed, value in _changed(workload, way):
+        changed.add(flag)
         meant = MEANT.get(flag, {"": f"with {flag} {{}}"})
-        shown = flag if typed.lower() in ("", "true") else f"{flag} {typed}"
-        off[shown] = None
+        off[_shown(flag, typed)] = None
         trains[meant.get(value.lower(), meant[""]).format(value) or IN_FP32] = None
         reason = why.get(KNOB_OF.get(flag, "").format(typed))
         if reason is not None:
             because[reason] = None
     if not off:
-        return []
+        return [], changed
     verb = "is" if len(off) == 1 else "are"
     notes = [f"your {_listed(off)} {verb}{OFF_HERE}: the plan trains {_listed(trains)}"]
     if because:
         notes.append(f"that is{OFF_HERE} because {'; '.join(because)}")
-    return notes
+    return notes, changed
 
 
-def without_refused(
-    words: Sequence[str], flags: Sequence[str], versions: Versions
-) -> tuple[str, ...]:
-    """The typed words without values that these versions refuse, if the plan has another one.
+def _shown(flag: str, typed: str) -> str:
+    if typed.lower() in ("", "true"):
+        return flag
+    return f"{flag} {typed}"
 
-    argparse also refuses a value that a later one replaces: ``--ddp_backend ccl`` since 5.1.
+
+def refused_unneeded(workload: Workload, way: Carried, context: Context) -> dict[str, str]:
+    """Flags that the target refuses and this training does not need, each with the reason.
+
+    A word whose absence would change the run (``--evaluation_strategy``) is not one of them.
     """
-    refused = [word.spelling for word in vocabulary(versions) if word.state is Fate.REFUSED]
-    found: list[str] = []
-    at = 0
-    while at < len(words):
-        flag, _, value = words[at].partition("=")
-        apart = not value and at + 1 < len(words)
-        if apart:
-            value = words[at + 1]
-        if flag in flags and f"{flag} {value}" in refused:
-            at += 2 if apart else 1
-        else:
-            found.append(words[at])
-            at += 1
-    return tuple(found)
+    launch = launch_of(("python", *workload.argv))
+    if launch is None:
+        return {}
+    found: dict[str, str] = {}
+    for word, reader in faulty_words(launch, context):
+        why = _why_unneeded(word, way)
+        if reader == "trainer" and word.state is Fate.REFUSED and why is not None:
+            reasons = (f"{word.reader} refuses it", why)
+            found[word.spelling.partition(" ")[0]] = "; ".join(filter(None, reasons))
+    for flag in OF_BACKEND:
+        alone = way.world_size == 1 and launch.argument(flag) is not None
+        if alone and reader_of(flag, launch, context) == "trainer":
+            found[flag] = "one process needs no backend"
+    if asks_for_tf32(launch, context):
+        found["--tf32"] = "it needs a GPU"
+    return found
+
+
+def _why_unneeded(word: Word, way: Carried) -> str | None:
+    """Why a training is the same without a word that is refused; None if it may be another."""
+    if word.spelling == "--use_ipex" and word.instead is None:
+        return word.why
+    instead, _, why = (word.instead or "").partition(", ")
+    if instead == "nothing":
+        return why
+    planned = instead.partition(" ")[0]
+    flag = word.spelling.partition(" ")[0]
+    if flag in (*OF_CPU, *OF_BACKEND) and planned in dict(_set_by(way)):
+        return f"{planned} says the same"
+    return None
 
 
 def _listed(words: Mapping[str, None]) -> str:
@@ -142,4 +188,5 @@ def _set_by(way: Carried) -> Iterator[tuple[str, str]]:
             yield flag, "True" if following.startswith("--") else following
     if way.force is not None:
         for name, value in way.force.arguments.items():
-            yield f"--{name}", str(value)
+            if value is not None:
+                yield f"--{name}", str(value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 
@@ -70,6 +70,24 @@ def value_of(words: Sequence[str], *names: str) -> str | None:
     if given:
         return given[-1]
     return None
+
+
+def without_options(words: Sequence[str], names: Collection[str]) -> tuple[str, ...]:
+    """The words without these options and their values; names have underscores."""
+    found: list[str] = []
+    dropped = False
+    for word in words:
+        if not word.startswith("-"):
+            if not dropped:
+                found.append(word)
+            dropped = False
+            continue
+        ((name, _),) = pairs([word])
+        takes_next = "=" not in word
+        if name not in names:
+            found.append(word)
+        dropped = name in names and takes_next
+    return tuple(found)
 
 
 def number_of(text: str | None) -> int | None:

@@ -118,7 +118,7 @@ def test_a_number_behind_a_dot_is_no_suffix(emit: Run, folder: str) -> None:
     assert not Path("rank.py").exists()
 
 
-OLD_FLAGS = ("--no_cuda", "--ddp_backend", "ccl", "--use_ipex", "--bf16", "--output_dir", "out")
+OLD_FLAGS = ("--no_cuda", "--evaluation_strategy", "epoch", "--bf16", "--output_dir", "out")
 
 
 @pytest.mark.parametrize("format", ["torchrun", "mpirun", "slurm", "pytorchjob", "trainjob"])

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from emit_machines import IPEX_ERA, TODAY, machine, script_workload
 
+from cputune import UsageError
 from cputune.emitters import FORMATS, Cluster, emit, parse_hosts
 from cputune.emitters.turned_off import turned_off
 from cputune.host.facts import HostFacts
@@ -122,3 +123,94 @@ def test_a_value_that_the_parser_refuses_does_not_stay_before_that_of_the_plan(
     assert "--do_train" in text
     assert "--ddp_backend gloo" in text
     assert "your --ddp_backend ccl is off here: the plan trains over gloo" in main.notes
+
+
+TRAINED = ("--do_train", "--output_dir", "out", "--per_device_train_batch_size", "8")
+GUIDES = ("--use_ipex", "--no_cuda", "--ddp_backend", "ccl", "--bf16", *TRAINED)
+REFUSED = "transformers 5.23.0 refuses it"
+
+
+def notes_of(words: tuple[str, ...], format: str = "torchrun", ranks: int = 1) -> tuple[str, str]:
+    """The notes of a launch of these words with today's versions, and all words that it starts."""
+    main, *_ = emit(
+        None,
+        format,
+        facts=without_bf16(),
+        workload=replace(script_workload(*words), batch_per_rank=12),
+        versions=TODAY,
+        hosts=parse_hosts("a"),
+        ranks_per_node=ranks,
+        cluster=Cluster(image="registry.example.com/bert:1"),
+    )
+    lines = (line for line in main.text.splitlines() if not line.startswith("#"))
+    words = " ".join(lines).replace(" - ", " ").replace(chr(34), "")
+    return "\n".join(main.notes), " ".join(words.split())
+
+
+@pytest.mark.parametrize("format", [*FORMATS, "command"])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_words_that_the_versions_refuse_are_left_out_and_named(format: str, ranks: int) -> None:
+    notes, text = notes_of(GUIDES, format, ranks)
+    assert "your --bf16" in notes
+    assert f"your --use_ipex is off here: {REFUSED}; torch itself runs AMX and bf16" in notes
+    assert f"your --no_cuda is off here: {REFUSED}; --use_cpu says the same" in notes
+    if ranks == 1:
+        assert "your --ddp_backend ccl is off here: one process needs no backend" in notes
+        assert "--ddp_backend" not in text
+    assert "--ddp_backend ccl" not in text
+    assert "--no_cuda" not in text
+    assert "--use_ipex" not in text
+    assert "--do_train" in text
+    assert "None" not in notes
+
+
+@pytest.mark.parametrize(
+    ("words", "off"),
+    [
+        (("--tf32",), "your --tf32 is off here: it needs a GPU"),
+        (("--tf32", "True"), "your --tf32 is off here: it needs a GPU"),
+        (("--tf32=True",), "your --tf32 is off here: it needs a GPU"),
+        (
+            ("--overwrite-output-dir",),
+            f"your --overwrite_output_dir is off here: {REFUSED}; "
+            "a folder that exists is written into",
+        ),
+        (("--use_mps_device",), f"your --use_mps_device is off here: {REFUSED}"),
+        (
+            ("--half_precision_backend", "auto"),
+            f"your --half_precision_backend auto is off here: {REFUSED}; --bf16 says it alone",
+        ),
+        (("--ddp_backend", "gloo"), "your --ddp_backend gloo is off here: one process needs no"),
+    ],
+)
+def test_what_changes_no_training_is_left_out(words: tuple[str, ...], off: str) -> None:
+    notes, text = notes_of((*words, *TRAINED))
+    assert off in notes
+    assert words[0] not in text
+    assert "--do_train" in text
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--evaluation_strategy", "epoch"),
+        ("--group_by_length",),
+        ("--warmup_ratio", "0.1"),
+        ("--per_gpu_train_batch_size", "4"),
+        ("--deepspeed", "zero.json"),
+    ],
+)
+def test_what_would_be_another_training_stays_an_error(words: tuple[str, ...]) -> None:
+    with pytest.raises(UsageError) as raised:
+        notes_of((*words, *TRAINED))
+    assert words[0] in str(raised.value)
+
+
+def test_tf32_that_is_off_and_flags_of_a_script_of_its_own_stay() -> None:
+    notes, text = notes_of(("--tf32", "False", *TRAINED))
+    assert "tf32" not in notes
+    assert "--tf32 False" in text
+    own = replace(script_workload("--no_cuda", *TRAINED), parses_arguments=False)
+    main, *_ = emit(None, "torchrun", facts=without_bf16(), workload=own, versions=TODAY)
+    assert "--no_cuda" in main.text
+    assert not any("--no_cuda" in note for note in main.notes)

@@ -77,6 +77,12 @@ def judge_arguments(launch: Launch, context: Context) -> Iterator[Finding]:
     yield from _optimizer(launch, context)
 
 
+def asks_for_tf32(launch: Launch, context: Context) -> bool:
+    """Whether ``--tf32`` asks a Trainer for what no CPU has."""
+    given = launch.switched_on("--tf32") and not context.facts.accelerators
+    return given and _is_trainers("--tf32", launch, context)
+
+
 def _is_trainers(flag: str, launch: Launch, context: Context) -> bool:
     return reader_of(flag, launch, context) == "trainer"
 
@@ -91,7 +97,7 @@ def _sharded(launch: Launch, context: Context) -> Iterator[Finding]:
 
 
 def _of_gpus(launch: Launch, context: Context) -> Iterator[Finding]:
-    if launch.switched_on("--tf32") and _is_trainers("--tf32", launch, context):
+    if asks_for_tf32(launch, context):
         text = "--tf32 needs a GPU (Ampere or newer), and is refused"
         edits = context.edits_by(Places.without_value, launch, "--tf32")
         evidence = context.at(launch.line, text)
