@@ -5,12 +5,18 @@ from __future__ import annotations
 import ast
 import importlib
 import re
+import sys
 from pathlib import Path
 
 import pytest
 
 import cputune
 from cputune.emitters import FORMATS
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 HERE = Path(__file__).resolve().parent.parent
 PAGES = sorted([*HERE.glob("*.md"), *HERE.glob("docs/*.md"), *HERE.glob("recipes/*.md")])
@@ -63,6 +69,10 @@ def test_a_test_that_a_page_names_is_there() -> None:
 
 def test_every_promise_has_its_test() -> None:
     page = (HERE / "docs" / "reliability.md").read_text()
-    rows = [line for line in page.splitlines() if re.match(r"\| (?!promise)[^-]", line)]
+    rows = re.findall(r"(?m)^\| (?!if )(.+?) \| (.+) \|$", page)
+    table = tomllib.loads((HERE / "tests" / "promises.toml").read_text())["promise"]
     assert len(rows) > 30
-    assert [row for row in rows if "`tests/" not in row] == []
+    assert rows == [(row["if"], row["then"]) for row in table]
+    for row in table:
+        path, _, name = row["test"].partition("::")
+        assert f"def {name}(" in (HERE / path).read_text(), row["test"]
