@@ -83,8 +83,9 @@ ROWS: dict[str, tuple[Cell, ...]] = {
 }
 
 _HEAD = """
-Each number is a test of `make test-nodes`, with the outcome of its last run. The hosts are network
-namespaces of one machine, with an sshd each and a Slurm of two nodes. Made by `make doc`.
+Each cell says how its tests in `make test-nodes` ended, and on which day. The hosts are network
+namespaces of one machine, with an sshd each and a Slurm of two nodes. `docs/engines.json` names
+the tests. Made by `make doc`.
 """
 
 
@@ -96,28 +97,31 @@ def clusters_page() -> str:
 
 
 def table(ended: Mapping[str, Sequence[str]]) -> str:
-    """The table, then what was not tried and why, then the tests by their numbers."""
-    numbers: dict[str, int] = {}
+    """The table, then what was not tried and why."""
     reasons: dict[str, list[str]] = {}
     lines = [
         f"| engine | {' | '.join(COLUMNS)} |",
         "|" + "---|" * (len(COLUMNS) + 1),
     ]
     for engine, cells in ROWS.items():
-        told = []
+        shown = []
         for column, cell in zip(COLUMNS, cells, strict=True):
             if isinstance(cell, str):
-                told.append("not tried")
+                shown.append("not tried")
                 reasons.setdefault(f"{engine}: {cell}", []).append(column)
-                continue
-            of = {test: numbers.setdefault(test, len(numbers) + 1) for test in cell}
-            told.append(", ".join(f"{ended.get(test, NOT)[0]} ({n})" for test, n in of.items()))
-        lines.append(f"| {engine} | {' | '.join(told)} |")
+            else:
+                shown.append(_outcome([ended.get(test, NOT) for test in cell]))
+        lines.append(f"| {engine} | {' | '.join(shown)} |")
     parts = [_HEAD, "\n".join(lines), "\nNot tried, and why:\n"]
     parts += [f"- {reason} ({', '.join(columns)})" for reason, columns in reasons.items()]
-    parts += ["\nThe tests:\n"]
-    parts += [f"{n}. `{t}`{', '.join(['', *ended.get(t, NOT)[1:]])}" for t, n in numbers.items()]
     return "\n".join(parts) + "\n"
+
+
+def _outcome(results: Sequence[Sequence[str]]) -> str:
+    """How the tests of a cell ended, with the day of the one that was run first."""
+    outcomes = ", ".join(sorted({outcome for outcome, *_ in results}))
+    days = sorted(day for _, *days in results for day in days)
+    return f"{outcomes} ({days[0]})" if days else outcomes
 
 
 def tests() -> set[str]:
