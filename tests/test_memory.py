@@ -14,7 +14,14 @@ from in_process import ran
 
 import cputune
 from cputune import HostFacts, Workload, diagnose
-from cputune.plans.memory import PROCESS_BYTES, SPARE, needed_bytes, room_bytes, spare_bytes
+from cputune.plans.memory import (
+    LOGIT_BYTES,
+    PROCESS_BYTES,
+    SPARE,
+    needed_bytes,
+    room_bytes,
+    spare_bytes,
+)
 from cputune.plans.workload import Recipe, load_recipe, recipe_names
 
 GIB = 1 << 30
@@ -66,6 +73,55 @@ def test_each_node_keeps_its_share_of_the_batch(
     without = replace(job, recipe=replace(recipe, sample_bytes=0))
     more = needed_bytes(job, ranks, nodes=nodes) - needed_bytes(without, ranks, nodes=nodes)
     assert more == samples * recipe.sample_bytes > 0
+
+
+def test_what_is_kept_of_a_sample_is_twice_as_large_without_bf16() -> None:
+    """The doctor called gpt2-clm "4.1 GiB at least"; on a CPU without bf16 it takes 23.6."""
+    recipe = recipe_of(LARGE)
+    more = needed_bytes(LARGE, value_bytes=4) - needed_bytes(LARGE)
+    assert more == 12 * recipe.sample_bytes
+    need = needed_bytes(LARGE, value_bytes=4)
+    short = changed(cpu={"isa": ("avx2",)}, limits={"memory_bytes": need - 1})
+    evidence = next(f for f in diagnose(short).findings if f.code == "memory-limit").evidence
+    assert f"bert-large-squad {need / GIB:.1f} GiB" in evidence
+    left_out = cputune.search_space(short, LARGE).left_out
+    assert any(f"at least {need / GIB:.1f} GiB" in item.why for item in left_out)
+
+
+@pytest.mark.parametrize(
+    ("name", "tokens"), [("gpt2-clm", 1024), ("roberta-base-mlm", 512), ("t5-small-cnn", 128)]
+)
+def test_a_language_model_has_logits_for_each_token_that_it_writes(name: str, tokens: int) -> None:
+    job = Workload.from_recipe(name)
+    recipe = recipe_of(job)
+    other = replace(job, recipe=replace(recipe, task="token-classification"))
+    logits = recipe.global_batch_size * tokens * recipe.model["vocab_size"]
+    assert needed_bytes(job) - needed_bytes(other) == LOGIT_BYTES * logits
+
+
+@pytest.mark.parametrize(
+    ("name", "hidden", "layers", "heads"),
+    [
+        ("bert-base-squad", "hidden_size", "num_hidden_layers", "num_attention_heads"),
+        ("bert-large-squad", "hidden_size", "num_hidden_layers", "num_attention_heads"),
+        ("bert-mini", "hidden_size", "num_hidden_layers", "num_attention_heads"),
+        ("distilbert-squad", "dim", "n_layers", "n_heads"),
+        ("gpt2-clm", "n_embd", "n_layer", "n_head"),
+        ("roberta-base-mlm", "hidden_size", "num_hidden_layers", "num_attention_heads"),
+        ("vit-base-beans", "hidden_size", "num_hidden_layers", None),  # drops nothing
+    ],
+)
+def test_sample_bytes_are_those_of_the_guide_for_recipes(
+    name: str, hidden: str, layers: str, heads: str | None
+) -> None:
+    """recipes/README.md: inputs of linear maps and activations, queries, keys and values; the
+    attention matrix after softmax and after dropout."""
+    recipe = load_recipe(name)
+    tokens, model = recipe.sequence_length, recipe.model
+    kept = 14 * tokens * model[hidden]
+    if heads is not None:
+        kept += 2 * model[heads] * tokens**2
+    assert recipe.sample_bytes == 2 * model[layers] * kept
 
 
 def test_of_a_script_and_of_a_recipe_that_tells_no_parameters_the_processes_are_known() -> None:

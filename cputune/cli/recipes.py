@@ -10,7 +10,7 @@ from cputune.cli import completing
 from cputune.cli.output import console
 from cputune.cli.settings import ConfiguredCommand
 from cputune.host import read_document
-from cputune.plans.memory import needed_bytes
+from cputune.plans.memory import HALF, SINGLE, needed_bytes
 from cputune.plans.workload import DEFAULT_RECIPE, Workload, load_recipe, recipe_names, recipes_dir
 
 
@@ -52,7 +52,9 @@ def _with_its_size(name: str) -> str:
     parameters = "not known"
     if recipe.parameters:
         parameters = f"{recipe.parameters / 1e6:.0f} million"
-    memory = f"{gib(needed_bytes(Workload.from_recipe(name)))} at least, one rank"
+    job = Workload.from_recipe(name)
+    bf16, fp32 = (gib(needed_bytes(job, value_bytes=size)) for size in (HALF, SINGLE))
+    memory = f"one rank needs at least {bf16} in bf16, {fp32} in fp32"
     path = recipes_dir() / f"{name}.toml"
     if not path.is_file():
         path = Path(name)

@@ -53,7 +53,7 @@ def typed_lines(job: LaunchJob) -> str:
         return "".join(texts)
     if job.named is None:
         raise UsageError(
-            "a command line cannot hold this plan: part of it is set inside the training process",
+            "this plan has no command line: part of it is set inside the training process",
             hint="--format torchrun writes its files; or `cputune tune`, then `cputune run`",
         )
     result = ShellWord(job.named)

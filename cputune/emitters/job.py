@@ -218,7 +218,7 @@ def _way(workload: Workload, plan: Plan, versions: Mapping[str, str]) -> Carried
     for library in plan.preload:
         if not library.startswith("/") or any(c in library for c in ": \t\n"):
             raise UsageError(
-                f"LD_PRELOAD cannot hold the path {library!r}",
+                f"LD_PRELOAD cannot contain the path {library!r}",
                 hint="link the library to an absolute path without spaces and colons, tune again",
             )
     try:

@@ -362,7 +362,7 @@ def _notes_of_paths(job: LaunchJob) -> list[str]:
         path = job.workload.argument(flag) or ""
         if path.startswith(("/", "~", "..")) and not _on_volume(path):
             said.append(
-                f"{flag} {path} is on no volume of the pod: bring it to {DATA}, or build it into "
+                f"{flag} {path} is not on a volume of the pod: copy it to {DATA}, or put it into "
                 "the image there."
             )
     return said

@@ -349,7 +349,7 @@ def _configuration(text: str, job: LaunchJob) -> Rewritten:
     kept = {n: v for n, v in planned.items() if not n.startswith("ACCELERATE_")}
     line = " ".join(f"{n}={ShellWord(v)}" for n, v in kept.items())
     bound = f"taskset -c {cpulist.render(job.plan.cpus[0])}"
-    note = f"it holds no threads, CPUs or allocator; type {line} {bound} accelerate launch …"
+    note = f"it sets no threads, CPUs or allocator; type {line} {bound} accelerate launch …"
     return Rewritten(text=apply(text, edits), notes=(note,))
 
 

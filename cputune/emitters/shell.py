@@ -197,7 +197,7 @@ def needs(job: LaunchJob, *, bound: bool) -> str:
         # Where OMP_NUM_THREADS is set, nproc prints it and counts nothing.
         counted = f"env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT taskset -c {listed} nproc"
         seen = f"$({counted} 2>/dev/null) == {len(cpus)}"
-        lines.append((seen, f"CPUs {listed} are not all here", "tune where it runs"))
+        lines.append((seen, f"CPUs {listed} are not all on this machine", "tune where it runs"))
     for library in job.plan.preload if job.plan.world_size == 1 else ():
         said = f"the plan preloads {library}, which is not here"
         lines.append((f"-f {ShellWord(library)}", said, "install it here too"))

@@ -457,7 +457,7 @@ class Loops:
                 hopeless=True,
             )
         meter.refuse(
-            "it trains by a loop of its own that takes no batch from a "
+            "it has its own training loop that takes no batch from a "
             "torch.utils.data.DataLoader, so its samples cannot be counted: iterate a DataLoader",
             hopeless=True,
         )

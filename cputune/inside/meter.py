@@ -86,7 +86,7 @@ class Meter:
         return [(*batches, self._next_batch), *self.first.hooks()]
 
     def _next_batch(self, original: Original, iterator: Any) -> object:
-        """Note how long the script waits for each batch, whoever iterates the loader."""
+        """Note how long the script waits for each batch, whichever code iterates the loader."""
         began = time.perf_counter()
         try:
             batch = original(iterator)
@@ -140,11 +140,11 @@ class Meter:
             self._losses.append(loss)
 
     def resume(self, since: float) -> None:
-        """Take the time since ``began`` out of the step: what happened is no part of training."""
+        """Take the time since ``began`` out of the step: it does not belong to training."""
         self._paused += time.perf_counter() - since
 
     def forget_delays(self) -> None:
-        """Whatever delayed this step so far is no part of training either."""
+        """What delayed this step so far does not belong to training either."""
         if self._delay is not None:
             self._delay.forget()
 
@@ -326,7 +326,7 @@ TICK_SECONDS = 0.01
 """The unit of /proc/stat (USER_HZ): it cannot speak for less."""
 
 LEAST_SECONDS = 0.001
-"""A shorter wait is none: telling a step wakes whoever reads it, and that takes a CPU for 0.05
+"""A shorter wait is none: to report a step wakes its reader, which takes a CPU for 0.05
 to 0.4 ms (read on two cores: most of a step of half a millisecond). A process that computes
 keeps its CPU for 3 ms at least (the kernel's base slice)."""
 

@@ -1,14 +1,14 @@
 """How much memory training needs at least: one lower bound for the doctor and the tuner.
 
-What it accepts may still run out of memory. BERT base in bf16, batch 12 of 384 tokens, counts as
-3.0 GiB and peaked at 7.6 GiB with torch 2.13 (attention matrices, dropout masks and fp32 copies
-come on top).
+What it accepts may still run out of memory: dropout masks, temporary copies and the allocator come
+on top. MEASURED
 """
 
 from __future__ import annotations
 
 from cputune.host.facts import HostFacts
-from cputune.plans.workload import Workload
+from cputune.plans.knobs.precision import native_precisions
+from cputune.plans.workload import Recipe, Workload
 
 SPARE = 0.8
 """Share of the memory that was free before the study."""
@@ -21,10 +21,27 @@ VALUES_PER_PARAMETER = 4
 """The weight, its gradient and the two moments of AdamW, all of the weight's type
 (Rajbhandari et al. 2020, "ZeRO", section 3.1)."""
 
+LOGIT_BYTES = 8
+"""Of each logit of a language model while its loss goes backward: the logarithm of its probability
+and its gradient, both in fp32 also if the matmuls are in bf16 (torch 2.13, transformers 5.17)."""
 
-def needed_bytes(workload: Workload, ranks: int = 1, *, nodes: int = 1) -> int:
+HALF, SINGLE = 2, 4
+"""Bytes of a value in bf16 and fp16, and in fp32."""
+
+
+def value_bytes(facts: HostFacts) -> int:
+    """Least bytes of a value that the backward pass keeps: 4 on a CPU without bf16."""
+    if "bf16" in native_precisions(facts):
+        return HALF
+    return SINGLE
+
+
+def needed_bytes(
+    workload: Workload, ranks: int = 1, *, nodes: int = 1, value_bytes: int = HALF
+) -> int:
     """Least memory of the ``ranks`` of each node: their processes, and for a recipe with known
-    parameters weights, gradients, moments and samples.
+    parameters weights, gradients, moments and samples. ``value_bytes``: of what is kept of a
+    sample, 4 if no plan trains in bf16 or fp16.
     """
     state, kept, recipe = 0, 0, workload.recipe
     if recipe is not None and recipe.parameters is not None:
@@ -34,7 +51,7 @@ def needed_bytes(workload: Workload, ranks: int = 1, *, nodes: int = 1) -> int:
             samples = -(-batch // nodes)
         else:
             samples = per_rank * ranks
-        kept = samples * recipe.sample_bytes
+        kept = samples * (recipe.sample_bytes * value_bytes // HALF + _logit_bytes(recipe))
         dtype = recipe.model.get("dtype") or recipe.model.get("torch_dtype")
         value_bytes = 4
         if dtype in ("bfloat16", "float16"):
@@ -42,6 +59,16 @@ def needed_bytes(workload: Workload, ranks: int = 1, *, nodes: int = 1) -> int:
         values = 1 if recipe.lora else VALUES_PER_PARAMETER  # frozen weights have no gradient
         state = values * value_bytes * recipe.parameters
     return ranks * (PROCESS_BYTES + state) + kept
+
+
+def _logit_bytes(recipe: Recipe) -> int:
+    """What the loss of a language model needs for each sample; 0 for other tasks."""
+    tokens = 0
+    if recipe.task in ("causal-lm", "masked-lm"):
+        tokens = recipe.every_length or 0
+    elif recipe.task == "seq2seq-lm":
+        tokens = recipe.target_length or 0
+    return LOGIT_BYTES * tokens * int(recipe.model.get("vocab_size", 0))
 
 
 def room_bytes(facts: HostFacts) -> int | None:

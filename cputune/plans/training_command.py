@@ -167,7 +167,7 @@ def read_typed(words: Sequence[str], python: Interpreter | None = None) -> Typed
         return Typed(argv=launch.argv, notes=tuple(_python_notes(launch, python)))
     _refuse_unfit(launch)
     launcher = " ".join((_SHOWN.get(launch.launcher, launch.program), *launch.options))
-    note = f"a plan takes the place of {launcher}"
+    note = f"a plan replaces {launcher}"
     return Typed(argv=launch.argv, launch=words, ranks=_ranks_of(launch), notes=(note,))
 
 
@@ -221,7 +221,7 @@ def _script_of_trl(words: tuple[str, ...], python: Interpreter) -> Typed:
                 f"trl {name} {option} is for accelerate; here a plan starts the ranks",
                 hint=f"remove {option} and its value",
             )
-    note = f"a plan takes the place of the launcher that trl {name} starts"
+    note = f"a plan replaces the launcher that trl {name} starts"
     return Typed(argv=("-m", module, *words[2:]), notes=(note,))
 
 

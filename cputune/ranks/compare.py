@@ -307,7 +307,7 @@ def refuse_impossible(workload: Workload, states: Sequence[RankState]) -> None:
     ):
         if asked not in (None, own):
             raise Infeasible(
-                f"{workload.name} trains by a loop of its own, and a step takes {own} samples: "
+                f"{workload.name} has its own training loop, and a step takes {own} samples: "
                 f"{option} {asked} cannot be set in it, so change the script's own batch",
                 hopeless=True,
             )

@@ -533,7 +533,7 @@ def observe(
                 started_ranks = [_command(command, variables) for command in commands]
             job.start(
                 started_ranks,
-                # slurmd starts the ranks of a batch script, not whoever has submitted it.
+                # slurmd starts the ranks of a batch script, not the process that submitted it.
                 mark=(SOCKET_VARIABLE, post.address),
             )
             whole, enough = _listened(job, ranks, steps, deadline=started + timeout_seconds)

@@ -2,7 +2,7 @@
 
 It stands between the tuner, which must stay small and may be killed at any moment, and
 the ranks. It is a child subreaper (prctl(2)), so that whatever the ranks start stays its
-descendant, and it ends them all when it is told to, or when the tuner is gone.
+descendant, and it ends them all on request, or when the tuner is gone.
 
 It first imports the modules that it is given; ranks are then forks of it and pay no
 import. What must be in the environment when a library is loaded (LD_PRELOAD,
@@ -11,7 +11,7 @@ supervisor of its own. A fork is only right while there is no other thread: it s
 threads it has, and the tuner decides. So that several launches of one such environment can
 live at once, it also forks itself: each launch has a supervisor of its own.
 
-On the socket that it is given as a descriptor it is told a ``Request`` and answers with what
+On the socket that it is given as a descriptor it receives a ``Request`` and answers with what
 happened (``event``): JSON objects, one a line.
 
 =========  ==============================  ====================================================

@@ -107,7 +107,7 @@ def verdict(shown: ComparisonToShow) -> Verdict:
     comparison, (first, second) = shown.found, shown.names
     ratio = comparison.speedup
     if comparison.is_same_plan:
-        means = f"{_capital(second)} and {first} are one and the same plan."
+        means = f"{_capital(second)} and {first} are the same plan."
         return Verdict(means=means, do=KEEP_THE_LAUNCH, sure="nothing had to be measured")
     if ratio is None:
         means = f"{_capital(second)} was not compared with {first}: {comparison.not_compared}."

@@ -13,7 +13,7 @@ from cputune.plans.knobs.affinity import ALL, node_counts
 from cputune.plans.knobs.backend import Backend
 from cputune.plans.knobs.record import Ask, KnobValue, LeftOut
 from cputune.plans.layout import make_plan, thinkable_ranks, thread_counts, why_not_ranks
-from cputune.plans.memory import needed_bytes, room_bytes
+from cputune.plans.memory import HALF, needed_bytes, room_bytes
 from cputune.plans.placing import groups, rank_slices
 from cputune.plans.plan import Plan
 from cputune.plans.workload import Workload
@@ -33,13 +33,15 @@ Values = Mapping[str, KnobValue]
 class Layouts:
     """Every layout of ranks on the cores of a machine, or of several alike, in plain fp32.
 
-    ``facts`` are the first one's. ``left_out`` is filled while ``plans()`` is iterated.
+    ``facts`` are the first one's. ``value_bytes``: see ``needed_bytes``. ``left_out`` is filled
+    while ``plans()`` is iterated.
     """
 
     facts: HostFacts
     workload: Workload
     ask: Ask
     backends: tuple[KnobValue, ...]
+    value_bytes: int = HALF
     left_out: list[LeftOut] = field(default_factory=list)
     _refused: dict[int, str] = field(default_factory=dict)
     _smt_refused: bool = False
@@ -117,7 +119,7 @@ class Layouts:
         strict = self.ask.keep in ("numbers", "mathematics")
         if strict and typed is not None and typed.uneven and others:
             return typed.uneven
-        needed = needed_bytes(self.workload, ranks, nodes=nodes)
+        needed = needed_bytes(self.workload, ranks, nodes=nodes, value_bytes=self.value_bytes)
         machines = [facts for _, facts in self.ask.hosts[:nodes]] or [self.facts]
         room = min((size for machine in machines if (size := room_bytes(machine))), default=None)
         if room is None or needed <= room:

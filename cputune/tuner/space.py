@@ -15,6 +15,7 @@ from cputune.plans.knobs.libraries import DEFAULT
 from cputune.plans.knobs.precision import advised_precision
 from cputune.plans.knobs.record import KEPT, Ask, Choices, Keeps, Knob, KnobValue, LeftOut
 from cputune.plans.layout import baseline_plan, guide_plan
+from cputune.plans.memory import HALF, SINGLE
 from cputune.plans.placing import by_caches, groups
 from cputune.plans.plan import Plan
 from cputune.plans.workload import Workload
@@ -194,7 +195,16 @@ def _plans(
     for knob in KNOBS:
         if knob.offers is not None:
             choices[knob.name] = _choices(knob, facts, ask)
-    layouts = Layouts(facts=facts, workload=workload, ask=ask, backends=choices["backend"].values)
+    kept_bytes = SINGLE
+    if set(choices["precision"].values) - {"fp32"}:
+        kept_bytes = HALF
+    layouts = Layouts(
+        facts=facts,
+        workload=workload,
+        ask=ask,
+        backends=choices["backend"].values,
+        value_bytes=kept_bytes,
+    )
     plans: dict[Plan, Mapping[str, KnobValue]] = {}
     for layout, values in layouts.plans():
         for plan, more in _with_libraries(facts, layout, choices, ask):

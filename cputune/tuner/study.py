@@ -112,7 +112,7 @@ NOBODY = Neighbours()
 RESERVED = 8
 """How many blocks of a comparison have to fit when another trial is begun, with six starts.
 
-The first block compares several plans and takes as long as three later ones. With 3 a study of six
+The first block compares several plans and takes longer than later ones. With 3 a study of six
 minutes decided 19 of 64 gains of 1.3 if a step takes 1.5 to 6 s, with 6 38 and with 8 46; the plan
 that it recommends is as near to the optimum (``benchmarks/cores.py``)."""
 

@@ -79,7 +79,7 @@ def test_cpus_that_are_not_here_have_one_verdict(launcher_path, format, write, t
     (verdict,) = verify([directory / f"{format}.sh"], steps=4)
     (launch,) = [check for check in verdict.checks if check.name == "launch"]
     assert launch.state == "not checked"
-    assert "it cannot run here: CPUs 4000-4001 are not all here" in launch.summary
+    assert "it cannot run here: CPUs 4000-4001 are not all on this machine" in launch.summary
 
 
 def _trains(command, train):

@@ -79,7 +79,7 @@ def test_under_torchrun_each_node_says_it_on_its_terminal(tmp_path: Path) -> Non
         assert both[1].returncode == 3
         hosts.itself(both[0]).kill()  # it waits for beta as long as torchrun does
         both[0].communicate()
-        assert f"error: beta: CPUs {FIRST}-{SECOND} are not all here" in out + err
+        assert f"error: beta: CPUs {FIRST}-{SECOND} are not all on this machine" in out + err
         assert time.monotonic() - began < MOST_SECONDS
 
 

@@ -72,7 +72,7 @@ def test_a_host_that_has_not_the_cpus_is_named(tmp_path: Path) -> None:
     with two_hosts(beta=Odd(cpus=(first,))) as hosts:
         checks = verify(hosts, write(tmp_path, "torchrun", tiny(tmp_path)))
         assert checks["launch"]["state"] == "not checked"
-        said = f"beta: CPUs {first}-{second} are not all here"
+        said = f"beta: CPUs {first}-{second} are not all on this machine"
         assert said in checks["launch"]["summary"]
         assert_nothing_is_left(hosts)
 

@@ -65,7 +65,7 @@ def test_options_that_a_plan_replaces_are_named() -> None:
         ["accelerate", "launch", "--num_processes", "2", "--mixed_precision", "bf16", "t.py"]
     )
     assert typed.notes == (
-        "a plan takes the place of accelerate launch --num_processes 2 --mixed_precision bf16",
+        "a plan replaces accelerate launch --num_processes 2 --mixed_precision bf16",
     )
 
 
@@ -90,7 +90,7 @@ def test_trl_starts_a_script_of_its_own(
     monkeypatch.chdir(tmp_path)
     typed = read_typed(["trl", "sft", "--model_name_or_path", "m"])
     assert typed.argv == ("-m", "trl.scripts.sft", "--model_name_or_path", "m")
-    assert typed.notes == ("a plan takes the place of the launcher that trl sft starts",)
+    assert typed.notes == ("a plan replaces the launcher that trl sft starts",)
     with pytest.raises(UsageError) as raised:
         read_typed(["trl", "chat"])
     golden(raised.value)

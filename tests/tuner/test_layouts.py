@@ -192,7 +192,7 @@ def test_memory_that_does_not_suffice_is_told_in_gibibytes() -> None:
     small = machine(cores_per_socket=4, memory_limit_gib=20)
     assert told(laid(small, job=job, ranks=1, threads="all")) == ["1×4"]
     assert left_out(laid(small, job=job, ranks=4))["ranks=4"] == (
-        "needs at least 23.9 GiB of memory, and there are 20.0 GiB"
+        "needs at least 26.4 GiB of memory, and there are 20.0 GiB"
     )
     needed = needed_bytes(job, 4)
     just = replace(small, limits=replace(small.limits, memory_bytes=needed))

@@ -369,7 +369,7 @@ class TestALoopOfItsOwn:
         assert values_of(space, "precision") == {"bf16"}
         assert values_of(space, "optimizer") == {"default"}
         assert len(values_of(space, "threads")) > 1
-        assert why(space, "precision").endswith("its precision is its own")
+        assert why(space, "precision").endswith("sets the precision itself")
         assert space.suggestions
 
     def test_other_ranks_are_tried_if_they_are_asked_for(self) -> None:

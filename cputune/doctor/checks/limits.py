@@ -11,7 +11,7 @@ from cputune.doctor.finding import Finding, Severity, check, checks_of
 from cputune.host.facts import HostFacts
 from cputune.plans.cores import usable_cores
 from cputune.plans.layout import default_threads
-from cputune.plans.memory import VALUES_PER_PARAMETER, needed_bytes, room_bytes
+from cputune.plans.memory import VALUES_PER_PARAMETER, needed_bytes, room_bytes, value_bytes
 from cputune.plans.workload import Workload
 from cputune.text import cpulist
 from cputune.text.plain import GIB, MIB
@@ -194,7 +194,8 @@ def memory_limit(facts: HostFacts) -> Iterator[Finding]:
     room = room_bytes(facts)
     if room is None:
         return
-    needs = {name: needed_bytes(Workload.from_recipe(name)) for name in GUIDES}
+    kept = value_bytes(facts)
+    needs = {name: needed_bytes(Workload.from_recipe(name), value_bytes=kept) for name in GUIDES}
     short = [f"{name} {need / GIB:.1f} GiB" for name, need in needs.items() if need > room]
     if short:
         yield memory_limit.finding(

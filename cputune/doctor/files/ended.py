@@ -48,7 +48,7 @@ def variable_unread() -> None:
     Cause: transformers reads TRANSFORMERS_CACHE up to 4.57. oneCCL, and accelerate up to 1.12, read
     CCL_ variables.
 
-    Remedy: Write what the evidence says, or remove it.
+    Remedy: Change it as the evidence says, or remove it.
 
     Source: huggingface/transformers:src/transformers/utils/hub.py, huggingface/accelerate#3883
     """

@@ -88,7 +88,7 @@ def flag_refused() -> None:
     (to 4.31) and --ddp_backend ccl (transformers to 5.0 with accelerate to 1.12). ``cputune doctor
     --stack installed`` lists what your versions accept.
 
-    Remedy: Write what the evidence says.
+    Remedy: Change the flags as the evidence says.
 
     Source: huggingface/transformers#40784, huggingface/transformers#42852,
     huggingface/accelerate#3883

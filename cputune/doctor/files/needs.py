@@ -18,7 +18,13 @@ from cputune.launch.launch import Launch
 from cputune.launch.script import batch_of
 from cputune.launch.words import number_of
 from cputune.plans.cores import usable_cores
-from cputune.plans.memory import PROCESS_BYTES, VALUES_PER_PARAMETER, needed_bytes, room_bytes
+from cputune.plans.memory import (
+    PROCESS_BYTES,
+    VALUES_PER_PARAMETER,
+    needed_bytes,
+    room_bytes,
+    value_bytes,
+)
 from cputune.plans.placing import groups
 from cputune.plans.script_settings import named, settings_of
 from cputune.plans.workload import Workload
@@ -147,7 +153,7 @@ def _exceeded(evidence: str, ranks: int, each: int, facts: HostFacts) -> Iterato
 def judge_recipe(job: Workload, facts: HostFacts) -> tuple[str, tuple[Finding, ...]]:
     """The least memory of a recipe with the advised ranks, in words; and whether that fits here."""
     ranks = advised(facts).ranks
-    need = needed_bytes(job, ranks)
+    need = needed_bytes(job, ranks, value_bytes=value_bytes(facts))
     needs = f"{job.name} needs {need / GIB:.1f} GiB at least with {count(ranks, 'rank')}"
     return needs, tuple(_exceeded(needs, ranks, need // ranks, facts))
 

@@ -207,7 +207,8 @@ def judge_names(hosts: Sequence[Probed]) -> Iterator[Finding]:
                 held = [address.partition("/")[0] for link in links for address in link.addresses]
                 own = ", ".join(address for address in held if not is_loopback(address))
                 yield name_elsewhere.finding(
-                    f"on {host.name} {name} is {addresses[0]}; {name} itself has {own or 'none'}"
+                    f"on {host.name} the name {name} resolves to {addresses[0]}; "
+                    f"{name} itself has {own or 'none'}"
                 )
     for name, why in failing.items():
         reason = next(iter(why.values()))

@@ -1,1 +1,1 @@
-for word; do [[ $word != : ]] || fail "a lone colon would start another program" "leave it out"; done
+for word; do [[ $word != : ]] || fail "':' alone separates two programs for mpirun" "leave it out"; done

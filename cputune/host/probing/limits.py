@@ -29,7 +29,7 @@ SHELL = {
 }
 """The limits of ``ulimit``, by their names in /proc/self/limits."""
 LIMITS = ("cpu_quota", "memory_bytes", "pids", "open_files_hard") + tuple(SHELL)
-"""Facts that are None if there is no such limit."""
+"""Facts whose value is None if there is no such limit."""
 SHM = "/dev/shm"
 
 NO_LIMIT_BYTES = 1 << 62

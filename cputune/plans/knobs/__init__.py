@@ -178,11 +178,11 @@ def knob_named(name: str) -> Knob:
 
 # The knobs that a script decides itself if cputune cannot reach into its training loop.
 
-_LOOP = "the script trains by a loop of its own"
+_LOOP = "the script has its own training loop"
 
 OWNED: Mapping[str, str] = {
-    "ranks": f"{_LOOP}, which alone can divide its batches over ranks",
-    "precision": f"{_LOOP}: its precision is its own",
+    "ranks": f"{_LOOP}, and only the script can divide its batches over ranks",
+    "precision": f"{_LOOP}, and sets the precision itself",
     "backend": f"{_LOOP}, and starts its process group itself",
     "ipex": f"{_LOOP}: only the script itself can call ipex.optimize",
     "optimizer": f"{_LOOP}, and makes its own optimizer",

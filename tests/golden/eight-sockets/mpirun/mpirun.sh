@@ -16,7 +16,7 @@ python=${PYTHON:-python3}
 [[ $(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT taskset -c 0-223 nproc 2>/dev/null) == 224 ]] ||
   fail 'CPUs 0-223 are not all here' 'tune where it runs'
 [[ -f run_qa.py ]] || fail 'run_qa.py is not here' 'start it in the directory of the tuning'
-for word; do [[ $word != : ]] || fail "a lone colon would start another program" "leave it out"; done
+for word; do [[ $word != : ]] || fail "':' alone separates two programs for mpirun" "leave it out"; done
 # shellcheck disable=SC1003,SC1111,SC1112,SC2016 # words are meant as they stand
 train=("$here/carry.py" run_qa.py --do_train --output_dir '/data/my runs/$USER' --use_cpu
   --bf16 True --ddp_backend gloo --per_device_train_batch_size 12)

@@ -22,7 +22,7 @@ done
 for file in rank.py carry.py; do
   [[ -f $here/$file ]] || fail "$file is not beside ${0##*/}" "LAUNCH_DIR=DIR sbatch slurm.sh"; done
 python=${PYTHON:-python3}
-for word; do [[ $word != : ]] || fail "a lone colon would start another program" "leave it out"; done
+for word; do [[ $word != : ]] || fail "':' alone separates two programs for mpirun" "leave it out"; done
 # shellcheck disable=SC1003,SC1111,SC1112,SC2016 # words are meant as they stand
 train=("$here/carry.py" run_qa.py --do_train --output_dir '/data/my runs/$USER' --use_cpu
   --bf16 True --ddp_backend gloo --per_device_train_batch_size 12)

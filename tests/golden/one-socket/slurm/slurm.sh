@@ -22,7 +22,7 @@ done
 for file in rank.py train.py recipe.json; do
   [[ -f $here/$file ]] || fail "$file is not beside ${0##*/}" "LAUNCH_DIR=DIR sbatch slurm.sh"; done
 python=${PYTHON:-python3}
-for word; do [[ $word != : ]] || fail "a lone colon would start another program" "leave it out"; done
+for word; do [[ $word != : ]] || fail "':' alone separates two programs for mpirun" "leave it out"; done
 train=("$here/train.py" "$here/recipe.json" --output_dir out --use_cpu --bf16
   --ddp_backend gloo --per_device_train_batch_size 6)
 port=$("$python" -c 'import socket; print(socket.create_server(("", 0)).getsockname()[1])')

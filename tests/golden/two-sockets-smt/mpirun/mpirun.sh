@@ -22,7 +22,7 @@ set +eu
 # shellcheck disable=SC1090
 source "$setvars"
 set -eu
-for word; do [[ $word != : ]] || fail "a lone colon would start another program" "leave it out"; done
+for word; do [[ $word != : ]] || fail "':' alone separates two programs for mpirun" "leave it out"; done
 train=("$here/train.py" "$here/recipe.json" --output_dir out --use_cpu --bf16
   --ddp_backend ccl --use_ipex --per_device_train_batch_size 3)
 port=$("$python" -c 'import socket; print(socket.create_server(("", 0)).getsockname()[1])')
