@@ -62,7 +62,7 @@ def changelog(what: str) -> Row:
     return Row(
         path="CHANGELOG.md",
         before=r"^\*\*Tune\*\*$",
-        text=f"- FILL: what a user notices ({what}); the line stands under its subject.\n\n",
+        text=f"- FILL: what a user notices ({what}); put the line under its subject.\n\n",
     )
 
 
@@ -85,7 +85,7 @@ def {function}(facts: HostFacts) -> Iterator[Finding]:
 
     Cause: FILL: why it happens.
 
-    Remedy: FILL: what mends it, in one sentence.
+    Remedy: FILL: what to do, in one sentence.
 
     Source: FILL: owner/repo#n, or URLs
     """
@@ -95,9 +95,9 @@ def {function}(facts: HostFacts) -> Iterator[Finding]:
 
 ''',
     )
-    fault = f'    at("{name}"),  # FILL: what is otherwise on a machine that has the fault\n'
+    fault = f'    at("{name}"),  # FILL: what differs on a machine that has the fault\n'
     yield Row(path=tests, before=r"^\)\n\nNEARLY: ", text=fault)
-    nearly = f'    at("{name}"),  # FILL: what is otherwise on one that comes close\n'
+    nearly = f'    at("{name}"),  # FILL: what differs on one that nearly has it\n'
     yield Row(path=tests, before=r"^\)\n\nBORDERS: ", text=nearly)
     yield changelog(f"check `{name}`")
 
@@ -117,13 +117,13 @@ from cputune.plans.knobs.record import Ask, Effect, Knob, changed_shown, in_sett
 
 
 def _why_not(facts: HostFacts, ask: Ask) -> str | None:
-    return "FILL: why it is not offered here; None where all values are"
+    return "FILL: why it is not offered here; None if all values are"
 
 
 {constant} = Knob(
     name="{name}",
-    summary="FILL: what it is, in one line for people",
-    values=("default", "other"),  # FILL: today's first
+    summary="FILL: what it is, in one line",
+    values=("default", "other"),  # FILL: the current one first
     keeps="nothing",  # FILL: what of the training stays the same
     offers=_why_not,
     put=in_settings("{name}"),
@@ -142,7 +142,7 @@ def _why_not(facts: HostFacts, ask: Ask) -> str | None:
     yield Row(path=register, before=r'^\)\n"""[^\n]*\n\nNAMES = ', text=f"    {constant},\n")
     yield NewFile(
         path=f"tests/knobs/test_{name}.py",
-        text=f'''"""FILL: what is held of the knob {name}."""
+        text=f'''"""FILL: what is tested of the knob {name}."""
 
 from __future__ import annotations
 
@@ -176,19 +176,52 @@ def new_format(name: str, _: str) -> Iterable[Part]:
 from __future__ import annotations
 
 from cputune.emitters import shell
+from cputune.emitters.alone import script_of_one
+from cputune.emitters.command import applied
 from cputune.emitters.format import EmittedFile, Format, LaunchJob
+from cputune.emitters.words import WIDTH
+from cputune.errors import UsageError
+from cputune.launch.launchers.torchrun import on_this_machine
+from cputune.launch.write import start
 
 
 def emit_{name}(job: LaunchJob) -> tuple[EmittedFile, ...]:
-    """The script."""
-    return (shell.launch_script(job, "{name}", "{name}"),)
+    """The script. Raises UsageError if the plan has several nodes."""
+    if job.plan.nodes > 1:
+        raise UsageError(
+            f"{name} starts the ranks of one node, the plan has {{job.plan.nodes}}",
+            hint="--format mpirun, torchrun or slurm",
+        )
+    if job.plan.world_size == 1:
+        return (script_of_one(job, "{name}", launcher="{name}"),)
+    ranks = shell.rank_words(job, "torch")
+    started = start(
+        "torchrun",  # FILL: the launcher, a module of cputune/launch/launchers/
+        (shell.PYTHON, "-m", "torch.distributed.run"),
+        on_this_machine(job.plan.processes_per_node),
+        shell.trained(job.command),
+        through=(*ranks, "--", *shell.trained(applied(job))),
+        written=(shell.RANK, *shell.ALL_TRAINED, shell.MORE),
+        environment=shell.rank_variables(job),
+        removed=shell.names_cleared(job),
+    )
+    script = shell.launch_script(
+        job,
+        "{name}",
+        "{name}",
+        rank=shell.rank(ranks),
+        start=started.command(WIDTH),
+        launches=(started.launch,),
+    )
+    return (script,)
 
 
 {constant} = Format(
     name="{name}",
     write=emit_{name},
     main="{name}.sh",
-    consumers=("bash", "launcher"),  # FILL: who takes it
+    alone=True,
+    consumers=("bash", "launcher"),  # FILL: what verifies it
 )
 ''',
     )
@@ -200,12 +233,13 @@ def emit_{name}(job: LaunchJob) -> tuple[EmittedFile, ...]:
 {{here}}
 {{python}}
 {{clear}}
+{{installed}}
 {{oneccl}}
 {{needs}}
 {{training}}
 {{rank}}
 {{exports}}
-exec "$python" "${rank[@]}" -- "${train[@]}" "$@"  # FILL: the program that starts the ranks
+{{start}}
 """,
     )
     imported = f"from cputune.emitters.{name} import {constant}\n"
@@ -218,15 +252,18 @@ exec "$python" "${rank[@]}" -- "${train[@]}" "$@"  # FILL: the program that star
 import pytest
 from launches import two_ranks
 
+from cputune import verify
+
 pytestmark = [pytest.mark.consumer, pytest.mark.torch, pytest.mark.slow]
 
 
 def test_the_recipe_trains_as_planned(write, tiny):
     directory = write("{name}", two_ranks(), tiny)
-    pytest.fail(f"FILL: verify([{{directory}}], steps=4) has to pass")
+    (verdict,) = verify([directory / "{name}.sh"], steps=4)
+    assert verdict.state == "passed", verdict
 ''',
     )
-    written = f"| `{name}` | `{name}.sh` | FILL: what lies beside it |\n"
+    written = f"| `{name}` | `{name}.sh` | FILL: files beside it |\n"
     yield Row(path="docs/emit.md", before=r"^\| `pytorchjob` \|", text=written)
     checked = f"| `{name}.sh` | FILL: what is checked | FILL: by whom |\n"
     yield Row(path="docs/verify.md", before=r"^\| `pytorchjob.yaml` \|", text=checked)
@@ -265,7 +302,7 @@ import pytest
 
 
 def test_what_it_does() -> None:
-    pytest.fail("FILL: what is otherwise with {flag}, and what it refuses")
+    pytest.fail("FILL: what changes with {flag}, and what it refuses")
 ''',
     )
     yield changelog(f"option `{flag}`")

@@ -18,7 +18,8 @@ def test_what_is_shown_is_a_recipe_that_can_be_read_again(cputune: Run, tmp_path
     mine = tmp_path / "gpt2-lora.toml"
     mine.write_text(cputune("recipes", "gpt2-lora").out)
     assert load_recipe(str(mine)) == load_recipe("gpt2-lora")
-    assert mine.read_text().startswith("# gpt2-lora: parameters: 124 million; memory: one rank needs at least 3.9 GiB in bf16")
+    size = "parameters: 124 million; memory: one rank needs at least 3.9 GiB in bf16, 5.5 GiB in"
+    assert mine.read_text().startswith(f"# gpt2-lora: {size} fp32\n")
 
 
 def test_a_name_of_none_has_a_hint(cputune: Run) -> None:

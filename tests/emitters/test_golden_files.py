@@ -12,7 +12,7 @@ from emit_machines import MACHINES
 from scripts import shellcheck
 
 import cputune.emitters.header
-from cputune import EmittedFile, emit
+from cputune import EmittedFile, UsageError, emit
 from cputune.emitters import FORMATS
 from cputune.emitters.command import (
     CARRY_SCRIPT,
@@ -41,8 +41,12 @@ def without_digests(text: str) -> str:
 
 
 def emitted(machine: str, format: str) -> tuple[EmittedFile, ...]:
+    """The files; of a format that does not have such plans, the reason."""
     case = MACHINES[machine]()
-    return emit(case.result, format, facts=case.facts, **case.options)
+    try:
+        return emit(case.result, format, facts=case.facts, **case.options)
+    except UsageError as error:
+        return (EmittedFile(name="refused.txt", text=f"{error}\nhint: {error.hint}\n"),)
 
 
 @pytest.mark.parametrize("format", FORMATS)

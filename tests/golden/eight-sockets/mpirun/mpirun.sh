@@ -14,7 +14,7 @@ for file in rank.py carry.py; do
   [[ -f $here/$file ]] || fail "$file is not beside ${0##*/}" "copy it here"; done
 python=${PYTHON:-python3}
 [[ $(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT taskset -c 0-223 nproc 2>/dev/null) == 224 ]] ||
-  fail 'CPUs 0-223 are not all here' 'tune where it runs'
+  fail 'CPUs 0-223 are not all on this machine' 'tune where it runs'
 [[ -f run_qa.py ]] || fail 'run_qa.py is not here' 'start it in the directory of the tuning'
 for word; do [[ $word != : ]] || fail "':' alone separates two programs for mpirun" "leave it out"; done
 # shellcheck disable=SC1003,SC1111,SC1112,SC2016 # words are meant as they stand

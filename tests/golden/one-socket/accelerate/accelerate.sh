@@ -14,7 +14,7 @@ for file in rank.py train.py recipe.json accelerate.yaml hosts.openmpi; do
   [[ -f $here/$file ]] || fail "$file is not beside ${0##*/}" "copy it here"; done
 python=${PYTHON:-python3}
 [[ $(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT taskset -c 0-7 nproc 2>/dev/null) == 8 ]] ||
-  fail 'CPUs 0-7 are not all here' 'tune where it runs'
+  fail 'CPUs 0-7 are not all on this machine' 'tune where it runs'
 for word; do [[ $word != : ]] || fail "':' alone separates two programs for mpirun" "leave it out"; done
 train=("$here/train.py" "$here/recipe.json" --output_dir out --use_cpu --bf16
   --ddp_backend gloo --per_device_train_batch_size 6)

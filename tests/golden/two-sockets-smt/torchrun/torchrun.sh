@@ -24,7 +24,7 @@ set +eu
 source "$setvars"
 set -eu
 [[ $(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT taskset -c 4-27,32-55 nproc 2>/dev/null) == 48 ]] ||
-  fail "$HOSTNAME: "'CPUs 4-27,32-55 are not all here' 'tune where it runs'
+  fail "$HOSTNAME: "'CPUs 4-27,32-55 are not all on this machine' 'tune where it runs'
 train=("$here/train.py" "$here/recipe.json" --output_dir out --use_cpu --bf16
   --ddp_backend ccl --use_ipex --per_device_train_batch_size 3)
 

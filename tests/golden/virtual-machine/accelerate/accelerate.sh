@@ -15,7 +15,7 @@ here=$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]:-$0}")")
 for file in train.py recipe.json; do
   [[ -f $here/$file ]] || fail "$file is not beside ${0##*/}" "copy it here"; done
 [[ $(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT taskset -c 0-1 nproc 2>/dev/null) == 2 ]] ||
-  fail 'CPUs 0-1 are not all here' 'tune where it runs'
+  fail 'CPUs 0-1 are not all on this machine' 'tune where it runs'
 export ACCELERATE_USE_CPU=true OMP_NUM_THREADS=2
 exec "$python" -m accelerate.commands.launch --cpu --num_processes 1 --num_machines 1 \
   --mixed_precision no --dynamo_backend no --num_cpu_threads_per_process 2 \

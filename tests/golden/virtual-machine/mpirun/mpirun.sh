@@ -15,7 +15,7 @@ here=$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]:-$0}")")
 for file in train.py recipe.json; do
   [[ -f $here/$file ]] || fail "$file is not beside ${0##*/}" "copy it here"; done
 [[ $(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT taskset -c 0-1 nproc 2>/dev/null) == 2 ]] ||
-  fail 'CPUs 0-1 are not all here' 'tune where it runs'
+  fail 'CPUs 0-1 are not all on this machine' 'tune where it runs'
 export ACCELERATE_USE_CPU=true OMP_NUM_THREADS=2
 exec taskset -c 0-1 "$python" "$here/train.py" "$here/recipe.json" --output_dir out \
   --use_cpu --per_device_train_batch_size 8 "$@"
