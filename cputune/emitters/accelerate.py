@@ -63,7 +63,7 @@ def emit_accelerate(job: LaunchJob) -> tuple[EmittedFile, ...]:
     for dialect in dialects_of(job):
         lines[dialect] = f"hosts=$here/{host_file(dialect)}"
         if is_openmpi(dialect):
-            lines[dialect] += f" && export {' '.join(AS_ROOT)}"
+            lines[dialect] += f"\n    export {' '.join(AS_ROOT)}"
             if job.plan.nodes > 1:
                 lines[dialect] += _DAEMONS
     started = _started(job)

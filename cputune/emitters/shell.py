@@ -84,9 +84,8 @@ def installed(job: LaunchJob) -> str:
     """A line that ends the script if it needs cputune, and the interpreter does not find it."""
     if job.self_contained or PLAN_FILE not in beside(job):
         return ""
-    hint = "install it there, or cputune emit --self-contained"
     found = f'"$python" -c "import {APPLY}" 2>/dev/null'
-    return or_else(found, f'fail "$python does not find cputune" "{hint}"')
+    return or_else(found, 'fail "$python has no cputune" "install it there"')
 
 
 def or_else(condition: str, then: str) -> str:
@@ -159,11 +158,13 @@ def names_cleared(job: LaunchJob) -> tuple[str, ...]:
 
 
 def python(job: LaunchJob) -> str:
-    """Lines that take the interpreter of the tuning, if it is there and PYTHON names no other."""
+    """Take the interpreter of the tuning, if it is there and PYTHON names no other."""
     if job.python is None:
         return "python=${PYTHON:-python3}\n"
-    chosen = "then python=${PYTHON:-$tuned}; else python=${PYTHON:-python3}; fi"
-    return f"tuned={ShellWord(job.python)}\nif [[ -x $tuned ]]; {chosen}\n"
+    tuned = f"python={ShellWord(job.python)}"
+    chosen = "[[ -x $python ]] || python=python3; python=${PYTHON:-$python}"
+    between = "; " if len(tuned) + len(chosen) < LONGEST else "\n"
+    return f"{tuned}{between}{chosen}\n"
 
 
 _LOOKS_LIKE_CODE = re.compile(r"[$`\\‘’“”]")

@@ -10,7 +10,7 @@ from cputune.plans.plan import Plan
 from cputune.plans.workload import Workload
 from cputune.records.claims import Claim
 from cputune.records.ladder import ladder_of
-from cputune.records.result import Result, Throughput, Trial
+from cputune.records.result import Reports, Result, Throughput, Trial
 from cputune.records.words import how_fast
 
 
@@ -26,6 +26,7 @@ class Tuned:
         hosts: names of the machines; empty for one.
         interface: between them.
         trials: with what their ranks reported.
+        reports: the same of the plans that were compared.
         claim: about the speed, with what it was measured on.
         samples_per_second: of the plan.
         compared: whether it was compared with the launch as typed.
@@ -42,6 +43,7 @@ class Tuned:
     hosts: tuple[str, ...]
     interface: str | None
     trials: tuple[Trial, ...]
+    reports: tuple[Reports, ...]
     claim: Claim
     samples_per_second: Throughput
     compared: bool
@@ -51,8 +53,10 @@ class Tuned:
     ladder: tuple[str, ...]
 
     def observed(self, plan: Plan) -> tuple[tuple[Mapping[str, Any], ...], ...]:
-        """What the ranks of each trial of a plan reported."""
-        return tuple(trial.observed for trial in self.trials if trial.plan == plan)
+        """What the ranks of each trial of a plan reported, and those of its comparison."""
+        trials = [trial.observed for trial in self.trials if trial.plan == plan]
+        compared = [reports.observed for reports in self.reports if reports.plan == plan]
+        return (*trials, *compared)
 
     def rank_bytes(self, plan: Plan) -> int | None:
         """The most memory that a rank of this plan held in its trials. None if none reported it.
@@ -74,6 +78,7 @@ def tuned_of(result: Result) -> Tuned:
         hosts=tuple(result.hosts),
         interface=result.interface,
         trials=tuple(result.trials),
+        reports=tuple(result.reports),
         claim=result.claim,
         samples_per_second=result.best.samples_per_second,
         compared=result.speedup is not None,

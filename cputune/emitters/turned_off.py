@@ -128,10 +128,16 @@ def refused_unneeded(workload: Workload, way: Carried, context: Context) -> dict
         if reader == "trainer" and word.state is Fate.REFUSED and why is not None:
             reasons = (f"{word.reader} refuses it", why)
             found[word.spelling.partition(" ")[0]] = "; ".join(filter(None, reasons))
+    planned = dict(_set_by(way))
     for flag in OF_BACKEND:
-        alone = way.world_size == 1 and launch.argument(flag) is not None
-        if alone and reader_of(flag, launch, context) == "trainer":
+        typed = launch.argument(flag)
+        if typed is None or reader_of(flag, launch, context) != "trainer":
+            continue
+        if way.world_size == 1:
             found[flag] = "one process needs no backend"
+        elif context.versions.transformers is None and planned.get(flag, typed) != typed:
+            # argparse refuses a value that it does not know, also before one that replaces it.
+            found[flag] = f"the plan has {planned[flag]}"
     if asks_for_tf32(launch, context):
         found["--tf32"] = "it needs a GPU"
     return found

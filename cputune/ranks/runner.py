@@ -263,16 +263,14 @@ class ProcessRunner:
 
     def observed(self) -> tuple[Mapping[str, Any], ...]:
         """What each rank of the last trial saw; empty before its first step."""
-        return tuple(for_people(state) for state in self._seen)
+        if self._last is None:
+            return ()
+        return self._last.reports()
 
     @property
     def data(self) -> str | None:
         """What the last trial was fed with, as a sentence; None before its first step."""
-        return fed_with(self.workload.recipe) if self._seen else None
-
-    @property
-    def _seen(self) -> tuple[RankState, ...]:
-        return () if self._last is None else self._last.observed
+        return fed_with(self.workload.recipe) if self.observed() else None
 
     def close(self) -> None:
         """End what runs, and every process and file of this runner."""
@@ -373,6 +371,10 @@ class LivingPlan:
             self._start()
         except (TrialError, TimeUp) as error:
             self._failed = error
+
+    def reports(self) -> tuple[Mapping[str, Any], ...]:
+        """What each of its ranks reported; empty before its first step."""
+        return tuple(for_people(state) for state in self.observed)
 
     def steps(self) -> Iterator[Step]:
         """Its steps; the first waits for its start.

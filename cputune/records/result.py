@@ -187,6 +187,14 @@ class ConfirmRun:
     kept: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reports:
+    """What the ranks of a plan reported in the comparison, one mapping per rank."""
+
+    plan: Plan
+    observed: tuple[Mapping[str, Any], ...] = ()
+
+
 LEAST_BLOCKS = 2
 """Blocks that a ratio needs. Each later block starts new processes, because one block cannot
 show how much processes of one plan differ.
@@ -306,7 +314,7 @@ class Result:
     ``worth`` are the steps from the baseline to the best plan, one change at a time; ``rungs`` the
     gains by kind of change, the smallest change first. ``today_profile`` is of the baseline if that
     is another plan. ``compared`` is the throughput of each plan of the confirmation, the baseline
-    first.
+    first, and ``reports`` what the ranks of each of its plans reported.
 
     ``files`` are digests of the files in the training command, by path. ``resumable``: the trials
     are stored for ``--resume``. ``command`` started the study, without secret values; empty if it
@@ -351,6 +359,7 @@ class Result:
     left_out: tuple[LeftOut, ...] = ()
     untried: tuple[UntriedGain, ...] = ()
     confirmation: tuple[ConfirmRun, ...] = ()
+    reports: tuple[Reports, ...] = ()
     disturbed: bool = False
     worth: tuple[Worth, ...] = ()
     rungs: tuple[Rung, ...] = ()

@@ -123,6 +123,15 @@ class Living(Protocol):
 
 
 @runtime_checkable
+class ReportingLiving(Living, Protocol):
+    """A started plan that also has the reports of its ranks."""
+
+    def reports(self) -> tuple[Mapping[str, Any], ...]:
+        """As ``ObservingRunner.observed``; also after it was closed."""
+        ...
+
+
+@runtime_checkable
 class ProfilingLiving(Living, Protocol):
     """A started plan that can be profiled."""
 

@@ -28,7 +28,7 @@ from itertools import count
 
 from cputune.plans.plan import Plan
 from cputune.records.result import LEAST_BLOCKS, ConfirmRun
-from cputune.records.steps import LivingRunner, Runner, TimeUp
+from cputune.records.steps import LivingRunner, ReportingLiving, Runner, TimeUp
 from cputune.tuner.changes import Change, rungs_of, why_not_one_by_one, worths
 from cputune.tuner.contenders import (
     SLOWER,
@@ -295,6 +295,8 @@ class Confirmation:
                 self._look_where_time_goes(started, leader)
         between = [contender.plan for contender in self._between]
         for entry in started[::direction]:
+            if isinstance(entry.living, ReportingLiving):
+                measuring.findings.add_reports(entry.contender.plan, entry.living.reports())
             if entry.contender.plan not in between:
                 self._write_down(block, entry)
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 from cputune.errors import NotMeasurableError
 from cputune.host.facts import HostFacts
@@ -38,6 +39,7 @@ from cputune.records.steps import (
     Contended,
     Living,
     NoMeasurement,
+    ObservingRunner,
     OutOfMemory,
     PatientRunner,
     PunctualRunner,
@@ -53,6 +55,12 @@ from cputune.tuner.race import LEAST_KEPT, WANDER, Z95, Estimate, Race, Verdict
 from cputune.tuner.reading import Rules, Run, count_of_steps, read_run, turn_of
 
 
+def _changes_of(ranks: Iterable[Mapping[str, Any]]) -> int:
+    """How many changes the parts of a plan noted in these ranks."""
+    applied = [rank.get("applied") or {} for rank in ranks]
+    return sum(len(changes) for parts in applied for changes in parts.values())
+
+
 @dataclass(slots=True, kw_only=True)
 class Findings:
     """What a study has measured so far.
@@ -65,6 +73,7 @@ class Findings:
         cut_off: what the last trial was doing when the time was up: "after 2 steps", "while
             importing torch".
         baseline: its contender in the confirmation.
+        reports: what the ranks of each plan reported in the confirmation.
         time_up: all time was used when the comparison ended.
         host_lost: a host cannot be reached any more.
         baseline_seconds: how long the baseline took to start and to be measured.
@@ -90,6 +99,7 @@ class Findings:
     baseline: Contender | None = None
     rivals: list[Contender] = field(default_factory=list)
     confirm_runs: list[ConfirmRun] = field(default_factory=list)
+    reports: dict[Plan, tuple[Mapping[str, Any], ...]] = field(default_factory=dict)
     worth: tuple[Worth, ...] = ()
     rungs: tuple[Rung, ...] = ()
     profiles: dict[Plan, Profile | None] = field(default_factory=dict)
@@ -97,6 +107,14 @@ class Findings:
     start_seconds: float = 0.0
     confirm_seconds: float = 0.0
     unfit: dict[int, str] = field(default_factory=dict)
+
+    def add_reports(self, plan: Plan, ranks: tuple[Mapping[str, Any], ...]) -> None:
+        """Keep what the ranks of a plan reported in the block that showed the most.
+
+        A block with fewer steps may end before a part of the plan has changed anything.
+        """
+        if ranks and _changes_of(ranks) >= _changes_of(self.reports.get(plan, ())):
+            self.reports[plan] = ranks
 
     @property
     def believes_delayed(self) -> bool:
@@ -352,6 +370,8 @@ class Measuring:
             verdict=verdict,
         )
         self.timer.step_seconds += run.step_seconds
+        if isinstance(runner, ObservingRunner):
+            self.findings.add_reports(contender.plan, runner.observed())
         contended = isinstance(run.failure, Contended)
         self.findings.contended_runs += contended
         measured = None

@@ -11,6 +11,7 @@ from emit_machines import TODAY, machine, tuned
 
 from cputune import EmittedFile, Plan, Result, Workload, emit
 from cputune.emitters.header import MOST_LINES
+from cputune.records.result import COMPLETED, Reports, Trial
 
 OF_TRAINER, OF_ONE_LOOP, OF_RANK = 45, 35, 104
 """Lines of a launch with its header."""
@@ -104,3 +105,25 @@ def test_one_rank_starts_python_alone() -> None:
     files = written(result_of(["train.py"], "accelerate", 1), "torchrun", self_contained=True)
     assert [file.name for file in files] == ["torchrun.sh", "plan.json"]
     assert files[0].text.count("\n") <= OF_ONE_LOOP
+
+
+@pytest.mark.parametrize("reported", ["trial", "comparison", "nothing"])
+def test_notes_of_what_changed_nothing_count_from_trials_and_from_the_comparison(
+    reported: str,
+) -> None:
+    """A plan between your launch and the best one has no trial, and `emit --keep` writes it."""
+    workload = Workload.script(["train.py"]).observed(
+        framework="trainer", global_batch_size=8, parses_arguments=False, accumulation=1
+    )
+    plan = Plan(processes_per_node=2, threads_per_process=4, cpus=(tuple(range(4)), (4, 5, 6, 7)))
+    ranks = ({"applied": {"trainer": [], "ranks": [], "apart": []}},) * 2
+    trial = Trial(number=0, plan=plan, state=COMPLETED, observed=ranks)
+    evidence = {
+        "trial": {"trials": (trial,)},
+        "comparison": {"reports": (Reports(plan=plan, observed=ranks),)},
+        "nothing": {},
+    }
+    result = replace(tuned(FACTS, plan, workload, TODAY), **evidence[reported])
+    result = Result.from_json(result.to_json())
+    files = written(result, "torchrun", self_contained=True)
+    assert ("carry.py" in [file.name for file in files]) == (reported == "nothing")

@@ -104,7 +104,7 @@ def test_without_a_reason_of_the_machine_none_is_made_up() -> None:
 
 
 @pytest.mark.parametrize("words", [("--ddp_backend", "ccl"), ("--ddp_backend=ccl",)])
-@pytest.mark.parametrize(("versions", "stays"), [(IPEX_ERA, True), (TODAY, False)])
+@pytest.mark.parametrize(("versions", "stays"), [(IPEX_ERA, True), (TODAY, False), ({}, False)])
 def test_a_value_that_the_parser_refuses_does_not_stay_before_that_of_the_plan(
     words: tuple[str, ...], versions: dict[str, str], stays: bool
 ) -> None:

@@ -8,7 +8,15 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
-from tuner.fakes import PLANS, SMALL, FakeLivingRunner, gain_over, measuring, ratio
+from tuner.fakes import (
+    PLANS,
+    SMALL,
+    FakeLiving,
+    FakeLivingRunner,
+    gain_over,
+    measuring,
+    ratio,
+)
 
 import cputune
 from cputune import ConfirmRun, Plan, Step
@@ -334,3 +342,29 @@ def test_worths_that_do_not_multiply_to_the_whole_are_not_told() -> None:
     _, _, findings = confirmed(runner, changes_to=way(2, 1), seconds=400.0)
     assert findings.worth == ()
     assert any("depend on each other" in note for note in findings.notes)
+
+
+def test_what_ranks_report_in_the_comparison_is_kept_also_of_plans_between() -> None:
+    """A block that ends early may not have seen a part of the plan change anything."""
+    begun = [0, 0, 0]
+
+    class FakeReporting(FakeLiving):
+        def reports(self) -> tuple[dict[str, object], ...]:
+            number = PLANS.index(self.plan)
+            changes = ["schedule"] if (number, begun[number]) == (0, 1) else []
+            return ({"applied": {"trainer": changes}, "number": number},)
+
+    class FakeReportingRunner(FakeLivingRunner):
+        def living(self, plan: Plan) -> FakeLiving:
+            begun[PLANS.index(plan)] += 1
+            living = super().living(plan)
+            living.__class__ = FakeReporting
+            return living
+
+    runner = FakeReportingRunner(steady(1.0, 0.5, 0.8).script)
+    _, _, findings = confirmed(runner, changes_to=way(2, 1))
+    assert list(findings.reports) == [PLANS[0], PLANS[1], PLANS[2]]
+    assert begun[0] == 2
+    assert findings.reports[PLANS[0]] == ({"applied": {"trainer": ["schedule"]}, "number": 0},)
+    assert findings.reports[PLANS[2]] == ({"applied": {"trainer": []}, "number": 2},)
+    assert PLANS[2] not in [run.plan for run in findings.confirm_runs]
