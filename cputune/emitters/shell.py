@@ -161,8 +161,8 @@ def python(job: LaunchJob) -> str:
     """Take the interpreter of the tuning, if it is there and PYTHON names no other."""
     if job.python is None:
         return "python=${PYTHON:-python3}\n"
-    tuned = f"python={ShellWord(job.python)}"
-    chosen = "[[ -x $python ]] || python=python3; python=${PYTHON:-$python}"
+    tuned = f"tuned={ShellWord(job.python)}"
+    chosen = "[[ -x $tuned ]] || tuned=python3; python=${PYTHON:-$tuned}"
     between = "; " if len(tuned) + len(chosen) < LONGEST else "\n"
     return f"{tuned}{between}{chosen}\n"
 

@@ -288,7 +288,8 @@ def interpreter(
     measured one, and the outcome says so.
     """
     # An emitted script keeps the interpreter of the tuning in a variable.
-    tuned = dict(assignments(artefact.text)).get("tuned")
+    found = (value for name, value in assignments(artefact.text) if name == "tuned")
+    tuned = next(found, None)
     chosen = environment.get("PYTHON", tuned)
     python = chosen and host.which(chosen)
     if python or chosen is None:

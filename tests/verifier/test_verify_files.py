@@ -237,8 +237,17 @@ class FakeHost(Host):
         ({}, ("/usr/bin/python3",), None),
     ],
 )
-def test_the_interpreter_is_the_one_that_the_script_takes(environment, programs, chosen, launch):
-    text = "#!/bin/bash\ntuned=/t/python\n"
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "tuned=/t/python\nif [[ -x $tuned ]]; then python=${PYTHON:-$tuned}; fi",
+        "tuned=/t/python; [[ -x $tuned ]] || tuned=python3; python=${PYTHON:-$tuned}",
+    ],
+)
+def test_the_interpreter_is_the_one_that_the_script_takes(
+    environment, programs, chosen, launch, lines
+):
+    text = f"#!/bin/bash\n{lines}\n"
     python, gone = interpreter(artefact(launch, text), environment, FakeHost(*programs))
     assert python == chosen
     assert [outcome.state for outcome in gone] == ["not checked"] * (chosen is None)

@@ -26,7 +26,8 @@ rank=(env -u KMP_AFFINITY -u KMP_BLOCKTIME ACCELERATE_USE_CPU=true OMP_NUM_THREA
   MASTER_PORT="$port" "$python" "$here/rank.py" --launcher mpi --cpus 0-3/4-7)
 command -v mpirun >/dev/null || PATH=$PATH:$(dirname -- "$(command -v -- "$python")") # of pip
 case $(mpirun --version 2>&1 || true) in
-  *"(Open MPI) "* | *"(OpenRTE) "*) hosts=$here/hosts.openmpi && export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 ;;
+  *"(Open MPI) "* | *"(OpenRTE) "*) hosts=$here/hosts.openmpi
+    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 ;;
   *) fail "mpirun is not Open MPI 5" "install it, or cputune emit --mpi NAME" ;;
 esac
 launch=("$python" -m accelerate.commands.launch --config_file "$here/accelerate.yaml"
