@@ -46,7 +46,8 @@ tune: $(VENV)/.tune  ## install, look at this machine, tune the embedded recipe,
 
 # Tests that start ranks follow one another in one worker (tests/conftest.py); the rest runs beside them.
 # A worker more than CPUs: a third of the time tests wait for what ends, is silent or is too late.
-PYTEST := $(BIN)/python -m pytest
+# With bytecode, whatever the environment says: without it each of a thousand children compiles cputune.
+PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 WORKERS ?= $(shell expr 1 + $$(getconf _NPROCESSORS_ONLN))
 T ?=
 test: $(VENV)/.dev  ## install and run the whole suite, or a part of it (T=tests/knobs)

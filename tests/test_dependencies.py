@@ -10,6 +10,8 @@ from importlib.metadata import Distribution, distributions
 from pathlib import Path
 from typing import Any
 
+from sources import modules as modules_of_cputune, one_worker
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:
@@ -30,8 +32,8 @@ def spelling(requirement: str) -> str:
 def imported() -> set[str]:
     """The distributions (installed here) whose modules cputune imports anywhere."""
     modules: set[str] = set()
-    for path in HERE.glob("cputune/**/*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for module in modules_of_cputune():
+        for node in module.nodes:
             if isinstance(node, ast.Import):
                 modules |= {alias.name.partition(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module:
@@ -62,10 +64,12 @@ def declared(*, core_only: bool = False) -> set[str]:
     return {spelling(line) for line in lines} - {"cputune"}  # the extra "all" names the others
 
 
+@one_worker
 def test_every_dependency_is_imported() -> None:
     assert declared() - imported() - BESIDE == set()
 
 
+@one_worker
 def test_every_import_is_a_dependency() -> None:
     # carry.py names a type of the script's own datasets; a notebook brings IPython and pandas
     indirectly = {"cputune", "datasets", "IPython", "pandas"}

@@ -10,14 +10,17 @@ import ast
 import re
 import sys
 from collections.abc import Iterator
-from pathlib import Path
+
+import sources
+from sources import ROOT, Module
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
-ROOT = Path(__file__).parent.parent
+pytestmark = sources.one_worker
+
 CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
 LAYERS: list[str] = CONTRACTS["importlinter"]["contracts"][0]["layers"]
 TOUCHES = {
@@ -34,16 +37,15 @@ TOUCHES = {
 }
 
 
-def modules() -> Iterator[tuple[str, ast.Module]]:
-    for path in sorted((ROOT / "cputune").rglob("*.py")):
-        if "texts" in path.parts:
-            continue
-        name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-        yield name, ast.parse(path.read_text(encoding="utf-8"))
+def modules() -> Iterator[tuple[str, Module]]:
+    for module in sources.modules():
+        if "texts" not in module.path.parts:
+            parts = module.path.relative_to(ROOT).with_suffix("").parts
+            yield ".".join(parts).removesuffix(".__init__"), module
 
 
-def imported_by_string(tree: ast.Module) -> Iterator[str]:
-    for node in ast.walk(tree):
+def imported_by_string(module: Module) -> Iterator[str]:
+    for node in module.nodes:
         if not isinstance(node, ast.Call) or not node.args:
             continue
         called = ast.unparse(node.func).rpartition(".")[2]
@@ -65,8 +67,8 @@ def height(module: str) -> int:
 def test_what_is_imported_by_a_string_does_not_climb() -> None:
     climbs = {
         (name, other)
-        for name, tree in modules()
-        for other in imported_by_string(tree)
+        for name, module in modules()
+        for other in imported_by_string(module)
         if height(other) > height(name)
     }
     assert climbs == set()
@@ -88,9 +90,9 @@ READING = re.compile(
 """Methods of a path; a host has some of them too, and files of the package are read freely."""
 
 
-def touches_the_world(tree: ast.Module) -> bool:
+def touches_the_world(module: Module) -> bool:
     """Whether a module touches disk, environment, network, signals or processes."""
-    for node in ast.walk(tree):
+    for node in module.nodes:
         if isinstance(node, ast.Attribute) and TOUCHING.fullmatch(ast.unparse(node)):
             return True
         if not isinstance(node, ast.Call):
@@ -105,7 +107,7 @@ def touches_the_world(tree: ast.Module) -> bool:
 
 
 def test_only_the_rooms_that_may_touch_the_world() -> None:
-    found = {name for name, tree in modules() if touches_the_world(tree)}
+    found = {name for name, module in modules() if touches_the_world(module)}
     allowed = {
         name for name in found for room in TOUCHES if name == room or name.startswith(f"{room}.")
     }
@@ -129,11 +131,11 @@ field of ``HostFacts``, options are records."""
 CONTAINERS = ("list", "dict", "set", "deque", "defaultdict", "Counter", "ContextVar", "local")
 
 
-def remembers(tree: ast.Module) -> bool:
+def remembers(module: Module) -> bool:
     """Whether a function changes a name of the module, or an empty container is filled later."""
-    if any(isinstance(node, ast.Global) for node in ast.walk(tree)):
+    if any(isinstance(node, ast.Global) for node in module.nodes):
         return True
-    for node in tree.body:
+    for node in module.tree.body:
         if not isinstance(node, ast.Assign | ast.AnnAssign):
             continue
         value = node.value
@@ -149,4 +151,4 @@ def remembers(tree: ast.Module) -> bool:
 
 
 def test_no_module_remembers_what_could_be_passed() -> None:
-    assert {name for name, tree in modules() if remembers(tree)} == set(REMEMBERS)
+    assert {name for name, module in modules() if remembers(module)} == set(REMEMBERS)

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
+from sources import ROOT, modules, one_worker
+
+pytestmark = one_worker
 
 
-def imports(path: Path) -> Iterator[str]:
+def imports(nodes: Iterable[ast.AST]) -> Iterator[str]:
     """The dotted names that a file imports, names out of modules included."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes:
         if isinstance(node, ast.ImportFrom) and node.module:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
         elif isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
 
 
-def intrusions(path: Path) -> Iterator[str]:
+def intrusions(path: Path, nodes: Iterable[ast.AST]) -> Iterator[str]:
     """Imports of a private module, or of a private name of a module, from outside its package."""
     package = ".".join(path.relative_to(ROOT).with_suffix("").parts[:-1])
-    for name in imports(path):
+    for name in imports(nodes):
         parts = name.split(".")
         if parts[0] != "cputune":
             continue
@@ -33,5 +35,7 @@ def intrusions(path: Path) -> Iterator[str]:
 
 
 def test_nobody_imports_what_is_private_elsewhere() -> None:
-    files = [*(ROOT / "cputune").rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py")]
-    assert [said for path in sorted(files) for said in intrusions(path)] == []
+    files = [(module.path, module.nodes) for module in modules()]
+    for path in sorted((ROOT / "benchmarks").rglob("*.py")):
+        files.append((path, tuple(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))))
+    assert [said for path, nodes in files for said in intrusions(path, nodes)] == []

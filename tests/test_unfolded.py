@@ -6,11 +6,11 @@ import ast
 import io
 import tokenize
 from functools import cache
-from pathlib import Path
 
 import pytest
+from sources import Module, modules, one_worker
 
-PACKAGE = Path(__file__).resolve().parent.parent / "cputune"
+pytestmark = one_worker
 
 SUMS = (ast.Add, ast.Sub, ast.Mult)
 LITERALS = (ast.List, ast.Tuple, ast.Set, ast.Call)
@@ -33,23 +33,18 @@ MOST_IN_UNFOLDED = 6.0
 
 
 @cache
-def trees(package: str = "") -> list[tuple[Path, ast.Module, int]]:
-    """The modules, each with its syntax tree and its lines of code."""
-    modules = []
-    for path in sorted((PACKAGE / package).rglob("*.py")):
-        text = path.read_text(encoding="utf-8")
-        tree = ast.parse(text)
-        modules.append((path, tree, lines_of_code(text, tree)))
-    return modules
+def counted() -> list[tuple[Module, int]]:
+    """The modules, each with its lines of code."""
+    return [(module, lines_of_code(module)) for module in modules()]
 
 
-def lines_of_code(text: str, tree: ast.Module) -> int:
+def lines_of_code(module: Module) -> int:
     """Lines with code on them: docstrings, comments and empty lines do not count."""
     lines: set[int] = set()
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+    for token in tokenize.generate_tokens(io.StringIO(module.text).readline):
         if token.type not in NO_CODE:
             lines.update(range(token.start[0], token.end[0] + 1))
-    for node in ast.walk(tree):
+    for node in module.nodes:
         if is_reason(node):
             lines.difference_update(range(node.lineno, (node.end_lineno or 0) + 1))
     return len(lines)
@@ -69,9 +64,9 @@ def stars_in(node: ast.AST) -> int:
 @pytest.mark.parametrize("kind", MOST_IN_A_THOUSAND)
 def test_folded_expressions_become_fewer(kind: str) -> None:
     count = code = 0
-    for _, tree, lines in trees():
+    for module, lines in counted():
         code += lines
-        for node in ast.walk(tree):
+        for node in module.nodes:
             if kind == "conditional expressions":
                 count += int(isinstance(node, ast.IfExp))
             elif kind == "comprehensions":
@@ -84,9 +79,10 @@ def test_folded_expressions_become_fewer(kind: str) -> None:
 @pytest.mark.parametrize("package", UNFOLDED)
 def test_packages_that_are_unfolded_stay_so(package: str) -> None:
     count = code = 0
-    for _, tree, lines in trees(package):
-        code += lines
-        count += sum(isinstance(node, ast.IfExp) for node in ast.walk(tree))
+    for module, lines in counted():
+        if module.place.startswith(f"{package}/"):
+            code += lines
+            count += sum(isinstance(node, ast.IfExp) for node in module.nodes)
     # A package of 100 lines may have one.
     assert count <= max(1, MOST_IN_UNFOLDED * code / 1000)
 
@@ -98,8 +94,8 @@ def is_boolean(node: ast.expr) -> bool:
 
 def test_no_boolean_is_added_or_multiplied() -> None:
     wrong = []
-    for path, tree, _ in trees():
-        for node in ast.walk(tree):
+    for module in modules():
+        for node in module.nodes:
             if isinstance(node, ast.BinOp) and isinstance(node.op, SUMS):
                 sides = [node.left, node.right]
             elif isinstance(node, ast.AugAssign) and isinstance(node.op, SUMS):
@@ -107,7 +103,7 @@ def test_no_boolean_is_added_or_multiplied() -> None:
             else:
                 continue
             if any(map(is_boolean, sides)):
-                wrong.append(f"{path.relative_to(PACKAGE)}:{node.lineno}")
+                wrong.append(f"{module.place}:{node.lineno}")
     # An array of booleans is one of numbers: how blocks share their processes.
     assert [place for place in wrong if not place.startswith("tuner/gains.py")] == []
 
@@ -115,13 +111,13 @@ def test_no_boolean_is_added_or_multiplied() -> None:
 def test_a_conditional_expression_is_read_at_a_glance() -> None:
     """It holds no other one and assigns nothing, and stands on three lines at the most."""
     wrong = []
-    for path, tree, _ in trees():
-        for node in ast.walk(tree):
+    for module in modules():
+        for node in module.nodes:
             if isinstance(node, ast.IfExp):
                 inner = [one for one in ast.walk(node) if one is not node]
                 long = (node.end_lineno or node.lineno) - node.lineno > 2
                 if long or any(isinstance(one, (ast.IfExp, ast.NamedExpr)) for one in inner):
-                    wrong.append(f"{path.relative_to(PACKAGE)}:{node.lineno}")
+                    wrong.append(f"{module.place}:{node.lineno}")
     assert wrong == []
 
 
@@ -144,10 +140,10 @@ def is_reason(node: ast.AST) -> bool:
 def test_each_number_of_a_module_has_its_reason_beside_it() -> None:
     """A text behind it, or a comment; that of the last one of some lines is that of all."""
     bare = []
-    for path, tree, _ in trees():
-        lines = path.read_text(encoding="utf-8").splitlines()
+    for module in modules():
+        lines = module.text.splitlines()
         blocks: list[list[ast.stmt]] = []
-        for node in tree.body:
+        for node in module.tree.body:
             adjoins = blocks and (blocks[-1][-1].end_lineno or 0) + 1 == node.lineno
             if adjoins and not is_reason(blocks[-1][-1]):
                 blocks[-1].append(node)
@@ -161,5 +157,5 @@ def test_each_number_of_a_module_has_its_reason_beside_it() -> None:
                 value = node.value if isinstance(node, (ast.Assign, ast.AnnAssign)) else None
                 commented = "#" in lines[node.lineno - 1]
                 if value is not None and is_number(value) and not commented:
-                    bare.append(f"{path.relative_to(PACKAGE)}:{node.lineno}")
+                    bare.append(f"{module.place}:{node.lineno}")
     assert bare == []

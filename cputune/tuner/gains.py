@@ -300,8 +300,9 @@ def _scatter(blocks: Sequence[Sequence[float]], noise: float) -> float:
     """Standard deviation of one round, from the median distance to the middle of its block."""
     off = []
     for block in blocks:
+        middle = median(block)
         for value in block:
-            off.append(abs(value - median(block)))
+            off.append(abs(value - middle))
     freedom = len(off) - len(blocks)
     if freedom <= 0:
         return math.sqrt(2) * noise

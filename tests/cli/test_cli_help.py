@@ -11,12 +11,11 @@ import click
 import pytest
 from hosts.builder import machine
 from in_process import Run
+from sources import Module, modules, one_worker
 
-import cputune as library
 from cputune.cli import cli
 from cputune.cli.help_groups import OTHERS
 
-PACKAGE = Path(library.__file__).parent
 LONG = 10
 """Options above which a list without groups is not read any more."""
 
@@ -149,11 +148,17 @@ def texts(node: ast.AST) -> str:
     return "X"
 
 
-@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: path.stem)
-def test_every_command_that_a_text_names_can_be_typed(path: Path) -> None:
+@one_worker
+def test_every_command_that_a_text_names_can_be_typed() -> None:
     """Commands between backticks, and the options in every hint."""
-    wrong = []
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    found = {module.place: wrong_commands(module) for module in modules()}
+    assert {place: wrong for place, wrong in found.items() if wrong} == {}
+
+
+def wrong_commands(module: Module) -> list[str]:
+    """The commands and options in texts of a module that the command line does not have."""
+    wrong: list[str] = []
+    for node in module.nodes:
         if isinstance(node, (ast.JoinedStr, ast.Constant)):
             for name, words in re.findall(r"`cputune ([a-z]+)([^`]*)`", texts(node)):
                 typed = re.findall(r"(?<![\w-])--[a-z][a-z-]*", words.partition(" -- ")[0])
@@ -164,4 +169,4 @@ def test_every_command_that_a_text_names_can_be_typed(path: Path) -> None:
             known = set().union(OF_OTHERS, *FLAGS.values())
             typed = re.findall(r"(?<![\w-])--[a-z][a-z_-]*[a-z]", hint)
             wrong += [word for word in typed if word not in known]
-    assert wrong == []
+    return wrong

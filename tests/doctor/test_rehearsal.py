@@ -16,6 +16,7 @@ from clean_machine import CLEAN
 
 from cputune import Finding, Severity
 from cputune.doctor import rehearsal
+from cputune.doctor.looks.rehearse import REPLACED, libraries_of
 from cputune.doctor.rehearsal import rehearsed
 from cputune.doctor.typed_launch import read_launch
 from cputune.host import LiveHost, this_interpreter
@@ -24,7 +25,7 @@ from cputune.host.children import in_session
 pytestmark = [
     pytest.mark.torch,
     pytest.mark.slow,
-    pytest.mark.timeout(240),
+    pytest.mark.timeout(600),
     pytest.mark.skipif(util.find_spec("torch") is None, reason="torch is not installed"),
 ]
 
@@ -49,7 +50,7 @@ open("reached", "w").write("the script went on")
 @pytest.fixture
 def rehearse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(rehearsal, "SECONDS", 100)  # of a machine that does other things, too
+    monkeypatch.setattr(rehearsal, "SECONDS", 200)  # of a machine that does other things, too
 
     def found(text: str, *words: str, launcher: tuple[str, ...] = (sys.executable,)):
         Path("train.py").write_text(text)
@@ -59,6 +60,29 @@ def rehearse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         return findings
 
     return found
+
+
+@pytest.mark.parametrize(
+    ("text", "libraries"),
+    [
+        ("import torch, os\n", ()),
+        ("from accelerate import Accelerator\n", ("accelerate",)),
+        ("def main():\n    from datasets import load_dataset\n", ("datasets",)),
+        ("import transformers.trainer\n", REPLACED),
+        ("import torch, helper\n", REPLACED),
+        ("from . import helper\n", REPLACED),
+        ("__import__('transformers')\n", REPLACED),
+        ("import importlib\n", REPLACED),
+        ("no python\n", REPLACED),
+    ],
+)
+def test_a_library_that_a_script_cannot_import_is_not_loaded(
+    tmp_path: Path, text: str, libraries: tuple[str, ...]
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(text)
+    assert libraries_of(str(script), module=False) == libraries
+    assert libraries_of(str(script), module=True) == REPLACED
 
 
 def only(findings: list[Finding]) -> Finding:
@@ -100,7 +124,7 @@ def test_a_variable_is_refused_where_an_accelerator_is_built(rehearse, monkeypat
     ],
 )
 def test_a_script_does_nothing_to_the_machine(rehearse, line: str) -> None:
-    assert rehearse(f"import torch\n{line}\nraise ValueError('it went on')\n") == []
+    assert rehearse(f"{line}\nraise ValueError('it went on')\n") == []
 
 
 def test_what_only_a_step_shows_is_a_warning(rehearse) -> None:
@@ -154,7 +178,11 @@ COMPUTES = "torch.set_num_threads(2); a = torch.randn(900, 900); a @ a"
 
 @pytest.mark.parametrize(
     ("first", "method", "late"),
-    [(COMPUTES, "fork", True), ("", "fork", False), (COMPUTES, "spawn", False)],
+    [
+        (COMPUTES, "fork", True),
+        ("", "fork", False),
+        pytest.param(COMPUTES, "spawn", False, marks=pytest.mark.matrix),
+    ],
 )
 def test_a_pool_that_is_forked_after_openmp_threads(rehearse, first, method, late) -> None:
     found = rehearse(FORKS.format(first=first, method=method))
@@ -176,7 +204,11 @@ load_dataset("no/such/data")["train"].map(FUNCTION, num_proc=PROCESSES)
 
 @pytest.mark.parametrize(
     ("function", "processes", "late"),
-    [("embed", 4, True), ("embed", 1, False), ("count", 4, False)],
+    [
+        ("embed", 4, True),
+        pytest.param("embed", 1, False, marks=pytest.mark.matrix),
+        ("count", 4, False),
+    ],
 )
 def test_a_map_whose_processes_compute(rehearse, function, processes, late) -> None:
     text = MAPS.replace("FUNCTION", function).replace("PROCESSES", str(processes))
@@ -193,7 +225,12 @@ model.weight.sum().backward()
 
 @pytest.mark.parametrize(
     ("cast", "half"),
-    [("", False), (".to(torch.bfloat16)", True), (".half()", True), (".double()", False)],
+    [
+        ("", False),
+        (".to(torch.bfloat16)", True),
+        pytest.param(".half()", True, marks=pytest.mark.matrix),
+        pytest.param(".double()", False, marks=pytest.mark.matrix),
+    ],
 )
 def test_weights_of_16_bits(rehearse, cast, half) -> None:
     found = rehearse(WEIGHTS.format(cast=cast))

@@ -100,8 +100,16 @@ def test_a_rank_is_numbered_and_bound(place: Path) -> None:
 @pytest.mark.torch
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("way", ["apply", "rank.py"])
-@pytest.mark.parametrize(("script", "status"), [("unfreezing.py", 5), ("sound.py", 0)])
+@pytest.mark.parametrize(
+    ("way", "script", "status"),
+    [
+        ("apply", "unfreezing.py", 5),
+        ("rank.py", "unfreezing.py", 5),
+        ("rank.py", "sound.py", 0),
+        # the guard of cputune.apply is that of carry.py: inside/test_guard.py
+        pytest.param("apply", "sound.py", 0, marks=pytest.mark.matrix),
+    ],
+)
 def test_ranks_that_are_apart_are_stopped(
     way: str, script: str, status: int, tmp_path: Path
 ) -> None:

@@ -133,8 +133,9 @@ FAULTS = [
 class TestRanks:
     pytestmark = needs_ranks
 
+    @pytest.mark.matrix
     @pytest.mark.parametrize(("script", "says"), FAULTS)
-    def test_each_fault_really_takes_the_ranks_apart_and_is_stopped(
+    def test_each_fault_really_takes_the_ranks_apart(
         self, tmp_path: Path, script: str, says: str
     ) -> None:
         without = run(tmp_path, script, guard=False)
@@ -142,6 +143,8 @@ class TestRanks:
         weights = [float(out.split()[-1]) for _, out, _ in without]
         assert weights[0] != pytest.approx(weights[1], rel=1e-4)
 
+    @pytest.mark.parametrize(("script", "says"), FAULTS)
+    def test_each_fault_is_stopped(self, tmp_path: Path, script: str, says: str) -> None:
         guarded = run(tmp_path, script)
         assert [status for status, _, _ in guarded] == [EXIT_STATUS] * 2, guarded
         said = [err for _, _, err in guarded if "error: the ranks are apart" in err]
@@ -197,7 +200,12 @@ class TestRanks:
         assert not any("error" in err or "note:" in err for _, _, err in ended), ended
 
     @pytest.mark.parametrize(
-        ("when", "says"), [("rate", "learning rates"), ("weights", "weights"), ("after", "")]
+        ("when", "says"),
+        [
+            ("weights", "weights"),
+            pytest.param("rate", "learning rates", marks=pytest.mark.matrix),
+            pytest.param("after", "", marks=pytest.mark.matrix),
+        ],
     )
     def test_the_ranks_are_compared_at_the_end(self, tmp_path: Path, when: str, says: str) -> None:
         """15 steps, and they are compared after the first, the second, the fourth, the eighth."""

@@ -6,7 +6,6 @@ import base64
 import json
 import os
 import re
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -18,7 +17,7 @@ from pathlib import Path
 import pytest
 from confirmed import BUSY
 from golden_texts import Golden
-from in_process import ran
+from in_process import Run, ran
 from report.result_cases import (
     CASES,
     HOSTILE,
@@ -158,29 +157,27 @@ def test_without_jinja2_it_says_what_to_install(
     assert str(error.value.hint).endswith("pip install 'cputune[report]'")
 
 
-def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, "-m", "cputune", "report", *words]
-    return ran(argv, cwd=folder)
-
-
-def test_the_command_writes_one_file_and_replaces_none_but_its_own(tmp_path: Path) -> None:
+def test_the_command_writes_one_file_and_replaces_none_but_its_own(
+    cputune: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     tuned().save(tmp_path / "cputune.json")
-    first = run(tmp_path)
-    assert (first.returncode, first.stdout) == (0, "")
-    assert "wrote report.html" in first.stderr
-    assert run(tmp_path).returncode == 0
+    first = cputune("report")
+    assert (first.code, first.out) == (0, "")
+    assert "wrote report.html" in first.err
+    assert cputune("report").code == 0
     (tmp_path / "report.html").write_text("mine")
-    again = run(tmp_path)
-    assert again.returncode == 2
-    assert "hint: --force replaces it" in again.stderr
+    again = cputune("report")
+    assert again.code == 2
+    assert "hint: --force replaces it" in again.err
     assert (tmp_path / "report.html").read_text() == "mine"
-    assert run(tmp_path, "--force", "-q").stderr == ""
+    assert cputune("report", "--force", "-q").err == ""
     assert (tmp_path / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cputune.json", "report.html"]
 
 
 def test_the_page_is_opened_by_the_program_of_the_desktop(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cputune: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tuned().save(tmp_path / "cputune.json")
     programs = tmp_path / "programs"
@@ -188,7 +185,8 @@ def test_the_page_is_opened_by_the_program_of_the_desktop(
     (programs / "xdg-open").write_text(f'#!/bin/sh\nprintf %s "$1" > {tmp_path}/opened\n')
     (programs / "xdg-open").chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
-    done = run(tmp_path, "--open")
+    monkeypatch.chdir(tmp_path)
+    done = ran([sys.executable, "-m", "cputune", "report", "--open"])
     assert done.returncode == 0
     assert "open it in a browser" not in done.stderr
     for _ in range(100):
@@ -196,4 +194,4 @@ def test_the_page_is_opened_by_the_program_of_the_desktop(
             break
         time.sleep(0.1)
     assert (tmp_path / "opened").read_text().endswith("report.html")
-    assert run(tmp_path, "--open", "-o", "-").returncode == 2
+    assert cputune("report", "--open", "-o", "-").code == 2

@@ -3,11 +3,10 @@
 import ast
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
-import cputune
+from sources import Module, modules, one_worker
 
-HOUSE = Path(cputune.__file__).parent
+pytestmark = one_worker
 ALLOWED = {
     # Linux is no package: its versions are read out of /proc/version, and no table has them.
     "doctor/checks/precision.py": {"(5, 16)"},
@@ -25,10 +24,9 @@ def is_release(node: ast.AST) -> bool:
     return re.fullmatch(r"[<>=!~]*\s*\d+(\.\d+)+(\.dev\d+)?", node.value) is not None
 
 
-def version_literals(text: str) -> Iterator[str]:
+def version_literals(module: Module) -> Iterator[str]:
     """Literals that are compared, by themselves or by a name of the module, or made a Version."""
-    tree = ast.parse(text)
-    compared = [node for node in ast.walk(tree) if isinstance(node, ast.Compare)]
+    compared = [node for node in module.nodes if isinstance(node, ast.Compare)]
     sides = [
         side
         for node in compared
@@ -37,7 +35,7 @@ def version_literals(text: str) -> Iterator[str]:
         for side in (node.left, *node.comparators)
     ]
     names = {name.id for side in sides for name in ast.walk(side) if isinstance(name, ast.Name)}
-    for node in ast.walk(tree):
+    for node in module.nodes:
         if isinstance(node, ast.Call):
             called = ast.unparse(node.func).rpartition(".")[2]
             sides += node.args if called in ("Version", "SpecifierSet", "satisfies") else []
@@ -47,9 +45,6 @@ def version_literals(text: str) -> Iterator[str]:
 
 
 def test_no_version_is_compared() -> None:
-    rest = [path for path in HOUSE.rglob("*.py") if path.relative_to(HOUSE).parts[0] != "stack"]
-    found = {
-        path.relative_to(HOUSE).as_posix(): set(version_literals(path.read_text(encoding="utf-8")))
-        for path in rest
-    }
+    rest = [module for module in modules() if not module.place.startswith("stack/")]
+    found = {module.place: set(version_literals(module)) for module in rest}
     assert {name: literals for name, literals in found.items() if literals} == ALLOWED

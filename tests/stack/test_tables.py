@@ -3,12 +3,11 @@
 import ast
 import dataclasses
 from datetime import date
-from pathlib import Path
 
 import pytest
 from packaging.version import Version
+from sources import modules, one_worker
 
-import cputune
 from cputune.stack import Versions, load, tables
 from cputune.stack.fit import misfits
 from cputune.stack.tables import parse, satisfies
@@ -16,7 +15,6 @@ from cputune.stack.version_changes import version_change
 
 STACK = load()
 LIBRARIES = (STACK.transformers, STACK.accelerate)
-HOUSE = Path(cputune.__file__).parent
 
 
 def features():
@@ -24,11 +22,6 @@ def features():
         for field in dataclasses.fields(library):
             rows = getattr(library, field.name)
             yield from (row for row in rows if isinstance(row, tables.Feature))
-
-
-def trees():
-    for path in HOUSE.rglob("*.py"):
-        yield from ast.walk(ast.parse(path.read_text(encoding="utf-8")))
 
 
 def test_the_ipex_of_a_torch_is_of_its_minor_the_newest_first():
@@ -85,8 +78,9 @@ def test_what_is_no_version_is_none():
     assert (parse("git-main"), parse(None), parse("9" * 5000)) == (None, None, None)
 
 
+@one_worker
 def test_every_field_of_the_tables_is_read_by_somebody():
-    nodes = list(trees())
+    nodes = [node for module in modules() for node in module.nodes]
     read = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
     read |= {node.value for node in nodes if isinstance(node, ast.Constant)}
     kinds = (tables.Release, tables.Needs, tables.Feature, tables.Era)
@@ -96,10 +90,12 @@ def test_every_field_of_the_tables_is_read_by_somebody():
     assert {row.name for row in (*rows, *STACK.torch_behaviours)} <= read
 
 
+@one_worker
 def test_no_behaviour_is_asked_for_that_no_table_has():
     asked = {
         node.args[0].value
-        for node in trees()
+        for module in modules()
+        for node in module.nodes
         if isinstance(node, ast.Call)
         and ast.unparse(node.func).endswith((".does", ".torch_does", "_torch_does_not"))
         and isinstance(node.args[0], ast.Constant)

