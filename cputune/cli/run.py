@@ -253,8 +253,8 @@ def _chosen(
 
 
 def _how(found: Result | None, plan: Plan, workload: Workload, facts: HostFacts) -> str:
+    from cputune.emitters.imported import digests
     from cputune.emitters.job import versions_of
-    from cputune.emitters.trained import digests
     from cputune.host import LiveHost
     from cputune.records.claims import FASTER, ClaimContext, host_fingerprint
     from cputune.records.words import YOURS, between, times_as_fast

@@ -79,24 +79,16 @@ def emit(result: Result | None, format: str, asked: Emission) -> tuple[EmittedFi
                 hint="--format slurm --tune; on Kubernetes --format tunejob",
             )
         formats = (SLURM_TUNE,)
-    files = _with_plan(job, _written(job, formats), formats)
+    files = _written(job, formats)
+    # Scripts name plan.json; the document of a job has an annotation instead.
+    if any(chosen.main.endswith(".sh") and not chosen.printed for chosen in formats):
+        files = (*files, EmittedFile(name=PLAN_FILE, text=plan_file(job, files)))
     return judged(job, files)
 
 
 def render(plan: Plan, workload: Workload, format: str, asked: Emission) -> tuple[EmittedFile, ...]:
     """The files of a plan that was not measured yet, as a trial starts it. Raises UsageError."""
     return _written(plan_job(plan, workload, asked), _named(format))
-
-
-def _with_plan(
-    job: LaunchJob, files: tuple[EmittedFile, ...], formats: tuple[Format, ...]
-) -> tuple[EmittedFile, ...]:
-    """The files and plan.json, which scripts name; the document of a job has an annotation
-    instead.
-    """
-    if not any(chosen.main.endswith(".sh") and not chosen.printed for chosen in formats):
-        return files
-    return (*files, EmittedFile(name=PLAN_FILE, text=plan_file(job, files)))
 
 
 def _named(format: str) -> tuple[Format, ...]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping
 from dataclasses import replace
 from itertools import chain
 
@@ -22,7 +21,7 @@ from cputune.host import Host
 from cputune.host.facts import HostFacts
 from cputune.inside.carry.force import Force
 from cputune.inside.carry.parts import needed
-from cputune.launch.script import Script, batch_of
+from cputune.launch.script import Script
 from cputune.launch.words import without_options
 from cputune.plans.carrier.command import Carried
 from cputune.plans.plan import Plan
@@ -36,11 +35,11 @@ TRAIN_SCRIPT, RECIPE_FILE, CARRY_SCRIPT = "train.py", "recipe.json", "carry.py"
 
 
 def training_command(
-    workload: Workload, way: Carried, why: Mapping[str, str], context: Context
+    workload: Workload, way: Carried, context: Context
 ) -> tuple[tuple[Word, ...], tuple[str, ...]]:
     """The words of the training command, and what is to be said about them.
 
-    ``why``: see ``turned_off``. ``context``: the machines and packages that run it.
+    ``context``: the machines and packages that run it.
     """
     if workload.recipe is not None:
         script: tuple[Word, ...] = (
@@ -57,11 +56,11 @@ def training_command(
             hint=f"write ./{first}",
         )
     refused = refused_unneeded(workload, way, context)
-    off = turned_off(workload, way, why, refused)
     accepted = replace(workload, argv=without_options(workload.argv, refused))
     words = (*as_typed(accepted), *map(Argument, way.flags))
-    notes = [left_out(workload.secrets)] if workload.secrets else []
-    notes += off
+    notes = turned_off(workload, way, context.facts, refused)
+    if workload.secrets:
+        notes.insert(0, left_out(workload.secrets))
     known = workload.framework is not None or workload.parses_arguments is not None
     if way.sets_objects:
         takes = "takes" if known else "was not run yet: it may take"
@@ -107,24 +106,6 @@ READ = (
     *("--config_name", "--resume_from_checkpoint", "--dataset_name", "--cache_dir"),
 )
 """Flags whose value may be a path that a training reads."""
-
-
-def with_typed_batch(workload: Workload) -> Workload:
-    """The workload with the global batch that its words say, if no trial has shown another.
-
-    ``--per_device_train_batch_size`` of TrainingArguments and of transformers' examples is of one
-    rank and one batch: the launch as typed takes it in each of its ranks, and accumulates.
-    """
-    known = workload.global_batch_size or workload.batch_per_rank
-    if workload.recipe is not None or workload.framework == "pytorch" or known:
-        return workload
-    return replace(workload, global_batch_size=typed_batch(workload))
-
-
-def typed_batch(workload: Workload) -> int | None:
-    """The global batch that the words of a launch say; None if they say none."""
-    each = batch_of(workload.argv).per_step
-    return None if each is None else each * workload.launch_ranks
 
 
 def with_parser(workload: Workload, host: Host | None) -> Workload:
@@ -219,7 +200,13 @@ def _recipe_files(workload: Workload) -> tuple[EmittedFile, ...]:
 
 
 def refuse_impossible(plan: Plan, versions: Versions) -> None:
-    """Raise UsageError for what these versions cannot do."""
+    """Raise UsageError for what these versions, or LD_PRELOAD, cannot do."""
+    for library in plan.preload:
+        if not library.startswith("/") or any(c in library for c in ": \t\n"):
+            raise UsageError(
+                f"LD_PRELOAD cannot contain the path {library!r}",
+                hint="link the library to an absolute path without spaces and colons, tune again",
+            )
     why = None
     if plan.precision == "fp16":
         why = "fp16: on a CPU, transformers and accelerate would train in fp32 without a message"

@@ -148,12 +148,12 @@ class LaunchJob:
     workload: Workload
     command: tuple[Word, ...]
     environment: Variables
-    companions: tuple[EmittedFile, ...]
     header: tuple[str, ...]
-    promise: Promise
     notes: tuple[str, ...]
     target: HostFacts
     threads_per_core: int
+    companions: tuple[EmittedFile, ...] = ()
+    promise: Promise = field(default_factory=Promise)
     physical_cores: int | None = None
     nodes: tuple[Node, ...] = ()
     mpi: str | None = None

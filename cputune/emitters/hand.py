@@ -17,13 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from cputune.emitters import shell
-from cputune.emitters.command import (
-    APPLY,
-    SET_INSIDE,
-    applied,
-    companions,
-    typed_batch,
-)
+from cputune.emitters.command import APPLY, SET_INSIDE, applied, companions
 from cputune.emitters.format import Beside, EmittedFile, Format, LaunchJob, Secret, Word
 from cputune.emitters.job import mpi_of
 from cputune.emitters.planfile import applied_of
@@ -82,8 +76,9 @@ def _variables_say_it(job: LaunchJob) -> bool:
         return False
     if force.world_size != 1 or force.other_ranks or force.batch_per_rank is not None:
         return False
-    seen = workload.framework is not None
-    own = workload.global_batch_size if seen else typed_batch(workload)
+    own = workload.global_batch_size
+    if workload.framework is None:
+        own = workload.typed_global_batch
     if force.samples_per_rank not in (None, own):
         return False
     if force.accumulation not in (None, workload.accumulation):

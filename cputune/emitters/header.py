@@ -8,7 +8,6 @@ from importlib import metadata
 from cputune.emitters.command import PLAN_FILE
 from cputune.emitters.format import LaunchJob
 from cputune.emitters.manifest import PLAN
-from cputune.emitters.promise import global_batch, scale
 from cputune.emitters.tuned import Tuned
 from cputune.emitters.words import comment
 from cputune.plans.plan import Plan
@@ -120,14 +119,27 @@ def _version() -> str:
 
 def scale_lines(tuned: Tuned | None, plan: Plan, workload: Workload) -> tuple[str, ...]:
     """Of a job on several nodes, or on others than were measured: who takes how many samples."""
-    now = scale(plan, workload)
+    now = _scale(plan, workload)
     if tuned is None or plan.nodes == tuned.plan.nodes:
         return (f"Batch: {now}.",) if plan.nodes > 1 else ()
     lines = [
-        f"Extrapolated: {now}. Measured: {scale(tuned.plan, tuned.workload)}, "
+        f"Extrapolated: {now}. Measured: {_scale(tuned.plan, tuned.workload)}, "
         f"nothing on {count(plan.nodes, 'node')}."
     ]
-    before, after = global_batch(tuned.plan, tuned.workload), global_batch(plan, workload)
+    before = tuned.workload.samples_of_step(tuned.plan.world_size)
+    after = workload.samples_of_step(plan.world_size)
     if None not in (before, after) and before != after:
         lines.append(f"The global batch is {after}, {before} were measured: another training.")
     return tuple(lines)
+
+
+def _scale(plan: Plan, workload: Workload) -> str:
+    """How large a job is: ``2 nodes, 8 ranks with 12 samples each, 96 together``."""
+    words = f"{count(plan.nodes, 'node')}, {count(plan.world_size, 'rank')}"
+    together = workload.samples_of_step(plan.world_size)
+    if together is None:
+        return f"{words} that share the script's own batch"
+    each = f"{words} with {count(together // plan.world_size, 'sample')}"
+    if plan.world_size == 1:
+        return each
+    return f"{each} each, {together} together"

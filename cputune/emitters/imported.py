@@ -1,18 +1,43 @@
-"""The files that a script imports from its own folder, read and not run.
+"""The files that a training command names, and what a script imports from its own folder.
 
-These are modules and packages next to the script (of ``python -m``, in the working folder), and
-their imports from there. Left out are modules on PYTHONPATH or installed ones, and names that are
-computed.
+They are read and not run. Imported are modules and packages next to the script (of ``python -m``,
+in the working folder), and their imports from there. Left out are modules on PYTHONPATH or
+installed ones, and names that are computed.
 """
 
 from __future__ import annotations
 
 import ast
+import hashlib
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from cputune.host import Host
+
+
+def digests(words: Iterable[str], host: Host) -> dict[str, str]:
+    """Digests of the files that words name, and of the config.json of models among them.
+
+    ``--train_file=FILE`` names one too. Unreadable files are left out; of a large file the first 16
+    MiB count.
+    """
+    named: list[str] = []
+    before = ""
+    for word in words:
+        name = word.rpartition("=")[2] if word.startswith("-") else word
+        if before == "-m":
+            named += module_files(word, host)
+        else:
+            named += [name, *imported(name, host), f"{name}/config.json"]
+        before = word
+    texts = {path: text_of(path, host) for path in named}
+    return {path: digest(text) for path, text in texts.items() if text is not None}
+
+
+def digest(text: str) -> str:
+    """Sixteen digits that tell one text from another."""
+    return hashlib.sha256(text.encode(errors="replace")).hexdigest()[:16]
 
 
 def imported(script: str, host: Host) -> tuple[str, ...]:

@@ -14,13 +14,11 @@ from cputune.emitters.command import (
     refuse_unchosen_batch,
     training_command,
     with_parser,
-    with_typed_batch,
 )
 from cputune.emitters.format import Emission, LaunchJob
-from cputune.emitters.promise import Promise, global_batch
-from cputune.emitters.trained import digests, trained
+from cputune.emitters.imported import digests
+from cputune.emitters.trained import promise
 from cputune.emitters.tuned import Tuned, tuned_of
-from cputune.emitters.turned_off import reasons
 from cputune.emitters.words import HostName, typed
 from cputune.errors import UsageError
 from cputune.host import Host
@@ -28,16 +26,16 @@ from cputune.host.facts import HostFacts, Package
 from cputune.host.probing import probe
 from cputune.host.remote.named import Node, choose
 from cputune.launch.launchers.mpirun import DIALECTS
-from cputune.plans.carrier.command import Carried, carried, is_guarded
+from cputune.plans.carrier.command import carried
 from cputune.plans.carrier.interface import checked
 from cputune.plans.carrier.used import fitted
 from cputune.plans.cores import usable_cores
 from cputune.plans.layout import guide_plan, make_plan, mild_plan
 from cputune.plans.plan import Plan
 from cputune.plans.workload import DEFAULT_RECIPE, Workload
-from cputune.records.claims import ClaimContext, host_fingerprint, machine_name, section
+from cputune.records.claims import ClaimContext, counted, host_fingerprint, machine_name
 from cputune.records.options import Cluster
-from cputune.records.result import Result, Throughput
+from cputune.records.result import Result
 from cputune.stack import Versions
 from cputune.text.plain import count
 
@@ -111,7 +109,6 @@ def _job(
     tuned: Tuned | None, found: Plan, workload: Workload, asked: Emission, *, named: bool = False
 ) -> LaunchJob:
     """The job of a plan and a workload; ``named``: a caller named the plan, unmeasured."""
-    files = {} if asked.host is None else digests(workload.argv, asked.host)
     found = _with_ranks(found, asked.facts, asked.ranks_per_node)
     mpi, nodes, hosts, facts = asked.mpi, asked.nodes, asked.hosts, asked.facts
     host: Mapping[str, object] = {} if facts is None else host_fingerprint(facts)
@@ -134,8 +131,10 @@ def _job(
         nodes=nodes,
         versions={} if facts is None else {**versions_of(facts), **(asked.versions or {})},
         plan=found,
-        files=files,
+        files={} if asked.host is None else digests(workload.argv, asked.host),
     )
+    threads_per_core = counted(host, "threads_per_core")
+    physical_cores = counted(host, "physical_cores")
     # What of the result applies to this launch.
     rate, held, claimed = None, None, None
     trials: tuple[tuple[Mapping[str, object], ...], ...] = ()
@@ -148,25 +147,26 @@ def _job(
         if chosen == known:
             trials = tuned.observed(found)
     # How the plan gets into the training.
-    workload = with_typed_batch(workload)
-    whole = _way(workload, plan, chosen)
+    workload = workload.with_typed_batch()
+    try:
+        whole = carried(workload, plan, chosen)
+    except ValueError as error:
+        raise UsageError(
+            str(error), hint="--batch-per-rank N sets the samples of each rank"
+        ) from error
     way, left_out = whole, dict[str, str]()
     if is_same_work:
         way, left_out = fitted(whole, workload, plan, chosen, found=found, trials=trials)
-    guarded = is_guarded(workload, way)
     refuse_unchosen_batch(workload, plan, way)
+    target = target_facts(facts, chosen)
+    command, notes = training_command(workload, way, context_of(workload, target, asked.host))
     # What it says of itself.
-    scale = header.scale_lines(tuned, plan, workload)
     if tuned is not None and claimed is not None:
         lines = header.measured(tuned, plan, claimed)
     else:
         own = workload.framework == "pytorch"
         lines = header.unmeasured(host, plan, asked=named, own_loop=own)
-    target = target_facts(facts, chosen)
-    why = reasons(with_versions(target, chosen), workload)
-    judge = context_of(workload, target, asked.host)
-    command, notes = training_command(workload, way, why, judge)
-    promised = promise(plan, workload, rate, way.variables, hosts)
+    scale = header.scale_lines(tuned, plan, workload)
     siblings = 1 if facts is None else facts.topology.threads_per_core
     found_mpi = "intelmpi" if plan.backend == "ccl" else mpi_of(facts)
     job = LaunchJob(
@@ -174,12 +174,10 @@ def _job(
         workload=workload,
         command=command,
         environment=typed(way.variables),
-        companions=(),
         header=(*lines[:2], *scale, *lines[2:]),
-        promise=replace(promised, trained=trained(workload, command, asked.host)),
         notes=notes,
-        threads_per_core=_count(host, "threads_per_core") or siblings,
-        physical_cores=_count(host, "physical_cores"),
+        threads_per_core=threads_per_core or siblings,
+        physical_cores=physical_cores,
         nodes=hosts,
         mpi=mpi or found_mpi,
         mpi_asked=mpi is not None,
@@ -197,12 +195,12 @@ def _job(
         patch=asked.patch,
         rank_bytes=held,
         self_contained=asked.self_contained or not asked.importable or nodes > 1,
-        guard=not asked.no_guard and guarded,
+        guard=not asked.no_guard and way.comparable,
         draws_apart=whole.force is not None and whole.force.other_ranks,
         left_out=left_out,
         flags=way.flags,
     )
-    return replace(job, companions=companions(job))
+    return replace(job, companions=companions(job), promise=promise(job, rate))
 
 
 def _refuse_unknown(mpi: str | None, nodes: int | None) -> None:
@@ -211,46 +209,6 @@ def _refuse_unknown(mpi: str | None, nodes: int | None) -> None:
         raise UsageError(f"no MPI is called {mpi!r}", hint="one of: " + ", ".join(DIALECTS))
     if nodes is not None and nodes < 1:
         raise UsageError(f"a job has 1 node or more, not {nodes}", hint="--nodes 1")
-
-
-def _way(workload: Workload, plan: Plan, versions: Mapping[str, str]) -> Carried:
-    """How a plan is applied to a training. Raises UsageError for what cannot be set or loaded."""
-    for library in plan.preload:
-        if not library.startswith("/") or any(c in library for c in ": \t\n"):
-            raise UsageError(
-                f"LD_PRELOAD cannot contain the path {library!r}",
-                hint="link the library to an absolute path without spaces and colons, tune again",
-            )
-    try:
-        return carried(workload, plan, versions)
-    except ValueError as error:
-        raise UsageError(
-            str(error), hint="--batch-per-rank N sets the samples of each rank"
-        ) from error
-
-
-def promise(
-    plan: Plan,
-    workload: Workload,
-    rate: Throughput | None,
-    variables: Mapping[str, str],
-    hosts: tuple[Node, ...],
-) -> Promise:
-    """What `cputune verify` compares an artefact with, besides its format.
-
-    ``rate`` is None if the speed was not measured in the context of this launch.
-    """
-    batch = global_batch(plan, workload)
-    keeps = workload.training is not None and workload.keeps(workload.training)
-    return Promise(
-        plan=plan,
-        environment=dict(variables),
-        hosts=tuple(str(node.name) for node in hosts) if plan.nodes > 1 else (),
-        samples_per_second=rate,
-        global_batch_size=batch,
-        sequence_length=workload.recipe.every_length if workload.recipe is not None else None,
-        training=workload.training if keeps else None,
-    )
 
 
 def job_name(job: LaunchJob) -> str:
@@ -298,11 +256,6 @@ def mpi_of(facts: HostFacts | None) -> str | None:
 def usual_format(facts: HostFacts) -> str:
     """The format of a launch that this machine can run: torchrun comes with torch."""
     return "torchrun" if mpi_of(facts) is None else "mpirun"
-
-
-def _count(host: Mapping[str, object], name: str) -> int | None:
-    count = section(host, "topology").get(name)
-    return count if isinstance(count, int) and count > 0 else None
 
 
 def interface_of(

@@ -9,7 +9,9 @@ from dataclasses import replace
 from cputune.apply import SCHEMA, VERSION
 from cputune.emitters.command import draws_by_itself
 from cputune.emitters.format import EmittedFile, LaunchJob
-from cputune.emitters.trained import with_companions
+from cputune.emitters.imported import digest
+from cputune.emitters.promise import PromisedTraining
+from cputune.emitters.trained import BESIDE
 from cputune.text import cpulist
 from cputune.text.documents import plain
 
@@ -22,8 +24,7 @@ def plan_file(job: LaunchJob, files: Iterable[EmittedFile]) -> str:
     of each part why it is not applied.
     """
     applied = applied_of(job)
-    beside = [file for file in files if not file.name.endswith((".sh", ".yaml"))]
-    promise = replace(job.promise, trained=with_companions(job.promise.trained, beside))
+    promise = replace(job.promise, trained=_with_companions(job.promise.trained, files))
     said = {name: value for name, value in plain(promise).items() if value not in (None, [])}
     document = {
         "schema": f"{SCHEMA}{VERSION}",
@@ -36,6 +37,22 @@ def plan_file(job: LaunchJob, files: Iterable[EmittedFile]) -> str:
     }
     rows = [f" {json.dumps(key)}: {json.dumps(document[key])}" for key in document]
     return "{\n" + ",\n".join(rows) + "\n}\n"
+
+
+def _with_companions(
+    promised: PromisedTraining | None, files: Iterable[EmittedFile]
+) -> PromisedTraining | None:
+    """The promise with digests of the files in the folder of the launch, except executable ones,
+    which set the plan.
+    """
+    if promised is None:
+        return None
+    digests = {
+        BESIDE + file.name: digest(file.text)
+        for file in files
+        if not file.executable and not file.name.endswith((".sh", ".yaml"))
+    }
+    return replace(promised, files={**digests, **promised.files})
 
 
 def applied_of(job: LaunchJob) -> dict[str, object]:

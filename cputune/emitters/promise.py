@@ -15,33 +15,11 @@ from dataclasses import dataclass, field, fields, replace
 from cputune.emitters.manifest import PLAN, at
 from cputune.plans.equivalence import Training
 from cputune.plans.plan import Plan
-from cputune.plans.workload import Workload
 from cputune.records.migration import with_centres
 from cputune.records.result import Throughput
 from cputune.text.documents import parse, plain, record_of
-from cputune.text.plain import count
 
 _LINE = re.compile(r"^#[ \t]*cputune-plan:[ \t]*(\{.*\})[ \t]*$", re.MULTILINE)
-
-
-def global_batch(plan: Plan, workload: Workload) -> int | None:
-    """Samples of a step of the optimizer over all ranks.
-
-    None if the script's own batch counts and is not known. Raises ValueError for a batch that
-    cannot be divided.
-    """
-    each = workload.samples_per_rank(plan.world_size)
-    return None if each is None else each * plan.world_size
-
-
-def scale(plan: Plan, workload: Workload) -> str:
-    """How large a job is: ``2 nodes, 8 ranks with 12 samples each, 96 together``."""
-    words = f"{count(plan.nodes, 'node')}, {count(plan.world_size, 'rank')}"
-    together = global_batch(plan, workload)
-    if together is None:
-        return f"{words} that share the script's own batch"
-    each = f"{words} with {count(together // plan.world_size, 'sample')}"
-    return each if plan.world_size == 1 else f"{each} each, {together} together"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

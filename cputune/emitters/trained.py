@@ -7,73 +7,42 @@ optimizer trained and the samples of its data set. ``verify`` compares the repor
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
-
-from cputune.emitters.format import Beside, EmittedFile, Output, Secret, Word
-from cputune.emitters.imported import imported, module_files, text_of
-from cputune.emitters.promise import PromisedTraining
-from cputune.host import Host
-from cputune.plans.workload import Workload
+from cputune.emitters.format import Beside, LaunchJob, Output, Secret, Word
+from cputune.emitters.imported import digests
+from cputune.emitters.promise import Promise, PromisedTraining
+from cputune.records.result import Throughput
 
 BESIDE = "$here/"
 """A file in the folder of the launch begins so."""
 
 
-def trained(
-    workload: Workload,
-    command: Sequence[Word],
-    host: Host | None,
-) -> PromisedTraining:
-    """What a launch of this command promises to train. Without a host no file is read."""
-    words = tuple(map(_as_text, command))
-    return PromisedTraining(
-        words=words,
-        files={} if host is None else digests(words, host),
-        model=workload.model,
-        data=workload.data,
+def promise(job: LaunchJob, rate: Throughput | None) -> Promise:
+    """What `cputune verify` compares an artefact with, besides its format.
+
+    ``rate`` is None if the speed was not measured in the context of this launch. Without a host no
+    file is read.
+    """
+    plan, workload = job.plan, job.workload
+    words = tuple(map(_as_text, job.command))
+    hosts: tuple[str, ...] = ()
+    if plan.nodes > 1:
+        hosts = tuple(str(node.name) for node in job.nodes)
+    keeps = workload.training is not None and workload.keeps(workload.training)
+    return Promise(
+        plan=plan,
+        environment={str(name): str(value) for name, value in job.environment.items()},
+        hosts=hosts,
+        samples_per_second=rate,
+        global_batch_size=workload.samples_of_step(plan.world_size),
+        sequence_length=workload.recipe.every_length if workload.recipe is not None else None,
+        training=workload.training if keeps else None,
+        trained=PromisedTraining(
+            words=words,
+            files={} if job.host is None else digests(words, job.host),
+            model=workload.model,
+            data=workload.data,
+        ),
     )
-
-
-def with_companions(
-    promised: PromisedTraining | None, companions: Iterable[EmittedFile]
-) -> PromisedTraining | None:
-    """The promise with digests of the files in the folder of the launch, except executable ones,
-    which set the plan.
-    """
-    if promised is None:
-        return None
-    files = {
-        BESIDE + companion.name: digest(companion.text)
-        for companion in companions
-        if not companion.executable
-    }
-    return replace(promised, files={**files, **promised.files})
-
-
-def digests(words: Iterable[str], host: Host) -> dict[str, str]:
-    """Digests of the files that words name, and of the config.json of models among them.
-
-    ``--train_file=FILE`` names one too. Unreadable files are left out; of a large file the first 16
-    MiB count.
-    """
-    named: list[str] = []
-    before = ""
-    for word in words:
-        name = word.rpartition("=")[2] if word.startswith("-") else word
-        if before == "-m":
-            named += module_files(word, host)
-        else:
-            named += [name, *imported(name, host), f"{name}/config.json"]
-        before = word
-    texts = {path: text_of(path, host) for path in named}
-    return {path: digest(text) for path, text in texts.items() if text is not None}
-
-
-def digest(text: str) -> str:
-    """Sixteen digits that tell one text from another."""
-    return hashlib.sha256(text.encode(errors="replace")).hexdigest()[:16]
 
 
 def _as_text(word: Word) -> str:

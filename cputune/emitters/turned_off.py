@@ -55,10 +55,8 @@ KNOB_OF = {
 """The value of a knob that a flag asks for."""
 
 
-def reasons(facts: HostFacts | None, workload: Workload) -> dict[str, str]:
+def _reasons(facts: HostFacts, workload: Workload) -> dict[str, str]:
     """Why this machine does not have the values of knobs that flags ask for."""
-    if facts is None:
-        return {}
     ask = Ask(workload=workload)
     choices = [knob.choices(facts, ask) for knob in (PRECISION, BACKEND, IPEX)]
     return {out.what: out.why for found in choices for out in found.left_out}
@@ -67,15 +65,15 @@ def reasons(facts: HostFacts | None, workload: Workload) -> dict[str, str]:
 def turned_off(
     workload: Workload,
     way: Carried,
-    why: Mapping[str, str],
+    target: HostFacts,
     refused: Mapping[str, str] = MappingProxyType({}),
 ) -> list[str]:
     """What was typed and has no effect, and why: the plan sets something else, or it is left out.
 
-    The first note has room in a header. ``why`` has the reasons why values of knobs are not
-    possible here, and ``refused`` is of ``refused_unneeded``.
+    The first note has room in a header. ``target`` is the machine that runs the launch, and
+    ``refused`` is of ``refused_unneeded``.
     """
-    notes, changed = _set_otherwise(workload, way, why)
+    notes, changed = _set_otherwise(workload, way, target)
     for flag, reason in refused.items():
         if flag not in changed:
             shown = _shown(flag, workload.argument(flag) or "")
@@ -84,23 +82,23 @@ def turned_off(
 
 
 def _set_otherwise(
-    workload: Workload, way: Carried, why: Mapping[str, str]
+    workload: Workload, way: Carried, target: HostFacts
 ) -> tuple[list[str], set[str]]:
     """The notes about flags that the plan sets to something else, and those flags."""
     off: dict[str, None] = {}
     trains: dict[str, None] = {}
-    because: dict[str, None] = {}
+    wanted: list[str] = []
     changed: set[str] = set()
     for flag, typed, value in _changed(workload, way):
         changed.add(flag)
         meant = MEANT.get(flag, {"": f"with {flag} {{}}"})
         off[_shown(flag, typed)] = None
         trains[meant.get(value.lower(), meant[""]).format(value) or IN_FP32] = None
-        reason = why.get(KNOB_OF.get(flag, "").format(typed))
-        if reason is not None:
-            because[reason] = None
+        wanted.append(KNOB_OF.get(flag, "").format(typed))
     if not off:
         return [], changed
+    why = _reasons(target, workload)
+    because = dict.fromkeys(why[value] for value in wanted if value in why)
     verb = "is" if len(off) == 1 else "are"
     notes = [f"your {_listed(off)} {verb}{OFF_HERE}: the plan trains {_listed(trains)}"]
     if because:

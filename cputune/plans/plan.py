@@ -117,8 +117,7 @@ class Plan:
 
     def value(self, name: str) -> KnobValue:
         """The value of a knob that does not decide CPUs. Raises UsageError for an unknown knob."""
-        value: KnobValue = self.settings.get(name, getattr(self, name, knob_named(name).today))
-        return value
+        return knob_named(name).value_in(self)
 
     def with_setting(self, name: str, value: KnobValue) -> Plan:
         """The plan with another value of such a knob."""

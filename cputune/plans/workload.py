@@ -22,6 +22,7 @@ from cputune.host import Interpreter, read_document
 from cputune.host.files import entries, is_folder
 from cputune.host.process import variables
 from cputune.inside.messages import Framework
+from cputune.launch.script import Batch, batch_of
 from cputune.launch.words import value_of
 from cputune.plans.equivalence import Licence, Training
 from cputune.plans.training_command import read_typed
@@ -298,6 +299,19 @@ class Workload:
         return self.argv[:words]
 
     @property
+    def typed_batch(self) -> Batch:
+        """The batch that its words say, of TrainingArguments and of transformers' examples."""
+        return batch_of(self.argv)
+
+    @property
+    def typed_accumulation(self) -> int | None:
+        """Batches of an optimizer step: as it was seen, else as its words say.
+
+        A configuration file may have said it.
+        """
+        return self.accumulation or self.typed_batch.accumulation
+
+    @property
     def takes_flags(self) -> bool:
         """Whether the script is known to take the flags of a plan."""
         return self.parses_arguments is True and self.framework in (None, "trainer")
@@ -317,6 +331,36 @@ class Workload:
                 f"{world_size} ranks"
             )
         return self.global_batch_size // world_size
+
+    def samples_of_step(self, world_size: int) -> int | None:
+        """Samples of an optimizer step over all ranks.
+
+        None if the script's own batch counts and is not known. Raises ValueError for a batch that
+        cannot be divided.
+        """
+        each = self.samples_per_rank(world_size)
+        if each is None:
+            return None
+        return each * world_size
+
+    def with_typed_batch(self) -> Workload:
+        """The workload with the global batch that its words say, if no trial has shown another.
+
+        ``--per_device_train_batch_size`` is of one rank and one batch: the launch as typed takes it
+        in each of its ranks, and accumulates.
+        """
+        known = self.global_batch_size or self.batch_per_rank
+        if self.recipe is not None or self.framework == "pytorch" or known:
+            return self
+        return replace(self, global_batch_size=self.typed_global_batch)
+
+    @property
+    def typed_global_batch(self) -> int | None:
+        """The global batch that its words say; None if they say none."""
+        each = self.typed_batch.per_step
+        if each is None:
+            return None
+        return each * self.launch_ranks
 
     def refuses(self, question: str) -> str | None:
         """Why its model does not train the same with a knob; None if it does, or was not

@@ -134,6 +134,14 @@ def section(host: Mapping[str, object], name: str) -> Mapping[str, Any]:
     return {}
 
 
+def counted(host: Mapping[str, object], name: str) -> int | None:
+    """Return a number of the topology of a host document; None if it is not known."""
+    number = section(host, "topology").get(name)
+    if isinstance(number, int) and number > 0:
+        return number
+    return None
+
+
 def machine_name(host: Mapping[str, object]) -> str:
     """Processor, sockets and cores, without the host name."""
     cpu, topology = section(host, "cpu"), section(host, "topology")

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from cputune.inside.first_steps import LOOKED_AT
-from cputune.plans.knobs import kept_by_change, kind_between, kind_of, knob_named
+from cputune.plans.knobs import changed, kind_between, kind_of
 from cputune.plans.knobs.record import KINDS, Kind, in_words as knob_words
 from cputune.plans.plan import Plan
 from cputune.plans.workload import Workload
@@ -47,14 +47,13 @@ def ladder_of(result: Result) -> tuple[str, ...]:
 
 def _changed(before: Plan, after: Plan, kind: Kind) -> Iterator[str]:
     """Yield the differences between two plans of the ladder, those of this kind first."""
-    names = kept_by_change(before, after)
-    for name in sorted(names, key=lambda name: kind_of(knob_named(name)) != kind):
-        if name == "ranks":
+    for knob in sorted(changed(before, after), key=lambda knob: kind_of(knob) != kind):
+        if knob.name == "ranks":
             yield count(after.world_size, "rank")
-        elif name == "threads":
+        elif knob.name == "threads":
             yield count(after.threads_per_process, "thread")
         else:
-            yield f"{name} {knob_words(after.value(name))}"
+            yield f"{knob.name} {knob_words(knob.value_in(after))}"
 
 
 def checked(workload: Workload) -> str:

@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from cputune.errors import CannotError, ResultError
 from cputune.host import read_document, write_atomically
-from cputune.plans.knobs import kept_by_change
+from cputune.plans.knobs import changed
 from cputune.plans.knobs.record import Keeps, Kind, LeftOut
 from cputune.plans.plan import Plan
 from cputune.plans.untried import UntriedGain
@@ -450,7 +450,9 @@ class Result:
             document["speedup"]["significant"] = self.speedup.significant
         document |= {
             "outcome": self.outcome,
-            "keeps": kept_by_change(self.baseline.plan, self.best.plan),
+            "keeps": {
+                knob.name: knob.keeps for knob in changed(self.baseline.plan, self.best.plan)
+            },
             "time_to_end": plain(self.time_to_end()),
         }
         return document

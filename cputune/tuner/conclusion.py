@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from cputune import __version__
 from cputune.doctor import diagnose
-from cputune.emitters.trained import digests
+from cputune.emitters.imported import digests
 from cputune.errors import NoValidTrialError
 from cputune.host import LiveHost
 from cputune.host.facts import HostFacts

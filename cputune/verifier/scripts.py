@@ -15,8 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from cputune.emitters import EmittedFile
-from cputune.emitters.imported import text_of
-from cputune.emitters.trained import BESIDE, digest
+from cputune.emitters.imported import digest, text_of
+from cputune.emitters.trained import BESIDE
 from cputune.errors import CputuneError
 from cputune.host import Command, Completed, Host, read_document
 from cputune.host.files import entries, exists, real_path

@@ -17,7 +17,7 @@ from cputune import Plan, Workload
 from cputune.inside import carry_script
 from cputune.plans.carrier.command import carried, launch_command, trial_command
 from cputune.plans.equivalence import Training
-from cputune.plans.knobs import plan_arguments
+from cputune.plans.knobs import set_by
 from cputune.ranks.runner import ProcessRunner
 
 RATE = 7e-4
@@ -167,7 +167,7 @@ def test_every_argument_of_a_knob_is_carried_either_way() -> None:
     plan = replace(ONE, processes_per_node=2, cpus=((0,), (1,)), precision="bf16")
     by_code = carried(SCRIPT, plan, {}).force
     assert by_code is not None
-    for name, value in plan_arguments(plan).items():
+    for name, value in set_by(plan, by_arguments=True)[0].items():
         assert by_code.arguments[name] == value
         if value is not None:
             assert f"--{name}" in carried(SEEN, plan, {"transformers": "4.56"}).flags

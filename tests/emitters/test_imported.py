@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cputune.emitters.imported import imported, module_files
-from cputune.emitters.trained import digests
+from cputune.emitters.imported import digests, imported, module_files
 from cputune.host import LiveHost
 
 FILES = {

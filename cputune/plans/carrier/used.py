@@ -12,7 +12,8 @@ from typing import Any
 
 from cputune.inside.carry.parts import needed
 from cputune.inside.carry.ranks import PRETENDED
-from cputune.plans.carrier.command import Carried, as_typed
+from cputune.launch.launch import launch_of
+from cputune.plans.carrier.command import Carried
 from cputune.plans.plan import Plan
 from cputune.plans.workload import Workload
 from cputune.stack import Versions, has_argument
@@ -46,11 +47,30 @@ def fitted(
 
     ``found`` is the plan as it ran, and ``trials`` what the ranks of its trials reported.
     """
-    typed = as_typed(workload, plan, versions, found=found)
-    if typed is None:
-        return used(whole, trials_of(trials), workload, Versions.from_names(versions))
-    parts = needed(whole.force) if whole.force is not None else ()
-    return typed, {part.module: "your launch trains so by itself" for part in parts}
+    if not _trains_as_typed(workload, plan, found):
+        shown = [ranks for ranks in trials if ranks]
+        return used(whole, shown, workload, Versions.from_names(versions))
+    left: dict[str, str] = {}
+    if whole.force is not None:
+        for part in needed(whole.force):
+            left[part.module] = "your launch trains so by itself"
+    return replace(whole, flags=(), force=None), left
+
+
+def _trains_as_typed(workload: Workload, plan: Plan, found: Plan) -> bool:
+    """Whether a plan is the launch as typed, for which nothing has to be set but variables.
+
+    ``plan`` is what its ranks showed, to be bound, and ``found`` the same as it ran. Its script
+    and words decide all that it trains. accelerate and deepspeed pass more to a loop than a plan
+    has (``ACCELERATE_GRADIENT_ACCUMULATION_STEPS``).
+    """
+    if not found.as_found or workload.recipe is not None:
+        return False
+    if plan.world_size != found.world_size or plan.nodes != found.nodes:
+        return False
+    launch = launch_of(workload.launch)
+    passes_more = launch is not None and launch.launcher in ("accelerate", "deepspeed")
+    return workload.framework == "trainer" or not passes_more
 
 
 def used(
@@ -117,8 +137,3 @@ def _said_by_flags(changed: dict[str, set[str]], versions: Versions) -> tuple[st
         flags += (f"--ddp_{UNUSED}", "True")
         ranks.discard(UNUSED)
     return flags
-
-
-def trials_of(observed: Iterable[Sequence[Mapping[str, Any]]]) -> Trials:
-    """Those trials whose ranks have shown anything."""
-    return [ranks for ranks in observed if ranks]

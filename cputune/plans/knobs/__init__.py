@@ -86,23 +86,20 @@ def _cpus(state: State) -> tuple[int, ...]:
     return tuple(affinity)
 
 
-def plan_arguments(plan: Plan) -> dict[str, Argument]:
-    """The fields of TrainingArguments that a plan sets, by their current names."""
-    by_name: dict[str, Argument] = {}
-    for knob in KNOBS:
-        for name, value in knob.arguments(plan).items():
-            by_name[name] = value
-    return by_name
+def set_by(plan: Plan, *, by_arguments: bool) -> tuple[dict[str, Argument], dict[str, str]]:
+    """The fields of TrainingArguments that a plan sets, and what it sets in torch itself.
 
-
-def plan_in_torch(plan: Plan, *, by_arguments: bool = False) -> dict[str, str]:
-    """What a plan sets in torch itself, or with ``by_arguments`` without the TrainingArguments."""
-    by_name: dict[str, str] = {}
+    The fields have their current names. With ``by_arguments`` they are read, and nothing that they
+    set is set in torch.
+    """
+    arguments: dict[str, Argument] = {}
+    in_torch: dict[str, str] = {}
     for knob in KNOBS:
-        if not (by_arguments and knob.arguments(plan)):
-            for name, value in knob.in_torch(plan).items():
-                by_name[name] = value
-    return by_name
+        fields = knob.arguments(plan)
+        arguments.update(fields)
+        if not (fields and by_arguments):
+            in_torch.update(knob.in_torch(plan))
+    return arguments, in_torch
 
 
 def least_kept(each: Iterable[Keeps]) -> Keeps:
@@ -116,20 +113,22 @@ def keeps(knob: Knob, keep: Keeps | None) -> bool:
     return keep is None or least_kept((knob.keeps, keep)) == keep
 
 
-def kept_by_change(today: Plan, best: Plan) -> dict[str, Keeps]:
-    """What each change from one plan to another keeps the same in the training, by knob."""
+def changed(today: Plan, best: Plan) -> tuple[Knob, ...]:
+    """The knobs that have another value in another plan; of the layout ranks and threads."""
+    found = []
     if today.world_size != best.world_size:
-        changed = [RANKS]
-    else:
-        changed = []
-    changed += [THREADS] if today.threads_per_process != best.threads_per_process else []
-    changed += [k for k in KNOBS if k.put and today.value(k.name) != best.value(k.name)]
-    return {knob.name: knob.keeps for knob in changed}
+        found.append(RANKS)
+    if today.threads_per_process != best.threads_per_process:
+        found.append(THREADS)
+    for knob in KNOBS:
+        if knob.put is not None and knob.value_in(today) != knob.value_in(best):
+            found.append(knob)
+    return tuple(found)
 
 
 def kept_between(today: Plan, best: Plan) -> Keeps:
     """What stays the same in the training from one plan to another."""
-    return least_kept(kept_by_change(today, best).values())
+    return least_kept(knob.keeps for knob in changed(today, best))
 
 
 def kind_of(knob: Knob) -> Kind:
@@ -146,7 +145,7 @@ def kind_of(knob: Knob) -> Kind:
 
 def kind_between(before: Plan, after: Plan) -> Kind:
     """The kind of a whole plan: that of its change that affects the training most."""
-    kinds = [kind_of(knob_named(name)) for name in kept_by_change(before, after)]
+    kinds = map(kind_of, changed(before, after))
     return max(kinds, key=KINDS.index, default="touches nothing")
 
 

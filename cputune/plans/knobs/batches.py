@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cputune.launch.script import batch_of
 from cputune.plans.knobs.record import (
     Ask,
     Choices,
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from cputune.host.facts import HostFacts
     from cputune.plans.knobs.record import KnobValue
     from cputune.plans.plan import Plan
-    from cputune.plans.workload import Workload
 
 DEFAULT = "default"
 
@@ -67,7 +65,9 @@ def _batches(facts: HostFacts, ask: Ask) -> Choices:
     ):
         why = workload.licence.refuses("accumulation")
     elif wanted is None:
-        own = _own_batches(workload)
+        own: int | None = 1
+        if workload is not None and workload.recipe is None:
+            own = workload.typed_accumulation
         if own is None:
             why = "the script's batches per step are not known before it has run"
         elif own == 1:
@@ -77,15 +77,6 @@ def _batches(facts: HostFacts, ask: Ask) -> Choices:
     elif wanted != DEFAULT and samples is not None and samples % int(wanted):
         why = f"a global batch of {samples} cannot be divided into {wanted} batches"
     return _numbers(ask, "accumulation", why, (1,))
-
-
-def _own_batches(workload: Workload | None) -> int | None:
-    """How many batches a step of the script has; None if that is not known."""
-    if workload is None or workload.recipe is not None:
-        return 1
-    if workload.accumulation is not None:
-        return workload.accumulation
-    return batch_of(workload.argv).accumulation
 
 
 def accumulation_of(plan: Plan) -> int | None:

@@ -340,6 +340,11 @@ class Knob:
             f"{self.name} is {what}, not {value!r}", hint=f"--fix {self.name}={example}"
         )
 
+    def value_in(self, plan: Plan) -> KnobValue:
+        """Its value in a plan; only of a knob with ``put``, which decides no CPUs."""
+        value: KnobValue = plan.settings.get(self.name, getattr(plan, self.name, self.today))
+        return value
+
     def arguments(self, plan: Plan) -> Mapping[str, Argument]:
         """The field of TrainingArguments that this plan sets, and its value; empty for none."""
         if self.argument is None:
@@ -352,13 +357,9 @@ class Knob:
 
     def in_torch(self, plan: Plan) -> Mapping[str, str]:
         """What is set in torch for this plan; empty if nothing is."""
-        if self.set_in_torch:
-            value = plan.setting(self.name)
-        else:
-            value = self.today
-        if value == self.today:
+        if not self.set_in_torch or self.name not in plan.settings:
             return {}
-        return {self.name: in_words(value)}
+        return {self.name: in_words(plan.settings[self.name])}
 
 
 _SWITCH = {True: ("true", "on", "1"), False: ("false", "off", "0")}
