@@ -85,7 +85,7 @@ def test_the_output_outlives_the_pod(kind: str, typed: str, place: str) -> None:
 def test_data_that_no_volume_holds_is_said(golden: Golden) -> None:
     words = ("--train_file", "/home/me/x.json", "--validation_file", "/data/v.json")
     notes = emit(one_socket().result, "pytorchjob", workload=script_workload(*words))[0].notes
-    (note,) = (said for said in notes if "on no volume" in said)
+    (note,) = (said for said in notes if "not on a volume" in said)
     golden(note)
 
 
