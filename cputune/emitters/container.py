@@ -68,7 +68,8 @@ def constraints(job: LaunchJob) -> str:
         if _PACKAGE.fullmatch(name) and _VERSION.fullmatch(version)
         if name not in ("oneccl_bind_pt", "cputune", "python")
     )
-    return comment(["Versions that were measured; the image takes no others."]) + "".join(pinned)
+    whose = "that were measured" if job.named is not None else "of the Python that trains here"
+    return comment([f"Versions {whose}; the image takes no others."]) + "".join(pinned)
 
 
 def dockerfile(job: LaunchJob) -> str:

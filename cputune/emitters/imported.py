@@ -10,10 +10,72 @@ from __future__ import annotations
 import ast
 import hashlib
 import os
+import re
+import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 
 from cputune.host import Host
+
+KNOWN = frozenset(
+    {
+        *("accelerate", "datasets", "evaluate", "huggingface_hub", "matplotlib", "numpy", "pandas"),
+        *("PIL", "safetensors", "scipy", "sklearn", "tokenizers", "torch", "torchvision", "tqdm"),
+        *("transformers",),
+    }
+)
+"""Libraries that make no Trainer and no Accelerator for a script that names none."""
+_RUNS_TEXT = re.compile(r"(?<![\w.])(?:exec|eval|__import__)\(|importlib|runpy|subprocess")
+
+
+def unreachable_parts(script: str, host: Host) -> dict[str, str]:
+    """Parts of a plan that no line of a script reaches, with the reason.
+
+    They are found by reading the script and the files that it imports. Nothing is found if one of
+    them cannot be read, imports another library, or runs text as code.
+    """
+    if not script.endswith(".py"):
+        return {}
+    paths = (script, *imported(script, host))
+    own = {os.path.basename(path).removesuffix(".py") for path in paths}
+    own |= {os.path.basename(os.path.dirname(path)) for path in paths}
+    texts: list[str] = []
+    for path in paths:
+        text = text_of(path, host)
+        tree = _tree(text) if text is not None else None
+        if text is None or tree is None or _RUNS_TEXT.search(text):
+            return {}
+        if not _libraries(tree) <= (KNOWN | own | sys.stdlib_module_names):
+            return {}
+        texts.append(text)
+    whole = "\n".join(texts)
+    names_accelerator = re.search("accelerat", whole, re.IGNORECASE) is not None
+    names_trainer = re.search("Trainer|TrainingArguments", whole) is not None
+    if names_trainer and not names_accelerator:
+        return {"loop": "the script names no Accelerator"}
+    if names_accelerator and not names_trainer:
+        return {"trainer": "the script names no Trainer"}
+    return {}
+
+
+def _libraries(tree: ast.Module) -> set[str]:
+    """The first names of what a file imports, relative imports aside."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found.update(alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found.add(node.module.partition(".")[0])
+    return found
+
+
+def _tree(text: str) -> ast.Module | None:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of escapes in its texts
+            return ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError):
+        return None
 
 
 def digests(words: Iterable[str], host: Host) -> dict[str, str]:
@@ -72,11 +134,8 @@ def _with_imports(paths: Sequence[str], folder: str, host: Host) -> tuple[str, .
 
 
 def _imported_by(path: str, folder: str, host: Host) -> Iterator[str]:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of escapes in its texts
-            tree = ast.parse(text_of(path, host) or "")
-    except (SyntaxError, ValueError, RecursionError):
+    tree = _tree(text_of(path, host) or "")
+    if tree is None:
         return
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

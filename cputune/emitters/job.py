@@ -16,7 +16,7 @@ from cputune.emitters.command import (
     with_parser,
 )
 from cputune.emitters.format import Emission, LaunchJob
-from cputune.emitters.imported import digests
+from cputune.emitters.imported import digests, unreachable_parts
 from cputune.emitters.trained import promise
 from cputune.emitters.tuned import Tuned, tuned_of
 from cputune.emitters.words import HostName, typed
@@ -25,8 +25,9 @@ from cputune.host import Host
 from cputune.host.facts import HostFacts, Package
 from cputune.host.probing import probe
 from cputune.host.remote.named import Node, choose
+from cputune.inside.carry.parts import needed
 from cputune.launch.launchers.mpirun import DIALECTS
-from cputune.plans.carrier.command import carried
+from cputune.plans.carrier.command import Carried, carried
 from cputune.plans.carrier.interface import checked
 from cputune.plans.carrier.used import fitted
 from cputune.plans.cores import usable_cores
@@ -157,6 +158,8 @@ def _job(
     way, left_out = whole, dict[str, str]()
     if is_same_work:
         way, left_out = fitted(whole, workload, plan, chosen, found=found, trials=trials)
+    way, unreachable = _reachable(way, workload, asked.host)
+    left_out |= unreachable
     refuse_unchosen_batch(workload, plan, way)
     target = target_facts(facts, chosen)
     command, notes = training_command(workload, way, context_of(workload, target, asked.host))
@@ -209,6 +212,22 @@ def _refuse_unknown(mpi: str | None, nodes: int | None) -> None:
         raise UsageError(f"no MPI is called {mpi!r}", hint="one of: " + ", ".join(DIALECTS))
     if nodes is not None and nodes < 1:
         raise UsageError(f"a job has 1 node or more, not {nodes}", hint="--nodes 1")
+
+
+def _reachable(
+    way: Carried, workload: Workload, host: Host | None
+) -> tuple[Carried, dict[str, str]]:
+    """A plan without the parts that no line of the script reaches, and why each is left out."""
+    force = way.force
+    if force is None or workload.recipe is not None:
+        return way, {}
+    modules = [part.module for part in needed(force)]
+    found = unreachable_parts(workload.argv[0], host or Host())
+    left_out = {module: why for module, why in found.items() if module in modules}
+    if not left_out:
+        return way, {}
+    force = replace(force, without=(*force.without, *left_out))
+    return replace(way, force=force), left_out
 
 
 def job_name(job: LaunchJob) -> str:

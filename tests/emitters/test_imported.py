@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cputune.emitters.imported import digests, imported, module_files
+from cputune.emitters.imported import digests, imported, module_files, unreachable_parts
 from cputune.host import LiveHost
 
 FILES = {
@@ -63,3 +63,37 @@ def test_a_launch_promises_them(folder: Path) -> None:
     (folder / "here" / "helpers.py").write_text("changed = True\n", encoding="utf-8")
     after = digests(("train.py", "--lr", "1e-3"), LiveHost())
     assert [path for path in before if before[path] != after[path]] == ["helpers.py"]
+
+
+TRAINER = "from transformers import Trainer, TrainingArguments\nTrainer(model).train()\n"
+LOOP = "import torch\nfrom accelerate import Accelerator\nAccelerator()\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "beside", "left_out"),
+    [
+        (TRAINER, "", ["loop"]),
+        (LOOP, "", ["trainer"]),
+        ("from helper import run\n", TRAINER, ["loop"]),
+        (TRAINER + "import helper\n", "from accelerate import Accelerator", []),
+        (LOOP + "import helper\n", TRAINER, []),
+        (TRAINER + "trainer.accelerator.wait_for_everyone()", "", []),
+        (TRAINER + "import trl\n", "", []),  # its code is not read
+        (LOOP + "import importlib\n", "", []),
+        (LOOP + "exec(open('rest.py').read())\n", "", []),
+        (LOOP + "model.eval()\n", "", ["trainer"]),
+        (LOOP + "import helper\n", "a syntax error", []),
+        ("import torch\n", "", []),
+    ],
+)
+def test_parts_that_no_line_reaches_are_those_of_the_other_kind_of_training(
+    text: str, beside: str, left_out: list[str], folder: Path
+) -> None:
+    Path("script.py").write_text(text)
+    Path("helper.py").write_text(beside)
+    assert list(unreachable_parts("script.py", LiveHost())) == left_out
+
+
+def test_what_cannot_be_read_may_reach_everything(folder: Path) -> None:
+    assert unreachable_parts("gone.py", LiveHost()) == {}
+    assert unreachable_parts("-m", LiveHost()) == {}
