@@ -151,3 +151,12 @@ def test_an_image_that_the_rest_of_the_file_needs_stays(
     golden(done.text)
     (left,) = [one for one in done.left if one.code == "file-image-ended"]
     assert word in left.evidence.partition("no fix is printed")[2]
+
+
+def test_an_option_without_a_counterpart_is_named_once() -> None:
+    """IPEX's launcher has it for the hosts and for their number."""
+    text = "ipexrun --nnodes ${NNODES} --hostfile hosts --nprocs-per-node 4 train.py\n"
+    done = fixed(text)
+    assert done.text == text
+    (left,) = [one.evidence for one in done.left if one.code == "file-launcher-missing"]
+    assert left.count("--hostfile hosts") == 1

@@ -123,7 +123,7 @@ def by_another(
     edits = context.edits_by(fixing.relaunched, launch, replacement)
     if replacement.refused and context.places is not None and launch.script:
         program = " ".join(replacement.words)
-        text += f"; {program} has no option for {', '.join(replacement.refused)}"
+        text += f"; {program} has no option for {', '.join(dict.fromkeys(replacement.refused))}"
     elif not edits and context.places is not None and "$" not in launch.script != "":
         # Its words are in variables, or in another shell: they are not searched for.
         text += f"; write: {translated(launch, replacement)} …"
