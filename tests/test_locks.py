@@ -105,7 +105,7 @@ def test_who_comes_later_waits_until_the_owner_has_ended(hold: Hold) -> None:
         owner.send_signal(signal.SIGKILL)
 
     with measuring_lock(end_owner):
-        assert owner.wait(timeout=10) == -signal.SIGKILL
+        assert owner.wait(timeout=60) == -signal.SIGKILL
     (words,) = told
     assert words.startswith(f"process {owner.pid} of ")
 

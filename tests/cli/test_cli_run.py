@@ -31,11 +31,11 @@ seen = {name: os.environ.get(name) for name in names}
 seen |= {"cpus": sorted(os.sched_getaffinity(0)), "argv": sys.argv}
 os.write(1, json.dumps(seen).encode() + b"\\n")
 if "--wait" in sys.argv:
-    time.sleep(60)
+    time.sleep(250)
 if "--fail" in sys.argv:
     if rank == "1":
         sys.exit(7)
-    time.sleep(60)
+    time.sleep(250)
 """
 
 
@@ -82,7 +82,7 @@ def start(tmp_path: Path, facts: HostFacts) -> Start:
 
 
 def seen(process: subprocess.Popen[str]) -> list[dict[str, object]]:
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=200)
     assert process.returncode == 0, err
     assert err.startswith("note: training with "), err
     return sorted((json.loads(line) for line in out.splitlines()), key=lambda s: str(s["RANK"]))
@@ -118,7 +118,7 @@ def test_todays_launch_with_other_arguments(start: Start) -> None:
 
 def test_a_rank_that_fails_ends_the_others_with_its_exit_code(start: Start) -> None:
     process = start(TWO, "--", "train.py", "--fail")
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=200)
     assert process.returncode == 7, err
     assert '"RANK": "1"' in out
 
@@ -136,12 +136,12 @@ def test_a_signal_to_us_ends_the_training(
         assert json.loads(process.stdout.readline())
     time.sleep(0.2)
     process.send_signal(number)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=200)
     assert process.returncode in codes, err
 
 
 def test_a_plan_for_several_nodes_is_refused_with_what_launches_it(start: Start) -> None:
-    out, err = start(replace(TWO, nodes=2)).communicate(timeout=60)
+    out, err = start(replace(TWO, nodes=2)).communicate(timeout=200)
     assert out == ""
     assert "the plan is for 2 nodes" in err
     assert "cputune emit --format mpirun" in err
@@ -213,7 +213,7 @@ def test_the_history_knows_the_plan_of_a_command(bare: Path, facts: HostFacts) -
 def test_the_plan_of_another_trial(start: Start) -> None:
     (rank,) = seen(start(TWO, "--plan", "1"))
     assert rank["cpus"] == [CPUS[-1]]
-    _, err = start(TWO, "--plan", "9").communicate(timeout=60)
+    _, err = start(TWO, "--plan", "9").communicate(timeout=200)
     assert "error: there is no trial 9\nhint: best, baseline, or of 0, 1, 2\n" in err
 
 
@@ -228,7 +228,7 @@ def test_a_hidden_value_is_asked_for_on_a_terminal(start: Start, tmp_path: Path)
     prompt = "DB_PASSWORD, which the result does not contain: "
     assert process.stderr.read(len(prompt)) == prompt
     os.write(terminal, b"typed anew\n")
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=200)
     assert process.returncode == 0, err
     assert json.loads(out)["argv"][:3] == ["train.py", "--db_password", "typed anew"]
     assert "typed anew" not in err

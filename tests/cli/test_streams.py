@@ -108,10 +108,13 @@ def test_an_interrupt_while_python_imports_ends_quietly(tmp_path: Path) -> None:
         "verify . --result pipe",
     ],
 )
-def test_nothing_waits_for_a_fifo(tmp_path: Path, command: str) -> None:
+def test_nothing_waits_for_a_fifo(
+    cputune: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
     for name in ("pipe", "pipe.toml"):
         os.mkfifo(tmp_path / name)
     (tmp_path / "x.sh").write_text("#!/bin/bash\ntorchrun x.py\n")
-    code, _, err = shell(f"cd {tmp_path} && timeout 60 {PROGRAM} {command} </dev/null")
+    monkeypatch.chdir(tmp_path)
+    code, _, err = cputune(*command.split())
     assert code in (2, 3)
     assert "error:" in err

@@ -98,14 +98,14 @@ def cluster(root: Path, *, cpus: int) -> Iterator[Path]:
             daemon.terminate()
         for daemon in daemons:
             try:
-                daemon.wait(timeout=10)
+                daemon.wait(timeout=30)
             except subprocess.TimeoutExpired:
                 daemon.kill()
                 daemon.wait()
 
 
 def _wait_until_idle(environment: dict[str, str], root: Path) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     state = ""
     while time.monotonic() < deadline:
         state = subprocess.run(

@@ -57,9 +57,8 @@ def on_these_cpus(script: Path, ranks: int) -> None:
     script.write_text(text)
 
 
-@pytest.mark.parametrize(
-    "launcher_path", ["mpich", pytest.param("openmpi5", marks=pytest.mark.thorough)], indirect=True
-)
+@pytest.mark.thorough  # four ranks on two nodes are started by the same lines
+@pytest.mark.parametrize("launcher_path", ["mpich", "openmpi5"], indirect=True)
 def test_two_ranks_on_one_node(
     cputune: Run, environment: dict[str, str], launcher_path: str
 ) -> None:

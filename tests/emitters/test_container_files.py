@@ -86,7 +86,7 @@ def test_the_steps_call_docker_and_kubectl(kind: str, tmp_path: Path, golden: Go
             env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "CALLS": str(calls)},
             check=True,
             capture_output=True,
-            timeout=20,
+            timeout=120,
         )
         return calls.read_text().splitlines()
 

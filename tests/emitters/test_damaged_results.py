@@ -186,7 +186,7 @@ def run_alone(script: str, place: Path, seen: set[str]) -> None:
         [shell, str(place / "launch"), "submit"],
         cwd=place,
         env={"PATH": f"{fakes}:/usr/bin:/bin", "SLURM_JOB_NODELIST": "node1"},
-        timeout=20,
+        timeout=120,
         check=False,
         capture_output=True,
     )

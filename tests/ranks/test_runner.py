@@ -68,7 +68,7 @@ def fault(runner: ProcessRunner, plan: Plan = ONE) -> TrialError:
 
 def ended(pid: int) -> bool:
     """Gone, or dead and only not yet waited for."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 90
     while time.monotonic() < deadline:
         try:
             state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
