@@ -22,6 +22,12 @@ RANK = Path(str(rank.__file__))
 PLACE = Path(placing.__file__)
 SHOW = """import json, os, sys
 print(json.dumps([sys.argv[1:], sorted(os.sched_getaffinity(0)), dict(os.environ)]))"""
+NO_TORCH = """import types
+ddp = type("FakeDDP", (), {"forward": None})
+nn = types.SimpleNamespace(parallel=types.SimpleNamespace(DistributedDataParallel=ddp))
+distributed = types.SimpleNamespace(is_available=lambda: False)
+"""
+"""What rank.py touches of torch before a script trains; importing torch takes seconds."""
 NUMBERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 ALLOWED = sorted(os.sched_getaffinity(0))
 
@@ -35,6 +41,7 @@ def start(
         with tempfile.TemporaryDirectory() as folder:
             script = Path(folder) / "train.py"
             script.write_text(words[at + 1])
+            (Path(folder) / "torch.py").write_text(NO_TORCH)
             words = (*words[:at], str(script), *words[at + 2 :])
             return ran([*prefix, sys.executable, str(file), *words], env=variables)
     return ran([*prefix, sys.executable, str(file), *words], env=variables)
