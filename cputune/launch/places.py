@@ -104,9 +104,7 @@ class Places:
         """
         if instead and launch.argument(instead.partition(" ")[0]) is not None:
             same = instead.partition(" ")[0] == name.partition(" ")[0]
-            if same:
-                instead = instead
-            else:
+            if not same:
                 instead = ""
         edits = list[Edit]()
         for words in self.flags(launch, name):
@@ -313,7 +311,11 @@ class Places:
         return found
 
     def _by_words(self, name: str) -> list[tuple[int, int, int, int]]:
-        """The same for YAML, a Dockerfile and csh, whose words are searched."""
+        """The same for YAML, a Dockerfile and csh, whose words are searched.
+
+        A loader of YAML gives the place of a whole scalar, which is often a script of many lines;
+        there is no grammar of csh among the parsers of bash.
+        """
         found = list[tuple[int, int, int, int]]()
         bare = r"""[^\s"';&|)]*"""
         if self.yaml:
@@ -442,7 +444,10 @@ class Places:
         return (self.cut(start, end),)
 
     def set_key(self, key: str, value: str) -> tuple[Edit, ...]:
-        """A key of the top level of YAML: another value, or a new line at the end."""
+        """A key of the top level of YAML: another value, or a new line at the end.
+
+        The line is searched, and not the document, so that a comment behind the value stays.
+        """
         found = re.search(rf"(?m)^{key}:[ \t]*([^\n]*?)[ \t]*$", self.code)
         if found is None:
             start = len(self.text.rstrip("\n"))

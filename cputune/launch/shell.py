@@ -577,7 +577,10 @@ class _Reader:
             return
         if launch.launcher == "python" and not (launch.module or launch.script.endswith(".py")):
             return
-        kept = {name: self._kept(name) for name in self.exported & self.values.keys()}
+        kept = {}
+        for name in self.values:  # in the order of the script
+            if name in self.exported:
+                kept[name] = self._kept(name)
         self.launches.append(
             replace(
                 launch,

@@ -82,6 +82,16 @@ def codes(text: str, name: str = "run.sh", host: Host | None = None, **more: obj
         ),
         (
             "node-rank-fixed",
+            'WORDS=(--nnodes 2 --node_rank 0 --master_addr a)\ntorchrun "${WORDS[@]}" t.py',
+            'N=0\nWORDS=(--nnodes 2 --node_rank $N --master_addr a)\ntorchrun "${WORDS[@]}" t.py',
+        ),
+        (
+            "node-rank-fixed",
+            'WORDS="--nnodes 2 --node_rank=1 --master_addr a"\ntorchrun $WORDS t.py',
+            "N=1\ntorchrun --nnodes 2 --node_rank=$N --master_addr a t.py",
+        ),
+        (
+            "node-rank-fixed",
             f"srun torchrun --nnodes 2 --node_rank $SLURM_NODEID --master_addr a {TRAINS}",
             "srun bash -c 'torchrun --nnodes 2 --node_rank $SLURM_NODEID --master_addr a t.py'",
         ),

@@ -90,6 +90,12 @@ def test_what_only_names_a_launcher_trains_nothing(text: str) -> None:
     assert read_shell(text, "run.sh").launches == ()
 
 
+def test_variables_have_the_order_of_the_script() -> None:
+    names = [f"CCL_{letter}" for letter in "QWERTYUIOP"]
+    text = "".join(f"export {name}=1\n" for name in names) + "python t.py"
+    assert list(launch_in(text).environment) == names
+
+
 def test_variables_of_the_batch_system_are_filled_in() -> None:
     text = "export OMP_NUM_THREADS=$SLURM_CPUS_PER_TASK\npython t.py"
     (launch,) = read_shell(text, "job.sh", {"SLURM_CPUS_PER_TASK": "8"}).launches

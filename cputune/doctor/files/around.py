@@ -15,10 +15,11 @@ from cputune.launch.edit import Edit
 from cputune.launch.launch import Launch
 from cputune.launch.launchers import BY_PROGRAM
 from cputune.launch.launchers.torchrun import DEPRECATED
+from cputune.launch.option import Given
 from cputune.launch.places import Places
 from cputune.launch.shell import ShellFile
 from cputune.launch.translate import by_torchrun
-from cputune.launch.words import number_of, span_of
+from cputune.launch.words import Word, number_of, span_of
 
 _WRAPPERS = {
     "numactl": "numactl",
@@ -260,7 +261,7 @@ def _node_rank(launch: Launch, context: Context) -> Iterator[Finding]:
         if one.option and one.option.means == "node rank":
             written.append(one)
     name = written[-1].name
-    if number_of(rank) is not None and _is_written(rank, launch, context):
+    if number_of(rank) is not None and _is_written(written[-1], launch):
         text = f"{name} {rank}, with {inside.machines} machines"
         yield node_rank_fixed.finding(context.at(launch.line, text))
     elif by_slurm and outside and launch.span is not None:
@@ -278,12 +279,18 @@ def _has_place(value: str, launch: Launch) -> bool:
     return bool(matches) and span_of(matches[-1]) is not None
 
 
-def _is_written(value: str, launch: Launch, context: Context) -> bool:
-    """Whether a value is literally among the words, and not through a variable."""
-    if context.places is None or launch.span is None:
+def _is_written(given: Given, launch: Launch) -> bool:
+    """Whether the value of an option is written as it is, and not through a variable."""
+    if launch.span is None:
         return True
-    start, end = launch.span
-    return re.search(rf"rank[= ]+[\"']?{value}\b", context.places.text[start:end]) is not None
+    name, word = given.words[0], given.words[0]
+    if "=" not in name:
+        word = given.words[-1]
+    if not isinstance(word, Word):
+        return True
+    first, at = span_of(name), word.span
+    # The value of a variable in an array has the place at which the variable was set.
+    return word.exact and first is not None and at is not None and at.start >= first.start
 
 
 @fault("rendezvous-endpoint", Severity.ERROR)

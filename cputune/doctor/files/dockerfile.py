@@ -1,7 +1,9 @@
 """A Dockerfile judged: its image, the versions that it installs, and its command.
 
 Versions that the file does not name are the newest of the tables. The machine that will run the
-image is unknown.
+image is unknown. Instructions are found here, because BuildKit's parser (the package
+``dockerfile``, which has to be built with Go) gives lines without columns, and a fix changes single
+words. What CMD and ENTRYPOINT start is read by ``cputune.launch.shell``.
 """
 
 from __future__ import annotations

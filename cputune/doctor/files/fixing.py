@@ -81,7 +81,11 @@ def relaunched(places: Places, launch: Launch, replacement: Translated) -> tuple
 
 
 def in_dialect(places: Places, launch: Launch, dialect: str) -> tuple[Edit, ...]:
-    """Options of mpirun in the dialect of the installed one."""
+    """Options of mpirun in the dialect of the installed one.
+
+    The launch's words are followed in the text (``Places.of``), and not the options that it was
+    read with: in YAML and in a Dockerfile those have no place.
+    """
     rows = {name: row for row in load().mpirun for name in row.names}
     tokens = places.of(launch)
     at = next((i for i, token in enumerate(tokens) if token.text == launch.program), len(tokens))

@@ -97,7 +97,11 @@ def _preload(old: Launch, new: Launch, text: str, fixed: str) -> str | None:
 
 
 def without_ccl(text: str, fixed: str) -> str | None:
-    """Why the fix may not take away what sets up oneCCL: a launch still asks for it."""
+    """Why the fix may not take away what sets up oneCCL: a launch still asks for it.
+
+    The text is searched, and not the launches: scripts add the backend to a variable
+    (``CMD+=" --backend=ccl"``) under a condition that only running decides.
+    """
     if not _ASKS_FOR_CCL.search(_COMMENT.sub("", fixed)):
         return None
     if len(_CCL_SETUP.findall(fixed)) < len(_CCL_SETUP.findall(text)):
