@@ -85,6 +85,8 @@ def cputune(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
 
     def run(*words: str) -> Ended:
         monkeypatch.setattr(sys, "argv", ["cputune", *words])
+        # click names the program after it: `python -m pytest` would be part of what is said
+        monkeypatch.setattr(sys.modules["__main__"], "__package__", None, raising=False)
         with pytest.raises(SystemExit) as ended:
             main()
         out, err = capsys.readouterr()

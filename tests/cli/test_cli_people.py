@@ -126,12 +126,8 @@ def test_the_doctor_takes_a_script_as_tune_does(
     cputune: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    codes = [
-        {finding["code"] for finding in json.loads(cputune(*words).out)["findings"]}
-        for words in (
-            ("doctor", "--json", "--", "gone.py", "--epochs", "3"),
-            ("doctor", "--json", "--", sys.executable, "gone.py", "--epochs", "3"),
-        )
-    ]
-    assert codes[0] == codes[1]
-    assert "launch-script" in codes[0]
+    for python in ((), (sys.executable,)):
+        said = cputune("doctor", "--json", "--", *python, "gone.py", "--epochs", "3").out
+        codes = {finding["code"] for finding in json.loads(said)["findings"]}
+        # others may compute here in one of the two looks
+        assert {code for code in codes if code.startswith("launch-")} == {"launch-script"}
