@@ -55,11 +55,12 @@ def _environment_unchanged() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def result() -> Result:
     """Of a study of all plans of a small machine that makes steps without noise."""
-    from tuner.fakes import SMALL, FakeRunner, truthful
+    from tuner.fakes import SMALL, VARIED, FakeRunner, truthful
 
     import cputune
 
-    return cputune.tune(SMALL.workload, facts=SMALL.facts, runner=FakeRunner(truthful()))
+    runner = FakeRunner(truthful())
+    return cputune.tune(SMALL.workload, facts=SMALL.facts, runner=runner, knobs=VARIED)
 
 
 @pytest.fixture

@@ -165,83 +165,32 @@ def test_a_rank_shows_it() -> None:
     yield changelog(f"knob `{name}`")
 
 
+def _like_torchrun(name: str, constant: str) -> str:
+    """The code of a format that starts its ranks by torchrun until its own launcher is written."""
+    text = (HERE / "cputune/emitters/torchrun.py").read_text(encoding="utf-8")
+    begun = '"""FILL: what starts this launch, and what it does not do by itself."""'
+    text = re.sub(r'(?s)\A""".*?"""', begun, text)
+    for old, new in (
+        ("TORCHRUN", constant),
+        ("emit_torchrun", f"emit_{name}"),
+        ('"torchrun"', f'"{name}"'),
+        ('"torchrun.sh"', f'"{name}.sh"'),
+    ):
+        text = text.replace(old, new)
+    return re.sub(
+        rf'start\(\n( +)"{name}",\n',
+        r'start(\n\1"torchrun",  # FILL: your launcher, of cputune/launch/launchers/\n',
+        text,
+    )
+
+
 def new_format(name: str, _: str) -> Iterable[Part]:
     """A format: what it writes, its row, its words in the docs, and a test by its consumer."""
     constant = name.upper()
     register = "cputune/emitters/__init__.py"
-    yield NewFile(
-        path=f"cputune/emitters/{name}.py",
-        text=f'''"""FILL: what starts this launch, and what it does not do by itself."""
-
-from __future__ import annotations
-
-from cputune.emitters import shell
-from cputune.emitters.alone import script_of_one
-from cputune.emitters.command import applied
-from cputune.emitters.format import EmittedFile, Format, LaunchJob
-from cputune.emitters.words import WIDTH
-from cputune.errors import UsageError
-from cputune.launch.launchers.torchrun import on_this_machine
-from cputune.launch.write import start
-
-
-def emit_{name}(job: LaunchJob) -> tuple[EmittedFile, ...]:
-    """The script. Raises UsageError if the plan has several nodes."""
-    if job.plan.nodes > 1:
-        raise UsageError(
-            f"{name} starts the ranks of one node, the plan has {{job.plan.nodes}}",
-            hint="--format mpirun, torchrun or slurm",
-        )
-    if job.plan.world_size == 1:
-        return (script_of_one(job, "{name}", launcher="{name}"),)
-    ranks = shell.rank_words(job, "torch")
-    started = start(
-        "torchrun",  # FILL: the launcher, a module of cputune/launch/launchers/
-        (shell.PYTHON, "-m", "torch.distributed.run"),
-        on_this_machine(job.plan.processes_per_node),
-        shell.trained(job.command),
-        through=(*ranks, "--", *shell.trained(applied(job))),
-        written=(shell.RANK, *shell.ALL_TRAINED, shell.MORE),
-        environment=shell.rank_variables(job),
-        removed=shell.names_cleared(job),
-    )
-    script = shell.launch_script(
-        job,
-        "{name}",
-        "{name}",
-        rank=shell.rank(ranks),
-        start=started.command(WIDTH),
-        launches=(started.launch,),
-    )
-    return (script,)
-
-
-{constant} = Format(
-    name="{name}",
-    write=emit_{name},
-    main="{name}.sh",
-    alone=True,
-    consumers=("bash", "launcher"),  # FILL: what verifies it
-)
-''',
-    )
-    yield NewFile(
-        path=f"cputune/emitters/texts/{name}.sh",
-        text="""#!/usr/bin/env bash
-{{header}}
-{{strict}}
-{{here}}
-{{python}}
-{{clear}}
-{{installed}}
-{{oneccl}}
-{{needs}}
-{{training}}
-{{rank}}
-{{exports}}
-{{start}}
-""",
-    )
+    yield NewFile(path=f"cputune/emitters/{name}.py", text=_like_torchrun(name, constant))
+    script = (HERE / "cputune/emitters/texts/torchrun.sh").read_text(encoding="utf-8")
+    yield NewFile(path=f"cputune/emitters/texts/{name}.sh", text=script)
     imported = f"from cputune.emitters.{name} import {constant}\n"
     yield Row(path=register, before=r"^from cputune.emitters.hand import", text=imported)
     yield Row(path=register, before=r"(?<=_ALL = \()", text=f"{constant}, ")

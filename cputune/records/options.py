@@ -245,8 +245,8 @@ class TuneOptions:
         for name, _, usual, _ in options_in(TuneOptions):
             value = getattr(self, name)
             if name == "knobs":
-                value = tuple(value or ())
-            if name not in _NOT_SEARCHED and value not in (usual, ()):
+                value = list(value or ())  # as it is read back from JSON
+            if name not in _NOT_SEARCHED and value not in (usual, []):
                 asked[name] = value
         return asked
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import log
 from typing import TYPE_CHECKING
@@ -529,8 +529,17 @@ def _search_words(result: Result) -> str:
         parts.append(f"budget {result.budget}")
     if result.seed is not None:
         parts.append(f"seed {result.seed}")
-    parts += [f"{name} {value}" for name, value in result.asked.items()]
+    parts += [f"{name} {_typed(value)}" for name, value in result.asked.items()]
     return ", ".join(parts)
+
+
+def _typed(value: object) -> str:
+    """The value of an option as it is typed: ``precision=bf16``, ``ranks,threads``."""
+    if isinstance(value, Mapping):
+        return " ".join(f"{name}={held}" for name, held in value.items())
+    if isinstance(value, list):
+        return ",".join(map(str, value))
+    return str(value)
 
 
 def _side_by_side_words(result: Result) -> str:

@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 from confirmed import UNCOMPARED
-from tuner.fakes import BY_NAME, FakeKeepingRunner
+from tuner.fakes import BY_NAME, VARIED, FakeKeepingRunner
 
 import cputune
 from cputune import Plan, Result, ResultError, Step, Trial
@@ -33,7 +33,9 @@ def tuned() -> Result:
     """A study of two sockets whose plans lived side by side at its end."""
     machine = BY_NAME["two-sockets"]
     runner = FakeKeepingRunner(_noisy)
-    return cputune.tune(machine.workload, facts=machine.facts, runner=runner, budget=12)
+    return cputune.tune(
+        machine.workload, facts=machine.facts, runner=runner, budget=12, knobs=VARIED
+    )
 
 
 def one_trial() -> Result:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from golden_texts import Golden
-from tuner.fakes import SMALL, FakeKeepingRunner
+from tuner.fakes import SMALL, VARIED, FakeKeepingRunner
 
 import cputune
 from cputune import Plan, Result, Step
@@ -56,7 +56,7 @@ def run(end: End) -> Result:
             SMALL.workload,
             facts=SMALL.facts,
             runner=FakeKeepingRunner(script),
-            **{"budget": 4, **dict(end.options)},
+            **{"budget": 4, "knobs": VARIED, **dict(end.options)},
         )
     except (cputune.Interrupted, cputune.NotMeasurableError) as error:
         result = error.result
@@ -128,9 +128,8 @@ def test_a_leader_that_falls_is_followed_by_one_that_is_started_afresh() -> None
         while True:
             yield Step(seconds=SMALL.seconds(plan), samples=8)
 
-    result = cputune.tune(
-        SMALL.workload, facts=SMALL.facts, runner=FakeKeepingRunner(script), budget=6
-    )
+    runner = FakeKeepingRunner(script)
+    result = cputune.tune(SMALL.workload, facts=SMALL.facts, runner=runner, budget=6, knobs=VARIED)
     assert result.speedup is not None
     assert result.best.plan not in (best, result.baseline.plan)
     blocks = {run.round for run in result.confirmation if run.plan == result.best.plan}
