@@ -19,13 +19,11 @@ from cputune import Result
 
 LIGHT = str(Path(__file__).parent.parent / "faults" / "light.py")
 TUNE = (sys.executable, "-m", "cputune", "tune", "--share-machine", "--budget", "50")
-ALL = [
-    signal.SIGTERM,
-    *(
-        pytest.param(number, marks=pytest.mark.matrix)
-        for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGXCPU)
-    ),
+RARE = [
+    pytest.param(number, marks=pytest.mark.matrix)
+    for number in (signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGXCPU)
 ]
+ALL = [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.matrix), *RARE]
 
 
 def start(folder: Path, *arguments: str, **more: object) -> subprocess.Popen[str]:
@@ -153,7 +151,7 @@ def test_a_signal_that_python_drops_is_not_forgotten() -> None:
     assert "Exception ignored" not in done.stderr
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, *RARE])
 def test_the_exit_code_is_ours_whatever_python_was_doing(number: signal.Signals) -> None:
     """Python ends by SIGINT where KeyboardInterrupt was raised in a text that it runs."""
     code = (
