@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -60,7 +61,8 @@ def result() -> Result:
     import cputune
 
     runner = FakeRunner(truthful())
-    return cputune.tune(SMALL.workload, facts=SMALL.facts, runner=runner, knobs=VARIED)
+    tuned = cputune.tune(SMALL.workload, facts=SMALL.facts, runner=runner, knobs=VARIED)
+    return replace(tuned, asked={})  # nobody narrowed it: a new knob only makes no more plans
 
 
 @pytest.fixture
