@@ -200,7 +200,7 @@ def single_trials(result: Result) -> str:
             others.append(trial.samples_per_second.centre)
     if not others:
         if result.trials:
-            return "only one plan gave a number"
+            return "only one plan was measured"
         return "nothing was measured"
     seen.append(max(others))
     return f"single trials: {' and '.join(map(figure, seen))} samples/s; not compared"

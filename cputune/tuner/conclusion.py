@@ -262,7 +262,7 @@ def why_not_compared(
 
 
 def _why_one_plan(findings: Findings, seconds: float) -> tuple[str, NextStep]:
-    """Why only one plan gave a number, and what to do about it."""
+    """Why only one plan was measured, and what to do about it."""
     if findings.cut_off is not None or findings.time_up:
         why = "the time limit was reached before another plan had run"
         return why, _more_time(findings, seconds)
@@ -271,7 +271,7 @@ def _why_one_plan(findings: Findings, seconds: float) -> tuple[str, NextStep]:
         why = "every other plan was stopped after a few steps, as most likely slower"
         return why, NextStep(kind="keep")
     if failed is None:
-        return "only one plan gave a number", NextStep(kind="tune", budget=DEFAULT_BUDGET)
+        return "only one plan was measured", NextStep(kind="tune", budget=DEFAULT_BUDGET)
     return f"every other plan failed: {first_line(failed.reason)}", NextStep(kind="keep")
 
 

@@ -123,7 +123,7 @@ class TestWithoutConfirmation:
         [
             (
                 Findings(trials=trials(8.0)),
-                "only one plan gave a number",
+                "only one plan was measured",
                 NextStep(kind="tune", budget=20),
             ),
             (
