@@ -51,7 +51,7 @@ def checkout(tmp_path: Path) -> Path:
     [
         ("check", "swap-full", "limits", 3),
         ("knob", "page_size", "", 4),
-        ("format", "ray", "", 7),
+        ("format", "example", "", 7),
         ("option", "dry_run", "tune", 4),
         ("option", "dry_run", "emit", 4),
         ("option", "dry_run", "cluster", 4),
