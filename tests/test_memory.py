@@ -76,7 +76,7 @@ def test_each_node_keeps_its_share_of_the_batch(
 
 
 def test_what_is_kept_of_a_sample_is_twice_as_large_without_bf16() -> None:
-    """The doctor called gpt2-clm "4.1 GiB at least"; on a CPU without bf16 it takes 23.6."""
+    """The doctor called gpt2-clm "4.1 GiB at least"; without bf16 it takes more than 23.6."""
     recipe = recipe_of(LARGE)
     more = needed_bytes(LARGE, value_bytes=4) - needed_bytes(LARGE)
     assert more == 12 * recipe.sample_bytes
