@@ -80,6 +80,8 @@ def test_what_is_kept_of_a_sample_is_twice_as_large_without_bf16() -> None:
     recipe = recipe_of(LARGE)
     more = needed_bytes(LARGE, value_bytes=4) - needed_bytes(LARGE)
     assert more == 12 * recipe.sample_bytes
+    half = replace(LARGE, recipe=replace(recipe, model={**recipe.model, "dtype": "bfloat16"}))
+    assert needed_bytes(half, value_bytes=4) == needed_bytes(half)
     need = needed_bytes(LARGE, value_bytes=4)
     short = changed(cpu={"isa": ("avx2",)}, limits={"memory_bytes": need - 1})
     evidence = next(f for f in diagnose(short).findings if f.code == "memory-limit").evidence

@@ -145,10 +145,9 @@ def _why_unneeded(word: Word, way: Carried) -> str | None:
     """Why a training is the same without a word that is refused; None if it may be another."""
     if word.spelling == "--use_ipex" and word.instead is None:
         return word.why
-    instead, _, why = (word.instead or "").partition(", ")
-    if instead == "nothing":
-        return why
-    planned = instead.partition(" ")[0]
+    if word.needless is not None:
+        return word.needless
+    planned = (word.instead or "").partition(",")[0].partition(" ")[0]
     flag = word.spelling.partition(" ")[0]
     if flag in (*OF_CPU, *OF_BACKEND) and planned in dict(_set_by(way)):
         return f"{planned} says the same"

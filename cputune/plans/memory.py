@@ -24,13 +24,14 @@ VALUES_PER_PARAMETER = 4
 
 LOGIT_BYTES = 8
 """Of each logit of a language model while its loss goes backward: the logarithm of its probability
-and its gradient, both in fp32 also if the matmuls are in bf16 (torch 2.13, transformers 5.17)."""
+and its gradient. Both are fp32 also if the matmuls are in bf16: autocast computes cross-entropy in
+fp32 (torch 2.13), and transformers casts the logits before (5.23, loss/loss_utils.py)."""
 
 HALF, SINGLE = 2, 4
 """Bytes of a value in bf16 and fp16, and in fp32."""
 
 
-def value_bytes(facts: HostFacts) -> int:
+def least_value_bytes(facts: HostFacts) -> int:
     """Least bytes of a value that the backward pass keeps: 4 on a CPU without bf16."""
     if "bf16" in native_precisions(facts):
         return HALF
@@ -52,13 +53,13 @@ def needed_bytes(
             samples = -(-batch // nodes)
         else:
             samples = per_rank * ranks
-        kept = samples * (recipe.sample_bytes * value_bytes // HALF + _logit_bytes(recipe))
         dtype = recipe.model.get("dtype") or recipe.model.get("torch_dtype")
-        value_bytes = 4
-        if dtype in ("bfloat16", "float16"):
-            value_bytes = 2
+        weight_bytes = SINGLE
+        if dtype in ("bfloat16", "float16"):  # so are the values of its layers
+            weight_bytes = value_bytes = HALF
+        kept = samples * (recipe.sample_bytes * value_bytes // HALF + _logit_bytes(recipe))
         values = 1 if recipe.lora else VALUES_PER_PARAMETER  # frozen weights have no gradient
-        state = values * value_bytes * recipe.parameters
+        state = values * weight_bytes * recipe.parameters
     return ranks * (PROCESS_BYTES + state) + kept
 
 

@@ -291,12 +291,19 @@ class Word:
         """What to do with it: ``write --use_cpu``, ``remove it: torch …``; empty if unknown."""
         if not self.instead:
             return ""
-        nothing, _, why = self.instead.partition(", ")
-        if nothing != "nothing":
+        if self.needless is None:
             return f"write {self.instead}"
-        if why:
-            return f"remove it: {why}"
+        if self.needless:
+            return f"remove it: {self.needless}"
         return "remove it"
+
+    @property
+    def needless(self) -> str | None:
+        """Why nothing replaces it, empty if the tables have no reason; None if something does."""
+        nothing, _, why = (self.instead or "").partition(", ")
+        if nothing == "nothing":
+            return why
+        return None
 
     def describe(self) -> str:
         """For example ``--no_cuda (instead: --use_cpu)``."""

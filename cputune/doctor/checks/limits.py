@@ -11,7 +11,12 @@ from cputune.doctor.finding import Finding, Severity, check, checks_of
 from cputune.host.facts import HostFacts
 from cputune.plans.cores import usable_cores
 from cputune.plans.layout import default_threads
-from cputune.plans.memory import VALUES_PER_PARAMETER, needed_bytes, room_bytes, value_bytes
+from cputune.plans.memory import (
+    VALUES_PER_PARAMETER,
+    least_value_bytes,
+    needed_bytes,
+    room_bytes,
+)
 from cputune.plans.workload import Workload
 from cputune.text import cpulist
 from cputune.text.plain import GIB, MIB
@@ -194,7 +199,7 @@ def memory_limit(facts: HostFacts) -> Iterator[Finding]:
     room = room_bytes(facts)
     if room is None:
         return
-    kept = value_bytes(facts)
+    kept = least_value_bytes(facts)
     needs = {name: needed_bytes(Workload.from_recipe(name), value_bytes=kept) for name in GUIDES}
     short = [f"{name} {need / GIB:.1f} GiB" for name, need in needs.items() if need > room]
     if short:

@@ -21,9 +21,9 @@ from cputune.plans.cores import usable_cores
 from cputune.plans.memory import (
     PROCESS_BYTES,
     VALUES_PER_PARAMETER,
+    least_value_bytes,
     needed_bytes,
     room_bytes,
-    value_bytes,
 )
 from cputune.plans.placing import groups
 from cputune.plans.script_settings import named, settings_of
@@ -153,7 +153,7 @@ def _exceeded(evidence: str, ranks: int, each: int, facts: HostFacts) -> Iterato
 def judge_recipe(job: Workload, facts: HostFacts) -> tuple[str, tuple[Finding, ...]]:
     """The least memory of a recipe with the advised ranks, in words; and whether that fits here."""
     ranks = advised(facts).ranks
-    need = needed_bytes(job, ranks, value_bytes=value_bytes(facts))
+    need = needed_bytes(job, ranks, value_bytes=least_value_bytes(facts))
     needs = f"{job.name} needs {need / GIB:.1f} GiB at least with {count(ranks, 'rank')}"
     return needs, tuple(_exceeded(needs, ranks, need // ranks, facts))
 
