@@ -210,13 +210,30 @@ def compared(
 
     Metrics are compared if the ranks have evaluated the same samples, without other ``draws``.
     """
-    found, kinds = differences(own, plan), ["files"]
+    found, kinds = differences(own, plan, ranks=ranks), ["files"]
     if any(own.written.values()):
         kinds.append("keys")
     if not draws and BATCHES % ranks == 0 and any(own.metrics.values()):
         kinds.append("metrics")
         found += tuple(_unlike_metrics(own, plan))
     return found, tuple(kinds)
+
+
+def _written_by_rank(name: str, plan: Rehearsed, ranks: int) -> bool:
+    """Whether a plan writes a file under the name that it has with another number of ranks.
+
+    Trainer's checkpoints have rng_state.pth of one rank, rng_state_0.pth and so on of several.
+    """
+    place = Path(name)
+    if str(place.with_stem(f"{place.stem}_0")) in plan.written:
+        return True
+    numbered = re.fullmatch(r"(.+)_(\d+)", place.stem)
+    if numbered is None:
+        return False
+    if ranks == 1 and str(place.with_stem(numbered[1])) in plan.written:
+        return True
+    first = str(place.with_stem(f"{numbered[1]}_0"))
+    return int(numbered[2]) >= ranks and first in plan.written
 
 
 def _unlike_metrics(own: Rehearsed, plan: Rehearsed) -> Iterator[str]:
@@ -231,14 +248,14 @@ def _unlike_metrics(own: Rehearsed, plan: Rehearsed) -> Iterator[str]:
                 break
 
 
-def differences(own: Rehearsed, plan: Rehearsed) -> tuple[str, ...]:
-    """What the current launch wrote and the plan did not; each rank may add its own files."""
+def differences(own: Rehearsed, plan: Rehearsed, *, ranks: int) -> tuple[str, ...]:
+    """What the current launch wrote and the plan did not; each of its ``ranks`` may write its own
+    files.
+    """
     found = []
     for name, keys in own.written.items():
-        stem, dot, end = name.rpartition(".")
-        each = f"{stem}_0{dot}{end}" if dot else f"{name}_0"
         if name not in plan.written:
-            if each not in plan.written:
+            if not _written_by_rank(name, plan, ranks):
                 found.append(f"it does not write {name}")
             continue
         others = plan.written[name]

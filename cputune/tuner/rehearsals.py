@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from cputune.plans.knobs.record import LeftOut
 from cputune.plans.plan import Plan
 from cputune.records.steps import RehearsalEnd, RehearsingRunner, Runner
+from cputune.text.plain import count
 from cputune.tuner.events import Message
 from cputune.tuner.measuring import Findings, Measuring
 
@@ -39,7 +40,7 @@ def rehearsed(
         why = _rehearse(measuring, runner, plan)
         if why:
             measuring.findings.unfit[plan.world_size] = why
-            text = f"{plan.world_size} ranks are left out from now on; {why}"
+            text = f"plans of {count(plan.world_size, 'rank')} are left out from now on; {why}"
             measuring.on_event(Message(text=text, warns=True))
             left = [other for other in left if other.world_size != plan.world_size]
     return left
