@@ -19,7 +19,7 @@ from machines import SimulatedRunner
 
 from cputune.plans.workload import DEFAULT_RECIPE, Workload
 from cputune.records.claims import Speedup
-from cputune.records.words import slower_by, surely_slower
+from cputune.records.shared_texts import slower_by, surely_slower
 from cputune.tuner.comparing import concluded, side_by_side
 from cputune.tuner.measuring import Findings, Measuring, Timer
 from cputune.tuner.race import Race

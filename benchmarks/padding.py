@@ -21,8 +21,8 @@ from typing import Any
 import torch
 from transformers import default_data_collator
 
-from cputune.inside.carry import batches as columns
-from cputune.inside.carry.order import OfLikeLength, token_lengths
+from cputune.inside.applying import trimming as columns
+from cputune.inside.applying.order import OfLikeLength, token_lengths
 from cputune.inside.train_recipe import SyntheticSamples, build_model
 from cputune.plans.workload import load_recipe
 

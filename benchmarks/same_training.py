@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 
 from cputune.inside import carry_script
-from cputune.inside.carry.force import Force
+from cputune.inside.applying.force import Force
 
 TRAIN = """
 import json, sys, torch

@@ -45,7 +45,8 @@ LEVERS: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
     "4 batches": ({}, {}),
     "4 batches, synced once": ({}, {}),
 }
-"""Arguments of DistributedDataParallel, and what ``cputune.inside.carry.gradients`` is asked."""
+"""Arguments of DistributedDataParallel, and settings of
+``cputune.inside.applying.gradient_traffic``."""
 
 ALONE = "one node"
 STEPS = 3
@@ -59,9 +60,9 @@ class Trainee:
         from torch.nn.parallel import DistributedDataParallel
         from transformers import BertConfig, BertForSequenceClassification
 
-        from cputune.inside.carry.force import Force
-        from cputune.inside.carry.gradients import Gradients
-        from cputune.inside.carry.setting import Setting
+        from cputune.inside.applying.force import Force
+        from cputune.inside.applying.gradient_traffic import Gradients
+        from cputune.inside.applying.shared import Setting
 
         torch.manual_seed(0)
         still = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}

@@ -18,8 +18,8 @@ from itertools import cycle, islice
 import cputune
 from cputune.plans.workload import DEFAULT_RECIPE
 from cputune.ranks.runner import ProcessRunner
+from cputune.records.shared_texts import verdict_of
 from cputune.records.steps import TrialError
-from cputune.records.words import verdict_of
 
 WARMUP, STEPS = 3, 10
 

@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from cputune.inside import rank
-from cputune.inside.carry.apart import DrawsPart
-from cputune.inside.carry.ending import Ending, run_together
-from cputune.inside.carry.force import Force
-from cputune.inside.carry.guard import Guard
-from cputune.inside.carry.parts import made
-from cputune.inside.carry.running import main as run_with, refuse, run_script
-from cputune.inside.carry.setting import Setting
+from cputune.inside.applying.apart import DrawsPart
+from cputune.inside.applying.ending import Ending, run_together
+from cputune.inside.applying.force import Force
+from cputune.inside.applying.guard import Guard
+from cputune.inside.applying.parts import made
+from cputune.inside.applying.run_script import main as run_with, refuse, run_script
+from cputune.inside.applying.shared import Setting
 
 SCHEMA = "cputune.plan/"
 VERSION = 1

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from cputune.doctor.files.documents import Document
+from cputune.doctor.files.yaml_spans import Document
 from cputune.host import read_document
 
 Manifest: TypeAlias = Mapping[str, Any]

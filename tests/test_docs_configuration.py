@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from cputune.cli import cli
-from cputune.cli.settings import read_settings, take_defaults
+from cputune.cli.option_defaults import read_settings, take_defaults
 
 PAGE = (Path(__file__).parent.parent / "docs" / "configuration.md").read_text()
 

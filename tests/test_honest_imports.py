@@ -122,7 +122,7 @@ REMEMBERS = {
     "cputune.cli.output": "--verbose and --json of the command that runs",
     "cputune.cli.signals": "the signal that came",
     "cputune.host.files": "temporary files that a signal must remove",
-    "cputune.inside.carry.ending": "what must live as long as the training process",
+    "cputune.inside.applying.ending": "what must live as long as the training process",
     "cputune.doctor.looks.rehearse": "what a child program has replaced in torch",
 }
 """What a module may change while it runs. Everything else is passed: the Python that trains is a

@@ -18,7 +18,7 @@ from cputune.host import Command, Host, LiveHost, write_atomically, write_tree
 from cputune.host.children import end, in_session
 from cputune.host.probing.recording import record
 from cputune.host.probing.scrub import HOST_NAME
-from cputune.report.machine import precision_units
+from cputune.report.machine_text import precision_units
 
 
 def test_a_command_runs_with_the_environment_it_was_given(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from tuner.fakes import SMALL
 from cputune import Trial, TrialEnded
 from cputune.cli import main
 from cputune.plans.layout import guide_plan
-from cputune.report.tuning import line_of
+from cputune.report.study_table import line_of
 from cputune.text.plain import figure, spelled, visible
 from cputune.tuner.events import outcome
 

@@ -15,6 +15,7 @@ from typing import NoReturn
 
 import click
 
+from cputune.cli.option_defaults import common_options, place_of, read_settings
 from cputune.cli.output import (
     guard_streams,
     lose,
@@ -24,7 +25,6 @@ from cputune.cli.output import (
     set_verbosity,
     verbosity,
 )
-from cputune.cli.settings import common_options, place_of, read_settings
 from cputune.cli.signals import interrupted_by
 from cputune.errors import CannotError, CputuneError, Interrupted, UsageError
 

@@ -21,8 +21,8 @@ from cputune.cli.given import (
     host_options,
     python_option,
 )
+from cputune.cli.option_defaults import ConfiguredCommand, json_option
 from cputune.cli.output import console, print_json, tell, verbosity
-from cputune.cli.settings import ConfiguredCommand, json_option
 from cputune.doctor import Check, Diagnosis, Finding, Severity, by_severity
 from cputune.doctor.registry import all_checks
 from cputune.errors import CannotError, UsageError
@@ -299,7 +299,7 @@ def _look_at(host: Host, launch: Launch | None, options: Mapping[str, Any]) -> D
     if any(options[name] is not None for name in ("stack", "check_file", "symptom")):
         return _look_at_words(facts, host, options)
     if options["pid"] is not None:
-        from cputune.doctor.running import judge_job
+        from cputune.doctor.running_job import judge_job
 
         return Diagnosis(facts=facts, findings=judge_job(options["pid"], facts, host))
     diagnosis = look_at(host, facts, launch, deep=options["deep"])

@@ -25,8 +25,14 @@ from cputune.cli.given import (
     secret_option,
     tuned,
 )
-from cputune.cli.settings import ConfiguredCommand, given, options_from, output_option, script_of
-from cputune.doctor.files.documents import read_documents
+from cputune.cli.option_defaults import (
+    ConfiguredCommand,
+    given,
+    options_from,
+    output_option,
+    script_of,
+)
+from cputune.doctor.files.yaml_spans import read_documents
 from cputune.emitters import FORMATS, PRINTED_FORMATS, EmittedFile, emit, parse_hosts
 from cputune.emitters.command import PLAN_FILE
 from cputune.emitters.format import Emission
@@ -36,7 +42,7 @@ from cputune.host import LiveHost, read_document, write_atomically
 from cputune.launch.edit import unified
 from cputune.records.options import Cluster, EmitOptions
 from cputune.records.result import Result
-from cputune.records.written import remember, require_own
+from cputune.records.written_files import remember, require_own
 
 DEFAULT_DIRECTORY = Path("launch")
 _NAMES = tuple(FORMATS) + tuple(PRINTED_FORMATS) + ("all",)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 
 from cputune.cli import completing
+from cputune.cli.option_defaults import all_of
 from cputune.cli.output import tell
-from cputune.cli.settings import all_of
 from cputune.errors import CputuneError, ResultError, UsageError
 from cputune.host import Interpreter, LiveHost, read_document, this_interpreter
 from cputune.host.facts import HostFacts
@@ -295,7 +295,7 @@ def tuned(word: str | None, facts: HostFacts, *, other_machine: bool) -> Result 
     """The result to launch, if it is of this machine. None, with a note, if nothing was tuned
     yet.
     """
-    from cputune.records.words import changed_since, machine_difference, missing_cpus
+    from cputune.records.shared_texts import changed_since, machine_difference, missing_cpus
 
     # cputune.json in this folder is of this machine, not of the recorded one.
     if word is None and (facts.recorded or not DEFAULT_RESULT.exists()):
@@ -319,7 +319,7 @@ def tuned(word: str | None, facts: HostFacts, *, other_machine: bool) -> Result 
         return result
     changes = changed_since(result, facts)
     if changes:
-        from cputune.records.words import TUNE_AGAIN
+        from cputune.records.shared_texts import TUNE_AGAIN
 
         say(f"{'; '.join(changes)}: {TUNE_AGAIN}")
     return result

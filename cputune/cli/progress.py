@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from cputune.cli.output import console, tell, verbosity
 from cputune.cli.signals import stop_if_interrupted
-from cputune.report.live import Standing, live_lines
-from cputune.report.tuning import is_kept, line_of, style_of
+from cputune.report.live_view import Standing, live_lines
+from cputune.report.study_table import is_kept, line_of, style_of
 from cputune.text.plain import visible
 from cputune.tuner.events import Event, OnEvent, StudyEnded, TrialEnded
 

@@ -8,8 +8,8 @@ import click
 
 from cputune.cli import completing
 from cputune.cli.given import choose_python, facts_of, launched, python_option
+from cputune.cli.option_defaults import ConfiguredCommand, json_option, script_of
 from cputune.cli.output import console, print_json, tell
-from cputune.cli.settings import ConfiguredCommand, json_option, script_of
 from cputune.cli.signals import stop_if_interrupted
 from cputune.errors import CannotError, UsageError
 from cputune.plans.training_command import require_trainable
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from cputune.plans.equivalence import Deviation
     from cputune.report.writing import Block
-    from cputune.tuner.proof import Proof
+    from cputune.tuner.knob_proofs import Proof
 
 
 @click.command(
@@ -66,7 +66,7 @@ def command(
     from cputune.report.writing import print_blocks
     from cputune.text.documents import plain
     from cputune.tuner.events import waiting_for
-    from cputune.tuner.proof import prove
+    from cputune.tuner.knob_proofs import prove
 
     script = script_of(ctx)
     if script and recipe is not None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from cputune.cli import completing
+from cputune.cli.option_defaults import ConfiguredCommand
 from cputune.cli.output import console
-from cputune.cli.settings import ConfiguredCommand
 from cputune.host import read_document
 from cputune.plans.memory import HALF, SINGLE, needed_bytes
 from cputune.plans.workload import DEFAULT_RECIPE, Workload, load_recipe, recipe_names, recipes_dir
@@ -46,7 +46,7 @@ def _print_list() -> None:
 
 def _with_its_size(name: str) -> str:
     """The recipe's file, after a comment with the size of its model."""
-    from cputune.report.machine import gib
+    from cputune.report.machine_text import gib
 
     recipe = load_recipe(name)
     parameters = "not known"

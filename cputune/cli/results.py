@@ -20,12 +20,17 @@ from cputune.cli.given import (
     opened,
     python_option,
 )
+from cputune.cli.option_defaults import (
+    ConfiguredCommand,
+    fail_if_slower,
+    json_option,
+    output_option,
+)
 from cputune.cli.output import console, print_json, tell
-from cputune.cli.settings import ConfiguredCommand, fail_if_slower, json_option, output_option
 from cputune.errors import CannotError, UsageError
 from cputune.records.options import DEFAULT_LIMIT_SECONDS, seconds_of
-from cputune.records.words import slower_by
-from cputune.records.written import write_own
+from cputune.records.shared_texts import slower_by
+from cputune.records.written_files import write_own
 
 if TYPE_CHECKING:
     from cputune.report.writing import Block
@@ -114,7 +119,7 @@ def compare(ctx: click.Context, /, before: str, after: str | None, **typed: Any)
     cputune compare before.json after.json --fail-if-slower 5%
     """
     from cputune.cli.progress import progress
-    from cputune.report import compare as page
+    from cputune.report import result_comparison as page
     from cputune.tuner.comparing import compare as measure, why_not_here
 
     started = time.monotonic()

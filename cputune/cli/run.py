@@ -24,7 +24,7 @@ from cputune.cli.given import (
     secret_option,
     tuned,
 )
-from cputune.cli.settings import ConfiguredCommand, script_of
+from cputune.cli.option_defaults import ConfiguredCommand, script_of
 from cputune.errors import CannotError, CputuneError, MissingPackageError, UsageError
 from cputune.host.facts import HostFacts
 from cputune.host.interpreter import Interpreter
@@ -172,7 +172,7 @@ def _known(workload: Workload, facts: HostFacts) -> str | None:
 
 def _is_of(path: Path, workload: Workload, facts: HostFacts) -> bool:
     from cputune.records.result import Result
-    from cputune.records.words import machine_difference, missing_cpus
+    from cputune.records.shared_texts import machine_difference, missing_cpus
 
     result = Result.load(path)
     if result.workload.program != workload.program or result.disturbed:
@@ -254,10 +254,10 @@ def _chosen(
 
 def _how(found: Result | None, plan: Plan, workload: Workload, facts: HostFacts) -> str:
     from cputune.emitters.imported import digests
-    from cputune.emitters.job import versions_of
+    from cputune.emitters.prepared import versions_of
     from cputune.host import LiveHost
     from cputune.records.claims import FASTER, ClaimContext, host_fingerprint
-    from cputune.records.words import YOURS, between, times_as_fast
+    from cputune.records.shared_texts import YOURS, between, times_as_fast
 
     if found is None:
         return "not measured"

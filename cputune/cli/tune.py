@@ -26,8 +26,14 @@ from cputune.cli.given import (
     python_option,
     secret_option,
 )
+from cputune.cli.option_defaults import (
+    ConfiguredCommand,
+    given,
+    json_option,
+    options_from,
+    output_option,
+)
 from cputune.cli.output import console, print_json, tell
-from cputune.cli.settings import ConfiguredCommand, given, json_option, options_from, output_option
 from cputune.errors import (
     CannotError,
     Interrupted,
@@ -41,7 +47,7 @@ from cputune.host.remote.named import folded
 from cputune.plans.training_command import require_trainable
 from cputune.plans.workload import DEFAULT_RECIPE, Workload, left_out
 from cputune.records.options import DEFAULT_LIMIT_SECONDS, TuneOptions, keywords
-from cputune.records.words import RESUME, exactly
+from cputune.records.shared_texts import RESUME, exactly
 from cputune.text.documents import plain
 from cputune.text.plain import count
 
@@ -341,7 +347,7 @@ def _say_beforehand(facts: HostFacts) -> None:
 
 
 def _show(result: Result, file: str | None, facts: HostFacts, *, as_json: bool) -> None:
-    from cputune.emitters.job import usual_format
+    from cputune.emitters.prepared import usual_format
     from cputune.report.show import ResultToShow, end_blocks
     from cputune.report.writing import print_blocks
 
@@ -382,7 +388,7 @@ def _require_packages(job: Workload, python: Interpreter) -> None:
 
 
 def _show_space(space: SearchSpace, *, as_json: bool) -> None:
-    from cputune.report.tuning import space_blocks
+    from cputune.report.study_table import space_blocks
     from cputune.report.writing import print_blocks
 
     if as_json:

@@ -11,10 +11,10 @@ import click
 
 from cputune.cli import completing, help_groups
 from cputune.cli.given import choose_python, python_option
+from cputune.cli.option_defaults import ConfiguredCommand, fail_if_slower, json_option
 from cputune.cli.output import console, print_json, tell
-from cputune.cli.settings import ConfiguredCommand, fail_if_slower, json_option
 from cputune.host import LiveHost
-from cputune.records.words import TUNE_AGAIN, slower_beyond, slower_by
+from cputune.records.shared_texts import TUNE_AGAIN, slower_beyond, slower_by
 from cputune.report.writing import Block, Heading, Lines, Rows, print_blocks
 
 if TYPE_CHECKING:

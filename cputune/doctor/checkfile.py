@@ -16,15 +16,15 @@ from cputune.doctor.files import (
     arguments,
     around,
     dockerfile,
-    documents,
     ended,
     judge,
     kubeflow,
     needs,
+    package_lists,
     pins,
-    requirements,
     sharding,
     workloads,
+    yaml_spans,
 )
 from cputune.doctor.files.context import Context
 from cputune.doctor.files.proven import Proof, refused, without_ccl, worse
@@ -69,9 +69,9 @@ def check_file(
     if _is_dockerfile(text, name):
         places = Places(text, sets="ENV")
         return by_severity(dockerfile.judge_dockerfile(replace(context, places=places)))
-    if requirements.is_requirements(name):
+    if package_lists.is_requirements(name):
         context = replace(context, places=Places(text))
-        return by_severity(requirements.judge_requirements(context))
+        return by_severity(package_lists.judge_requirements(context))
     if sharding.is_hostfile(name):
         return by_severity(sharding.judge_hosts(text, context))
     sets = "export"
@@ -215,19 +215,19 @@ def _fixed(
 
 
 def _is_shell(text: str, name: str) -> bool:
-    is_text = requirements.is_requirements(name) or sharding.is_hostfile(name)
+    is_text = package_lists.is_requirements(name) or sharding.is_hostfile(name)
     return not (is_text or is_yaml(text, name) or is_csh(text, name) or _is_dockerfile(text, name))
 
 
 def launches_in(text: str, name: str) -> tuple[Launch, ...]:
     """The launches of a file: of a script, of the command of an image, of a job's containers."""
-    if requirements.is_requirements(name) or sharding.is_hostfile(name):
+    if package_lists.is_requirements(name) or sharding.is_hostfile(name):
         return ()
     if _is_dockerfile(text, name):
         return dockerfile.launches_of(text)
     if is_yaml(text, name):
         found = list[Launch]()
-        for document in documents.read_documents(text, name):
+        for document in yaml_spans.read_documents(text, name):
             if document.get("kind") in kubeflow.RANKS:
                 found += kubeflow.job_launches(document)
         return tuple(found)
@@ -267,7 +267,7 @@ def _parses_as(before: str, after: str, name: str) -> bool:
         return True
     if is_yaml(before, name):
         try:
-            documents.read_documents(after, name)
+            yaml_spans.read_documents(after, name)
         except UsageError:
             return False
         return True
@@ -324,7 +324,7 @@ def _judge(text: str, context: Context) -> Iterator[Finding]:
         yield from judge.judge_launches(file.launches, context)
         return
     judged = []
-    for document in documents.read_documents(text, context.name):
+    for document in yaml_spans.read_documents(text, context.name):
         judged.append(judge_document(document, context))
     if not any(judged):
         raise UsageError(f"{context.name} is YAML of an unknown kind", hint=_HINT)
@@ -332,7 +332,7 @@ def _judge(text: str, context: Context) -> Iterator[Finding]:
         yield from findings
 
 
-def judge_document(document: documents.Document, context: Context) -> Iterator[Finding] | None:
+def judge_document(document: yaml_spans.Document, context: Context) -> Iterator[Finding] | None:
     """Every fault of one document; None if its kind is not judged."""
     for is_it, judge_it in DOCUMENTS:
         if is_it(document):
@@ -342,12 +342,12 @@ def judge_document(document: documents.Document, context: Context) -> Iterator[F
 
 DOCUMENTS: tuple[
     tuple[
-        Callable[[documents.Document], bool],
-        Callable[[documents.Document, Context], Iterator[Finding]],
+        Callable[[yaml_spans.Document], bool],
+        Callable[[yaml_spans.Document, Context], Iterator[Finding]],
     ],
     ...,
 ] = (
-    (requirements.is_environment, requirements.judge_environment),
+    (package_lists.is_environment, package_lists.judge_environment),
     (workloads.is_workload, workloads.judge_workload),
     (sharding.is_deepspeed, sharding.judge_deepspeed),
     (kubeflow.is_job, kubeflow.judge_job),

@@ -39,7 +39,7 @@ def deep_findings(facts: HostFacts, host: Host) -> tuple[Finding, ...]:
         return (skipped.finding("this is a recorded machine: no child can be started on it"),)
     if facts.package("torch") is None:
         return (skipped.finding("torch is not installed"),)
-    from cputune.doctor.proof import work  # which runs its child as this module does
+    from cputune.doctor.measured_work import work  # which runs its child as this module does
 
     findings: list[Finding] = []
     for look in (imports, product, work):

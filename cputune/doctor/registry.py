@@ -11,18 +11,18 @@ def all_checks() -> tuple[Check, ...]:
     from cputune.doctor import (
         deep,
         hosts,
+        measured_work,
         named_stack,
-        proof,
-        rehearsal,
-        running,
+        rehearsed_launch,
+        running_job,
         symptoms,
         typed_launch,
     )
     from cputune.doctor.checkfile import FILE_CHECKS
 
-    launches = (FILE_CHECKS, typed_launch.CHECKS, rehearsal.CHECKS)
+    launches = (FILE_CHECKS, typed_launch.CHECKS, rehearsed_launch.CHECKS)
     needing_more = (
-        *(named_stack.CHECKS, *launches, deep.CHECKS, proof.CHECKS, running.CHECKS),
+        *(named_stack.CHECKS, *launches, deep.CHECKS, measured_work.CHECKS, running_job.CHECKS),
         *(symptoms.CHECKS, hosts.CHECKS),
     )
     return (*CHECKS, *(check for checks in needing_more for check in checks))

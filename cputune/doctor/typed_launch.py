@@ -18,7 +18,7 @@ from cputune.doctor.deep import how_it_ended, messages_of, run_look
 from cputune.doctor.files.context import Context
 from cputune.doctor.files.judge import judge_launches
 from cputune.doctor.finding import Finding, Severity, by_severity, checks_of, fault
-from cputune.doctor.rehearsal import rehearsed
+from cputune.doctor.rehearsed_launch import rehearsed
 from cputune.errors import UsageError
 from cputune.host import Around, Host, Interpreter, process
 from cputune.host.facts import HostFacts

@@ -12,13 +12,13 @@ from cputune.emitters.accelerate import ACCELERATE
 from cputune.emitters.command import PLAN_FILE, judged, standing_alone
 from cputune.emitters.format import Emission, EmittedFile, Format, LaunchJob
 from cputune.emitters.hand import COMMAND, without_carried
-from cputune.emitters.job import make_job, plan_job
 from cputune.emitters.kubernetes import PYTORCHJOB, TRAINJOB, kustomization
 from cputune.emitters.mpirun import MPIRUN
 from cputune.emitters.planfile import plan_file
+from cputune.emitters.prepared import make_job, plan_job
 from cputune.emitters.slurm import SLURM
 from cputune.emitters.torchrun import TORCHRUN
-from cputune.emitters.tuning import SLURM_TUNE, TUNEJOB
+from cputune.emitters.tuning_jobs import SLURM_TUNE, TUNEJOB
 from cputune.errors import UsageError
 from cputune.host.remote.named import Node, parse_hostfile, parse_hosts
 from cputune.plans.plan import Plan

@@ -7,8 +7,8 @@ part of the artefact. Keys per version: accelerate/commands/config/config_args.p
 
 from __future__ import annotations
 
-from cputune.emitters import shell, words
-from cputune.emitters.alone import script_of_one
+from cputune.emitters import bash, checked_words
+from cputune.emitters.checked_words import WIDTH, Manifest
 from cputune.emitters.command import applied
 from cputune.emitters.format import EmittedFile, Format, LaunchJob
 from cputune.emitters.mpirun import (
@@ -18,7 +18,7 @@ from cputune.emitters.mpirun import (
     host_files,
     refuse_colon,
 )
-from cputune.emitters.words import WIDTH, Manifest
+from cputune.emitters.one_rank import script_of_one
 from cputune.errors import UsageError
 from cputune.launch.launchers.accelerate import one_process, through_mpirun
 from cputune.launch.launchers.mpirun import (
@@ -46,7 +46,7 @@ def emit_accelerate(job: LaunchJob) -> tuple[EmittedFile, ...]:
     """The script; for several ranks the YAML and the host files, too. Raises UsageError."""
     if job.plan.world_size == 1:
         return (script_of_one(job, "accelerate", starting=_alone),)
-    shell.require_hosts(job)
+    bash.require_hosts(job)
     refuse_colon(job)
     if "mpirun_config" not in _known_keys(job):
         raise UsageError(
@@ -68,21 +68,21 @@ def emit_accelerate(job: LaunchJob) -> tuple[EmittedFile, ...]:
                 lines[dialect] += _DAEMONS
     started = _started(job)
     hosts = host_files(job, dialects_of(job), always=True)
-    script = shell.launch_script(
+    script = bash.launch_script(
         job,
         "accelerate",
         "accelerate launch",
-        exports=shell.exports(words.typed(exported)),
+        exports=bash.exports(checked_words.typed(exported)),
         named="",
         mpirun="mpirun",
         **detected(job, lines),
-        rank=shell.rank(shell.mpi_rank(job, *_TAKEN_BACK)),
+        rank=bash.rank(bash.mpi_rank(job, *_TAKEN_BACK)),
         start=array("launch", started.words, WIDTH) + "\n",
         launches=(started.launch,),
-        beside=shell.missed([*shell.beside(job), CONFIG, *(file.name for file in hosts)]),
+        beside=bash.missed([*bash.beside(job), CONFIG, *(file.name for file in hosts)]),
     )
     content = configuration(job)
-    text = words.document(content, job.header)
+    text = checked_words.document(content, job.header)
     config = EmittedFile(name=CONFIG, text=text, document=content)
     return (script, config, *hosts)
 
@@ -98,13 +98,13 @@ def _started(job: LaunchJob) -> LaunchLine:
     )
     return start(
         "accelerate",
-        (shell.PYTHON, "-m", "accelerate.commands.launch"),
+        (bash.PYTHON, "-m", "accelerate.commands.launch"),
         (*options, "--no_python"),
-        shell.trained(job.command),
-        through=(*shell.mpi_rank(job, *_TAKEN_BACK), "--", *shell.trained(applied(job))),
-        written=(shell.RANK, *shell.ALL_TRAINED),
-        environment=shell.mpi_variables(job),
-        removed=shell.names_cleared(job),
+        bash.trained(job.command),
+        through=(*bash.mpi_rank(job, *_TAKEN_BACK), "--", *bash.trained(applied(job))),
+        written=(bash.RANK, *bash.ALL_TRAINED),
+        environment=bash.mpi_variables(job),
+        removed=bash.names_cleared(job),
     )
 
 
@@ -112,23 +112,23 @@ def _alone(job: LaunchJob, bound: tuple[str, ...], trained: tuple[str, ...]) -> 
     """One rank. accelerate leaves the training behind when it alone is killed: so the kernel ends
     it.
     """
-    plan, planned = job.plan, shell.rank_variables(job)
+    plan, planned = job.plan, bash.rank_variables(job)
     options = one_process(
         threads=plan.threads_per_process, precision=precision(job), ipex=plan.ipex
     )
     blocktime = planned.get("KMP_BLOCKTIME")
     own = () if blocktime is None else (assigned("KMP_BLOCKTIME", blocktime),)
     until_it_ends = ("setpriv", "--pdeathsig", "TERM", "env", *_TAKEN_BACK, *own)
-    through = (*until_it_ends, *bound, shell.PYTHON)
+    through = (*until_it_ends, *bound, bash.PYTHON)
     return start(
         "accelerate",
-        (shell.PYTHON, "-m", "accelerate.commands.launch"),
+        (bash.PYTHON, "-m", "accelerate.commands.launch"),
         (*options, "--no_python"),
         trained,
         through=through,
-        written=(*through, *trained, shell.MORE),
+        written=(*through, *trained, bash.MORE),
         environment=planned,
-        removed=shell.names_cleared(job),
+        removed=bash.names_cleared(job),
     )
 
 
@@ -147,10 +147,12 @@ def configuration(job: LaunchJob) -> Manifest:
         "distributed_type": "MULTI_CPU",
         "enable_cpu_affinity": False,
         "machine_rank": 0,
-        "main_process_ip": words.YamlScalar(job.nodes[0].name if plan.nodes > 1 else "127.0.0.1"),
+        "main_process_ip": checked_words.YamlScalar(
+            job.nodes[0].name if plan.nodes > 1 else "127.0.0.1"
+        ),
         **({"main_process_port": PORT} if plan.nodes > 1 else {}),
         "main_training_function": "main",
-        "mixed_precision": words.YamlScalar(precision(job)),
+        "mixed_precision": checked_words.YamlScalar(precision(job)),
         "num_machines": plan.nodes,
         "num_processes": plan.world_size,
         "rdzv_backend": "static",

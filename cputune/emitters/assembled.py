@@ -1,4 +1,4 @@
-"""``carry.py``: the parts of a plan (``cputune.inside.carry``) in one file.
+"""``carry.py``: the parts of a plan (``cputune.inside.applying``) in one file.
 
 Only those that the plan needs, after what they import.
 """
@@ -11,13 +11,13 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TypeAlias
 
-from cputune.inside import carry
-from cputune.inside.carry.force import Force
-from cputune.inside.carry.parts import needed
+from cputune.inside import applying
+from cputune.inside.applying.force import Force
+from cputune.inside.applying.parts import needed
 from cputune.text.documents import packaged_text
 
-FOLDER = Path(carry.__file__).parent
-PACKAGE = "cputune.inside.carry."
+FOLDER = Path(applying.__file__).parent
+PACKAGE = "cputune.inside.applying."
 
 Imports: TypeAlias = set[tuple[str, str]]
 """A module and a name that is imported from it; no name if it is imported as a whole."""
@@ -48,7 +48,7 @@ def carry_file(force: Force | None, *, together: bool, guard: bool = False) -> s
     first += ["guard"] if guard else []
     parts = needed(force or Force())
     read = _Pieces()
-    for name in ("running", *first, *(part.module for part in parts)):
+    for name in ("run_script", *first, *(part.module for part in parts)):
         read.add(name)
     text = START + _imports(read.imports, "")
     if read.typing:
@@ -97,7 +97,7 @@ class _Pieces:
         if name in self.seen:
             return
         self.seen.append(name)
-        source = packaged_text(carry.__name__, f"{name}.py")
+        source = packaged_text(applying.__name__, f"{name}.py")
         tree = ast.parse(source)
         title, _, *statements = tree.body  # after the docstring, from __future__ import annotations
         for statement in statements:

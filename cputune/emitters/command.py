@@ -9,21 +9,21 @@ from itertools import chain
 
 from cputune.doctor.checkfile import judge_document
 from cputune.doctor.files.context import Context
-from cputune.doctor.files.documents import Document
 from cputune.doctor.files.judge import judge_everywhere, one_process
+from cputune.doctor.files.yaml_spans import Document
 from cputune.doctor.finding import Finding, Severity, by_severity
 from cputune.emitters.assembled import carry_file
+from cputune.emitters.checked_words import Argument, VariableName
 from cputune.emitters.format import Beside, EmittedFile, LaunchJob, Output, Secret, Word
 from cputune.emitters.turned_off import refused_unneeded, turned_off
-from cputune.emitters.words import Argument, VariableName
 from cputune.errors import UsageError
 from cputune.host import Host
 from cputune.host.facts import HostFacts
-from cputune.inside.carry.force import Force
-from cputune.inside.carry.parts import needed
+from cputune.inside.applying.force import Force
+from cputune.inside.applying.parts import needed
+from cputune.launch.located_words import without_options
 from cputune.launch.script import Script
-from cputune.launch.words import without_options
-from cputune.plans.carrier.command import Carried
+from cputune.plans.delivery.applied_command import Carried
 from cputune.plans.plan import Plan
 from cputune.plans.workload import Workload, left_out
 from cputune.stack import Versions, backend_flags, ipex_use, why_too_few_ccl_workers

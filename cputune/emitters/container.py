@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from pathlib import PurePosixPath
 
+from cputune.emitters.bash import fill
+from cputune.emitters.checked_words import comment
 from cputune.emitters.format import LaunchJob
-from cputune.emitters.shell import fill
-from cputune.emitters.words import comment
 from cputune.errors import UsageError
 from cputune.stack import Versions
 from cputune.stack.fit import pythons_for

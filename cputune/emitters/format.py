@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from cputune.emitters.checked_words import Argument, HostName, VariableName, Variables
 from cputune.emitters.promise import Promise
-from cputune.emitters.words import Argument, HostName, VariableName, Variables
 from cputune.errors import UsageError
 from cputune.host import Host
 from cputune.host.facts import HostFacts
 from cputune.host.remote.named import Node
-from cputune.inside.carry.force import Force
+from cputune.inside.applying.force import Force
 from cputune.launch.launch import Launch
 from cputune.launch.target import HERE, Target
 from cputune.plans.plan import Plan

@@ -16,14 +16,14 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from cputune.emitters import shell
+from cputune.emitters import bash
+from cputune.emitters.bash import variables
+from cputune.emitters.checked_words import WIDTH, ShellWord
 from cputune.emitters.command import APPLY, SET_INSIDE, applied, companions
 from cputune.emitters.format import Beside, EmittedFile, Format, LaunchJob, Secret, Word
-from cputune.emitters.job import mpi_of
 from cputune.emitters.planfile import applied_of
-from cputune.emitters.shell import variables
+from cputune.emitters.prepared import mpi_of
 from cputune.emitters.turned_off import OFF_HERE
-from cputune.emitters.words import WIDTH, ShellWord
 from cputune.errors import UsageError
 from cputune.host import Host
 from cputune.launch.launch import Launch
@@ -31,7 +31,7 @@ from cputune.launch.launchers.mpirun import interface_arguments, is_openmpi, unb
 from cputune.launch.launchers.torchrun import on_nodes, on_this_machine
 from cputune.launch.script import Script
 from cputune.launch.write import LaunchLine, ShellText, assigned, exact, packed, start
-from cputune.plans.carrier.environment import is_cleared
+from cputune.plans.delivery.environment import is_cleared
 from cputune.text import cpulist
 
 PORT = 29500
@@ -110,7 +110,7 @@ def without_carried(job: LaunchJob) -> LaunchJob:
 
 def typed_each(job: LaunchJob) -> list[tuple[str, LaunchLine]]:
     """The lines to type, each under a comment if it is for one of several machines."""
-    program, trained = python(job), shell.trained(words(job))
+    program, trained = python(job), bash.trained(words(job))
     if job.plan.world_size > 1 and job.mpi_asked:
         return [("", by_mpirun(job, program, trained))]
     if job.plan.nodes == 1:

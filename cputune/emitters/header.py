@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from importlib import metadata
 
+from cputune.emitters.checked_words import comment
 from cputune.emitters.command import PLAN_FILE
 from cputune.emitters.format import LaunchJob
+from cputune.emitters.from_result import Tuned
 from cputune.emitters.manifest import PLAN
-from cputune.emitters.tuned import Tuned
-from cputune.emitters.words import comment
 from cputune.plans.plan import Plan
 from cputune.plans.workload import Workload
 from cputune.records.claims import InContext, machine_name

@@ -18,7 +18,8 @@ import shlex
 from collections.abc import Callable, Sequence
 from pathlib import PurePosixPath
 
-from cputune.emitters import header, shell, words
+from cputune.emitters import bash, checked_words, header
+from cputune.emitters.checked_words import Manifest, ShellWord, VariableName, YamlScalar, comment
 from cputune.emitters.command import RANK_SCRIPT, READ, applied, of_ranks
 from cputune.emitters.container import (
     CONSTRAINTS,
@@ -31,12 +32,11 @@ from cputune.emitters.container import (
     user_id,
 )
 from cputune.emitters.format import Beside, EmittedFile, Format, LaunchJob, Output, Secret, Word
-from cputune.emitters.job import job_name
 from cputune.emitters.manifest import PLAN, decided
 from cputune.emitters.merging import merged
+from cputune.emitters.prepared import job_name
 from cputune.emitters.promise import Promise
 from cputune.emitters.reserve import note_of_reserve, pod_cpus, with_reserve
-from cputune.emitters.words import Manifest, ShellWord, VariableName, YamlScalar, comment
 from cputune.records.options import SecretKey
 from cputune.stack import Versions, oneccl_module
 from cputune.text.documents import packaged_text
@@ -278,7 +278,7 @@ def program_of(job: LaunchJob) -> Manifest:
     command = [YamlScalar("torchrun")]
     if job.plan.backend == "ccl":
         module = oneccl_module(Versions.from_names(job.versions))
-        find = shlex.quote(shell.FIND_SETVARS.format(module=module))
+        find = shlex.quote(bash.FIND_SETVARS.format(module=module))
         source = f'source "$(python3 -c {find})" && exec torchrun "$@"'
         command = [escape(word) for word in ("bash", "-c", source, "torchrun")]
     rank = [f"{WORKSPACE}/{PLACE_SCRIPT}", str(pod_cpus(job)), "--"]
@@ -312,7 +312,7 @@ def environment(job: LaunchJob) -> list[Manifest]:
     Downloads from the hub stay on the volume. place.py finds the CPU numbers. Public models need no
     token, so the pod also starts without it.
     """
-    values: dict[str, str] = dict(shell.variables(job, pods=True).items())
+    values: dict[str, str] = dict(bash.variables(job, pods=True).items())
     values["HF_HOME"] = f"{DATA}/huggingface"
     if "LD_PRELOAD" in values:
         values["LD_PRELOAD"] = ":".join(f"{PRELOAD}/{name}.so" for name in preloads(job))
@@ -414,7 +414,7 @@ def volume_claim(job: LaunchJob) -> str:
             "resources": {"requests": {"storage": YamlScalar("20Gi")}},
         },
     }
-    return words.document(content, lines)
+    return checked_words.document(content, lines)
 
 
 CONFIGURATION = "kustomizeconfig.yaml"
@@ -438,7 +438,7 @@ def kustomization(name: str, others: Sequence[str] = ()) -> EmittedFile:
         f"{other}.yaml trains the same: to start it instead, write {other} for {name} here."
         for other in others
     ]
-    return EmittedFile(name="kustomization.yaml", text=words.document(content, said))
+    return EmittedFile(name="kustomization.yaml", text=checked_words.document(content, said))
 
 
 def _format(
@@ -473,17 +473,17 @@ def _format(
         }
         content = with_promise(job, name, merged(document(job), job.patch))
         texts = {
-            f"{name}.yaml": header.full(job, name, title, said) + words.dump(content),
+            f"{name}.yaml": header.full(job, name, title, said) + checked_words.dump(content),
             "Dockerfile": dockerfile(job),
-            "Dockerfile.dockerignore": shell.fill("dockerignore", {}),
+            "Dockerfile.dockerignore": bash.fill("dockerignore", {}),
             CONSTRAINTS: constraints(job),
             "pvc.yaml": volume_claim(job),
             # kustomize knows the fields of no custom resource: a prefix would rename the claim,
             # and not its use (its docs: builtins, NameReferenceTransformer).
-            f"{name}.{CONFIGURATION}": shell.fill(f"{name}.{CONFIGURATION}", {}),
+            f"{name}.{CONFIGURATION}": bash.fill(f"{name}.{CONFIGURATION}", {}),
             PLACE_SCRIPT: packaged_text("cputune.plans", "placing.py"),
         }
-        steps = shell.fill("kubectl.sh", values)
+        steps = bash.fill("kubectl.sh", values)
         main, *others = (EmittedFile(name=file, text=text) for file, text in texts.items())
         return (
             EmittedFile(name=main.name, text=main.text, notes=said, document=content),

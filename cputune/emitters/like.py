@@ -17,9 +17,11 @@ from dataclasses import dataclass, replace
 from cputune.doctor.checkfile import fix_text, is_yaml
 from cputune.doctor.files.accelerate import MARKS
 from cputune.doctor.files.context import Context
-from cputune.doctor.files.documents import read_documents
 from cputune.doctor.files.kubeflow import RANKS, job_launches
-from cputune.doctor.files.script import reader_of
+from cputune.doctor.files.script_kind import reader_of
+from cputune.doctor.files.yaml_spans import read_documents
+from cputune.emitters.bash import variables
+from cputune.emitters.checked_words import ShellWord
 from cputune.emitters.command import (
     CARRY_SCRIPT,
     RANK_SCRIPT,
@@ -29,26 +31,24 @@ from cputune.emitters.command import (
 )
 from cputune.emitters.format import Emission, EmittedFile, LaunchJob
 from cputune.emitters.hand import bound as binds, without_carried
-from cputune.emitters.job import make_job, target_facts, versions_of
-from cputune.emitters.shell import variables
-from cputune.emitters.words import ShellWord
+from cputune.emitters.prepared import make_job, target_facts, versions_of
 from cputune.errors import UsageError
 from cputune.host import Host
 from cputune.launch.edit import Edit, apply
 from cputune.launch.launch import CONFINERS, Launch
 from cputune.launch.launchers.torchrun import on_this_machine
+from cputune.launch.located_words import number_of
 from cputune.launch.places import Places
 from cputune.launch.shell import read_launches
 from cputune.launch.target import allocated, target_of
 from cputune.launch.translate import Translated
-from cputune.launch.words import number_of
 from cputune.launch.write import exact
-from cputune.plans.carrier.environment import is_cleared
+from cputune.plans.delivery.environment import is_cleared
 from cputune.plans.workload import Workload
 from cputune.records.claims import FASTER, ClaimContext, Speedup
 from cputune.records.ladder import keeping
 from cputune.records.result import Result
-from cputune.records.words import OUTCOME_WORDS
+from cputune.records.shared_texts import OUTCOME_WORDS
 from cputune.text import cpulist
 from cputune.text.plain import count
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from cputune.emitters.words import Manifest, YamlScalar
+from cputune.emitters.checked_words import Manifest, YamlScalar
 from cputune.errors import UsageError
 
 REPLICAS = ".spec.pytorchReplicaSpecs"

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cputune.emitters import shell
-from cputune.emitters.alone import script_of_one
+from cputune.emitters import bash
+from cputune.emitters.checked_words import WIDTH, comment
 from cputune.emitters.command import applied
 from cputune.emitters.format import EmittedFile, Format, LaunchJob
-from cputune.emitters.words import WIDTH, comment
+from cputune.emitters.one_rank import script_of_one
 from cputune.errors import UsageError
 from cputune.launch.launchers.mpirun import (
     AS_ROOT,
@@ -34,26 +34,26 @@ def emit_mpirun(job: LaunchJob) -> tuple[EmittedFile, ...]:
     """The script, and for several nodes the host files. Raises UsageError."""
     if job.plan.world_size == 1:
         return (script_of_one(job, "mpirun", launcher="mpirun"),)
-    shell.require_hosts(job)
+    bash.require_hosts(job)
     refuse_colon(job)
     # mpirun.sh is replaced by a launcher that ends its ranks; one that leaves them is watched.
     watched = "intelmpi" in dialects_of(job)
     name = DIALECTS[job.mpi] if job.mpi else "whichever MPI is found"
     started = {dialect: _started(job, dialect) for dialect in dialects_of(job)}
     hosts = host_files(job, dialects_of(job))
-    script = shell.launch_script(
+    script = bash.launch_script(
         job,
         "mpirun",
         f"mpirun ({name})",
-        rank=shell.rank(shell.mpi_rank(job)),
+        rank=bash.rank(bash.mpi_rank(job)),
         exports="export I_MPI_PIN=off # rank.py binds\n" if watched else "",
         named="mpirun=${MPIRUN:-mpirun}\n",
         mpirun='"$mpirun"',
-        beside=shell.missed([*shell.beside(job), *(file.name for file in hosts)]),
+        beside=bash.missed([*bash.beside(job), *(file.name for file in hosts)]),
         **detected(job, {dialect: _array(dialect, one) for dialect, one in started.items()}),
         launches=tuple(one.launch for one in started.values()),
         start=_by_its_path(job)
-        + (shell.fill("watched.sh", {}) if watched else 'exec "${launch[@]}" "$@"\n'),
+        + (bash.fill("watched.sh", {}) if watched else 'exec "${launch[@]}" "$@"\n'),
     )
     return (script, *hosts)
 
@@ -92,11 +92,11 @@ def _started(job: LaunchJob, dialect: str) -> LaunchLine:
         "mpirun",
         (ShellText("$mpirun"),),
         options,
-        shell.trained(job.command),
-        through=(*shell.mpi_rank(job), "--", *shell.trained(applied(job))),
+        bash.trained(job.command),
+        through=(*bash.mpi_rank(job), "--", *bash.trained(applied(job))),
         written=(),
-        environment=shell.mpi_variables(job),
-        removed=shell.names_cleared(job),
+        environment=bash.mpi_variables(job),
+        removed=bash.names_cleared(job),
     )
 
 

@@ -11,7 +11,7 @@ from cputune.emitters.command import draws_by_itself
 from cputune.emitters.format import EmittedFile, LaunchJob
 from cputune.emitters.imported import digest
 from cputune.emitters.promise import PromisedTraining
-from cputune.emitters.trained import BESIDE
+from cputune.emitters.training_claims import BESIDE
 from cputune.text import cpulist
 from cputune.text.documents import plain
 

@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
+from cputune.emitters.checked_words import typed
 from cputune.emitters.format import LaunchJob
-from cputune.emitters.words import typed
 from cputune.text.plain import count
 
 

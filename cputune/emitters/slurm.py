@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cputune.emitters import shell
-from cputune.emitters.alone import script_of_one
+from cputune.emitters import bash
+from cputune.emitters.checked_words import WIDTH
 from cputune.emitters.command import applied
 from cputune.emitters.format import EmittedFile, Format, LaunchJob
-from cputune.emitters.job import job_name
 from cputune.emitters.mpirun import refuse_colon
-from cputune.emitters.words import WIDTH
+from cputune.emitters.one_rank import script_of_one
+from cputune.emitters.prepared import job_name
 from cputune.launch.launchers.srun import one_task_each
 from cputune.launch.target import Target, slurm_job, slurm_options
 from cputune.launch.write import LaunchLine, ShellText, start
@@ -37,7 +37,7 @@ def emit_slurm(job: LaunchJob) -> tuple[EmittedFile, ...]:
         return (script,)
     siblings = 1 if job.on_siblings else job.threads_per_core
     started = _started(job)
-    script = shell.launch_script(
+    script = bash.launch_script(
         job,
         "slurm",
         "sbatch",
@@ -45,8 +45,8 @@ def emit_slurm(job: LaunchJob) -> tuple[EmittedFile, ...]:
         directives=directives(job),
         ranks=str(plan.processes_per_node * siblings),
         least=str(cpus_per_task(job)),
-        rank=shell.rank(shell.rank_words(job, "slurm", offered=True)),
-        beside=shell.missed(shell.beside(job), "LAUNCH_DIR=DIR sbatch slurm.sh"),
+        rank=bash.rank(bash.rank_words(job, "slurm", offered=True)),
+        beside=bash.missed(bash.beside(job), "LAUNCH_DIR=DIR sbatch slurm.sh"),
         start=started.command(WIDTH),
         launches=(started.launch,),
     )
@@ -63,14 +63,14 @@ def _started(job: LaunchJob) -> LaunchLine:
     )
     return start(
         "python",
-        (shell.PYTHON,),
+        (bash.PYTHON,),
         (),
-        shell.trained(job.command),
+        bash.trained(job.command),
         before=("srun", *options, _SOME_NODES),
-        through=(*shell.rank_words(job, "slurm", offered=True), "--", *shell.trained(applied(job))),
-        written=(shell.RANK, *shell.ALL_TRAINED, shell.MORE),
-        environment=shell.rank_variables(job),
-        removed=shell.names_cleared(job),
+        through=(*bash.rank_words(job, "slurm", offered=True), "--", *bash.trained(applied(job))),
+        written=(bash.RANK, *bash.ALL_TRAINED, bash.MORE),
+        environment=bash.rank_variables(job),
+        removed=bash.names_cleared(job),
         part=True,
     )
 

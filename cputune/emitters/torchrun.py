@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from cputune.emitters import shell
-from cputune.emitters.alone import script_of_one
+from cputune.emitters import bash
+from cputune.emitters.checked_words import WIDTH, ShellWord
 from cputune.emitters.command import applied
 from cputune.emitters.format import EmittedFile, Format, LaunchJob
-from cputune.emitters.words import WIDTH, ShellWord
+from cputune.emitters.one_rank import script_of_one
 from cputune.launch.launchers.torchrun import on_nodes
 from cputune.launch.write import LaunchLine, ShellText, start
 
@@ -16,7 +16,7 @@ def emit_torchrun(job: LaunchJob) -> tuple[EmittedFile, ...]:
     plan = job.plan
     if plan.world_size == 1:
         return (script_of_one(job, "torchrun", launcher="torchrun"),)
-    shell.require_hosts(job)
+    bash.require_hosts(job)
     several = plan.nodes > 1
     hosts = [ShellWord(node.name) for node in job.nodes]
     values = {
@@ -25,15 +25,15 @@ def emit_torchrun(job: LaunchJob) -> tuple[EmittedFile, ...]:
         "all": ",".join(hosts),
         "every": " ".join(hosts),
     }
-    port = shell.fill("torchrun_port.sh" if several else "free_port.sh", values)
+    port = bash.fill("torchrun_port.sh" if several else "free_port.sh", values)
     started = _started(job)
-    script = shell.launch_script(
+    script = bash.launch_script(
         job,
         "torchrun",
         "torchrun",
         **values,
         port=port,
-        rank=shell.rank(shell.rank_words(job, "torch")),
+        rank=bash.rank(bash.rank_words(job, "torch")),
         start=started.command(WIDTH),
         launches=(started.launch,),
     )
@@ -51,13 +51,13 @@ def _started(job: LaunchJob) -> LaunchLine:
     )
     return start(
         "torchrun",
-        (shell.PYTHON, "-m", "torch.distributed.run"),
+        (bash.PYTHON, "-m", "torch.distributed.run"),
         options,
-        shell.trained(job.command),
-        through=(*shell.rank_words(job, "torch"), "--", *shell.trained(applied(job))),
-        written=(shell.RANK, *shell.ALL_TRAINED, shell.MORE),
-        environment=shell.rank_variables(job),
-        removed=shell.names_cleared(job),
+        bash.trained(job.command),
+        through=(*bash.rank_words(job, "torch"), "--", *bash.trained(applied(job))),
+        written=(bash.RANK, *bash.ALL_TRAINED, bash.MORE),
+        environment=bash.rank_variables(job),
+        removed=bash.names_cleared(job),
     )
 
 

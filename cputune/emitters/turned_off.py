@@ -8,10 +8,10 @@ from types import MappingProxyType
 from cputune.doctor.files.arguments import asks_for_tf32
 from cputune.doctor.files.context import Context
 from cputune.doctor.files.judge import faulty_words
-from cputune.doctor.files.script import reader_of
+from cputune.doctor.files.script_kind import reader_of
 from cputune.host.facts import HostFacts
 from cputune.launch.launch import launch_of
-from cputune.plans.carrier.command import Carried
+from cputune.plans.delivery.applied_command import Carried
 from cputune.plans.knobs.backend import BACKEND
 from cputune.plans.knobs.kernels import IPEX
 from cputune.plans.knobs.precision import PRECISION

@@ -9,7 +9,7 @@ A process becomes a rank that is measured by the first two of these variables::
     CPUTUNE_TRIAL_SOCKET   path of the Unix socket that receives the reports; tcp:TOKEN:PORT:HOST
                            if ranks of other hosts report too
     CPUTUNE_TRIAL_SCRATCH  directory for what the script would have written
-    CPUTUNE_TRIAL_FORCE    JSON, what the plan sets in the script (``carry.force.Force``).
+    CPUTUNE_TRIAL_FORCE    JSON, what the plan sets in the script (``applying.force.Force``).
                            Without it the launch is only observed
     CPUTUNE_TRIAL_SHOW     names of further variables that the rank reports, with commas
     CPUTUNE_TRIAL_TURNS    1: after each step the rank waits until it may take another
@@ -51,7 +51,7 @@ def recipe_script() -> Path:
 
 def carry_script() -> Path:
     """What python runs to set a plan in a script: ``python THIS PLAN SCRIPT ARGUMENTS...``."""
-    return Path(__file__).parent / "carry" / "__main__.py"
+    return Path(__file__).parent / "applying" / "__main__.py"
 
 
 def site_directory() -> Path:

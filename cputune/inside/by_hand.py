@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cputune.inside.carry.hooking import Original
+from cputune.inside.applying.hooking import Original
 
 
 class WeightsByHand:

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from cputune.inside.carry.batches import IGNORED, encodings_of, masks_of
+from cputune.inside.applying.trimming import IGNORED, encodings_of, masks_of
 
 
 def contents_of(batch: object) -> int | None:

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-from cputune.inside.carry.batches import cut, has_tail, tensors_of
+from cputune.inside.applying.trimming import cut, has_tail, tensors_of
 
 
 class UncutError(Exception):

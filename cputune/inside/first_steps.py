@@ -16,11 +16,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from cputune.inside.asking import Asker
-from cputune.inside.carry.gradients import has_many_rows
-from cputune.inside.carry.hooking import Hook, Original
-from cputune.inside.carry.parts import the_parts
+from cputune.inside.applying.gradient_traffic import has_many_rows
+from cputune.inside.applying.hooking import Hook, Original
+from cputune.inside.applying.parts import the_parts
 from cputune.inside.contents import contents_of
+from cputune.inside.equivalence_check import Asker
 from cputune.inside.messages import RANK_NAMES, TrainedStep, number_from
 from cputune.inside.nearness import norm
 

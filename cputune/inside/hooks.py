@@ -15,11 +15,11 @@ from types import ModuleType
 from typing import Any, Protocol
 
 from cputune.inside import CHILD_VARIABLE, FORCE_VARIABLE, site_directory
-from cputune.inside.carry.ending import run_together
-from cputune.inside.carry.force import Force
-from cputune.inside.carry.hooking import Hook, Original, nothing, set_hooks
-from cputune.inside.carry.parts import made, the_parts
-from cputune.inside.carry.running import hooks_of
+from cputune.inside.applying.ending import run_together
+from cputune.inside.applying.force import Force
+from cputune.inside.applying.hooking import Hook, Original, nothing, set_hooks
+from cputune.inside.applying.parts import made, the_parts
+from cputune.inside.applying.run_script import hooks_of
 from cputune.inside.lightning import Fitting
 from cputune.inside.loops import Loops
 from cputune.inside.messages import OF_LAUNCHERS, Speaker

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from cputune.inside.carry.hooking import Hook, Original
+from cputune.inside.applying.hooking import Hook, Original
 from cputune.inside.meter import Meter
 
 PACKAGES = ("lightning.pytorch", "pytorch_lightning")

@@ -22,8 +22,8 @@ from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from cputune.inside.applying.hooking import Hook, Original, nothing, put
 from cputune.inside.by_hand import WeightsByHand
-from cputune.inside.carry.hooking import Hook, Original, nothing, put
 from cputune.inside.contents import end_of_epoch
 from cputune.inside.first_steps import LOOKED_AT
 from cputune.inside.messages import Framework

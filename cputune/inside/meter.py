@@ -23,11 +23,11 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from cputune.inside import CHILD_VARIABLE, SCRATCH_VARIABLE, state
-from cputune.inside.asking import Asker
-from cputune.inside.carry.batches import counted, tensors_of
-from cputune.inside.carry.figures import Figures, Trained
-from cputune.inside.carry.hooking import Hook, Original
-from cputune.inside.carry.parts import did
+from cputune.inside.applying.figures import Figures, Trained
+from cputune.inside.applying.hooking import Hook, Original
+from cputune.inside.applying.parts import did
+from cputune.inside.applying.trimming import counted, tensors_of
+from cputune.inside.equivalence_check import Asker
 from cputune.inside.first_steps import FirstSteps
 from cputune.inside.messages import Framework, RankState, Speaker
 from cputune.inside.where_time_goes import StepProfiler

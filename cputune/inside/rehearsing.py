@@ -22,7 +22,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from cputune.inside import REHEARSE_VARIABLE, SCRATCH_VARIABLE
-from cputune.inside.carry.hooking import Hook, Original, nothing, set_hooks
+from cputune.inside.applying.hooking import Hook, Original, nothing, set_hooks
 from cputune.inside.first_steps import DROPOUTS
 from cputune.inside.hooks import ELSEWHERE, LENGTH, OUTPUT_NAMES, SILENT, led_elsewhere
 from cputune.inside.messages import RANK_NAMES, number_from

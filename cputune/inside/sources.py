@@ -19,10 +19,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cputune.inside.carry.unchanged import as_before
+from cputune.inside.applying.unchanged import as_before
 from cputune.inside.contents import contents_of, rows_of
+from cputune.inside.data_functions import changes_outside, refers_to_model
 from cputune.inside.draws import SEED, Draws
-from cputune.inside.written import changes_outside, refers_to_model
 
 MIXED = "its collator makes each row of a batch out of several samples: {how}"
 PARTLY = "a row differs if other samples come with it"

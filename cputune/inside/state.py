@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, ClassVar
 
 from cputune.inside import SHOW_VARIABLE
-from cputune.inside.carry.parts import the_parts
+from cputune.inside.applying.parts import the_parts
 from cputune.inside.messages import RankState
 
 if TYPE_CHECKING:

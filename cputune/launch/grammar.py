@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from tree_sitter import Node, Parser
 
 from cputune.errors import MissingPackageError
-from cputune.launch.words import Span
+from cputune.launch.located_words import Span
 
 
 @lru_cache(maxsize=1)

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 
 from cputune.launch.launchers import BY_MODULE, BY_NAME, BY_PROGRAM
 from cputune.launch.launchers.srun import Step, step_of
+from cputune.launch.located_words import Span, Word, number_of, value_of
 from cputune.launch.option import Given
 from cputune.launch.script import batch_of
-from cputune.launch.words import Span, Word, number_of, value_of
 
 CONFINERS = ("numactl", "taskset")
 """Programs that start another one on some CPUs."""

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
-from cputune.launch.continued import repaired
 from cputune.launch.edit import Edit
 from cputune.launch.grammar import Tree
 from cputune.launch.launch import Launch
+from cputune.launch.line_continuations import repaired
+from cputune.launch.located_words import span_of
 from cputune.launch.translate import Translated
-from cputune.launch.words import span_of
 
 if TYPE_CHECKING:
     from tree_sitter import Node

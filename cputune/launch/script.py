@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cputune.launch.words import number_of, value_of
+from cputune.launch.located_words import number_of, value_of
 
 TRAINER = ("--output_dir", "--do_train", "--per_device_train_batch_size", "--bf16", "--fp16")
 """Arguments that show that a script parses TrainingArguments."""

@@ -17,10 +17,10 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from cputune.errors import UsageError
-from cputune.launch.continued import Break, repaired
 from cputune.launch.grammar import Tree, unclosed_quote
 from cputune.launch.launch import Launch, launch_of
-from cputune.launch.words import Span, Word, shell_at
+from cputune.launch.line_continuations import Break, repaired
+from cputune.launch.located_words import Span, Word, shell_at
 
 if TYPE_CHECKING:
     from tree_sitter import Node

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from cputune.launch.edit import Edit
-from cputune.launch.words import Span, Word, number_of, span_of
+from cputune.launch.located_words import Span, Word, number_of, span_of
 
 Kind = Literal["this machine", "hosts", "job", "pod", "unknown"]
 

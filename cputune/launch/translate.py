@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from cputune.launch.launch import Launch
 from cputune.launch.launchers import BY_NAME
+from cputune.launch.located_words import number_of
 from cputune.launch.option import Given
-from cputune.launch.words import number_of
 
 _RANKS = ("ranks", "ranks per node")
 _ALONE = {

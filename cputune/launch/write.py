@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cputune.launch.launch import Launch
+from cputune.launch.located_words import shell_at
 from cputune.launch.translate import Translated
-from cputune.launch.words import shell_at
 
 _EXPANDED = re.compile(r"\$(?:[A-Za-z_]\w*|\{[A-Za-z_]\w*\}|[@*#0-9])")
 

@@ -9,7 +9,8 @@ and of the first step, without dropout and other random draws, the loss and the 
 before clipping.
 
 A ``Licence`` has the answers of the model, checked once in a process that is not measured
-(``cputune.inside.asking``), one question for each knob, at the precision of the current launch.
+(``cputune.inside.equivalence_check``): one question for each knob, at the precision of the current
+launch.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cputune.inside.asking import STARTS
+from cputune.inside.equivalence_check import STARTS
 from cputune.inside.messages import ModelAnswer, TrainedStep
 from cputune.plans.starts import data_apart
 

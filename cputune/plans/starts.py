@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cputune.inside.asking import STARTS
+from cputune.inside.equivalence_check import STARTS
 from cputune.inside.messages import ModelAnswer
 
 OTHER_DATA = (

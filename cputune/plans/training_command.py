@@ -21,7 +21,7 @@ from cputune.host.files import exists, is_file, is_folder, real_path
 from cputune.host.process import folder, machine_name
 from cputune.launch.launch import CONFINERS, Launch, launch_of, launcher_at
 from cputune.launch.launchers import BY_MODULE
-from cputune.launch.words import number_of, pairs
+from cputune.launch.located_words import number_of, pairs
 
 EXAMPLE = "cputune tune -- train.py --its-arguments"
 _AFTER_DASHES = "after -- give the script, then its arguments: -- train.py --epochs 3"

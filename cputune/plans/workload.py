@@ -22,8 +22,8 @@ from cputune.host import Interpreter, read_document
 from cputune.host.files import entries, is_folder
 from cputune.host.process import variables
 from cputune.inside.messages import Framework
+from cputune.launch.located_words import value_of
 from cputune.launch.script import Batch, batch_of
-from cputune.launch.words import value_of
 from cputune.plans.equivalence import Licence, Training
 from cputune.plans.training_command import read_typed
 from cputune.text.documents import plain, record_of, toml

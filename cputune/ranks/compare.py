@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import cast
 
-from cputune.inside.carry.figures import Figures, described, how_apart
+from cputune.inside.applying.figures import Figures, described, how_apart
 from cputune.inside.messages import RankState
 from cputune.plans.equivalence import Licence, Training
 from cputune.plans.knobs import KNOBS

@@ -49,9 +49,9 @@ from cputune.inside import (
     root_directory,
     site_directory,
 )
-from cputune.inside.carry.force import Force
+from cputune.inside.applying.force import Force
 from cputune.inside.messages import RELAY
-from cputune.plans.carrier.environment import rank_numbers
+from cputune.plans.delivery.environment import rank_numbers
 from cputune.plans.plan import Plan
 from cputune.plans.workload import Workload
 from cputune.ranks.failure import signal_name

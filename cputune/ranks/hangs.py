@@ -71,9 +71,9 @@ def _cpu_seconds(process: psutil.Process) -> float:
 def why_idle(processes: Sequence[psutil.Process]) -> tuple[str, bool]:
     """What the first of these that is stuck waits for, and whether that is a deadlock."""
     # Most launches never need these.
-    from cputune.doctor.running import wait_in_family
+    from cputune.doctor.running_job import wait_in_family
     from cputune.host import LiveHost
-    from cputune.host.running import look_at
+    from cputune.host.process_tree import look_at
 
     try:
         family = look_at(LiveHost(), [process.pid for process in processes])

@@ -29,7 +29,7 @@ from cputune.host.remote.ask import ANSWER_SECONDS
 from cputune.host.remote.named import Node, parse_distinct_hosts
 from cputune.host.remote.probed import Probed, probe_each
 from cputune.host.remote.reach import Reach, Ssh, find_reach
-from cputune.plans.carrier.interface import choose_interface, is_usable, plain_address
+from cputune.plans.delivery.network_interface import choose_interface, is_usable, plain_address
 from cputune.plans.plan import Plan
 from cputune.plans.training_command import script_file
 from cputune.plans.workload import Workload

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from cputune.host import Command
 from cputune.inside import SCRATCH_VARIABLE, SHOW_VARIABLE, SOCKET_VARIABLE
-from cputune.inside.carry.figures import Figures
+from cputune.inside.applying.figures import Figures
 from cputune.inside.messages import (
     Ended,
     ModelAnswer,

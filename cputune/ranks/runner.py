@@ -21,12 +21,12 @@ from typing import Any
 from cputune.doctor.hosts.network import Rate
 from cputune.host.facts import HostFacts
 from cputune.host.hub import OFFLINE, hub_reachable
-from cputune.inside.asking import POINTS, STARTS
-from cputune.inside.carry.force import Force
+from cputune.inside.applying.force import Force
+from cputune.inside.equivalence_check import POINTS, STARTS
 from cputune.inside.first_steps import LOOKED_AT
 from cputune.inside.messages import ModelAnswer, RankState
-from cputune.plans.carrier import environment
-from cputune.plans.carrier.command import Carried, carried, trial_command
+from cputune.plans.delivery import environment
+from cputune.plans.delivery.applied_command import Carried, carried, trial_command
 from cputune.plans.equivalence import (
     NOT_ANSWERED,
     UNASKED,

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from cputune.launch.write import assigned, exact
-from cputune.plans.carrier.command import carried, launch_command
-from cputune.plans.carrier.environment import base_environment
+from cputune.plans.delivery.applied_command import carried, launch_command
+from cputune.plans.delivery.environment import base_environment
 from cputune.text import cpulist
 
 if TYPE_CHECKING:

@@ -354,7 +354,7 @@ class EmitOptions:
             "numbers" or "mathematics".
         mpi: the MPI of ``mpirun``. By default the one installed here, or the one that the
             script finds when it runs.
-        no_guard: do not compare the ranks while they train (``cputune.inside.carry.guard``).
+        no_guard: do not compare the ranks while they train (``cputune.inside.applying.guard``).
         self_contained: write copies of what a launch needs of cputune.
         versions: package versions on the machine that will train.
         cluster: what only the user knows.

@@ -23,7 +23,7 @@ from cputune.records.claims import Claim, Outcome, Speedup, outcome_of
 from cputune.records.migration import from_second
 from cputune.records.next_command import NextStep
 from cputune.records.steps import FailureKind
-from cputune.records.written import write_own
+from cputune.records.written_files import write_own
 from cputune.text.documents import Amount, Count, for_people, parse, plain, record_of
 from cputune.text.plain import figure
 

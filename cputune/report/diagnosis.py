@@ -10,10 +10,10 @@ from cputune.doctor import Diagnosis, Finding, Severity
 from cputune.doctor.finding import Check, FoundOn, docs_of
 from cputune.host.facts import HostFacts
 from cputune.host.remote.named import folded
-from cputune.plans.carrier.interface import Chosen, choose_interface
+from cputune.plans.delivery.network_interface import Chosen, choose_interface
 from cputune.plans.untried import SLOWER, times
-from cputune.records.words import Verdict
-from cputune.report.machine import gib, host_document, machine_lines, nodes_in_brief
+from cputune.records.shared_texts import Verdict
+from cputune.report.machine_text import gib, host_document, machine_lines, nodes_in_brief
 from cputune.report.next_step import Examined, next_step
 from cputune.report.writing import Block, FindingRows, Heading, Labelled, Lines, Rows, source_urls
 from cputune.text import cpulist

@@ -15,7 +15,7 @@ from cputune.host.probing import probe
 from cputune.records.result import Result
 from cputune.report.figures import waterfall
 from cputune.report.figures.canvas import svg
-from cputune.report.live import Standing, live_lines
+from cputune.report.live_view import Standing, live_lines
 from cputune.report.show import ResultToShow
 from cputune.report.trials import trial_rows
 from cputune.text.plain import visible

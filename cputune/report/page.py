@@ -25,7 +25,7 @@ from cputune.report.show import (
     speeds,
     time_rows,
 )
-from cputune.report.tuning import TrialRow, trial_rows
+from cputune.report.study_table import TrialRow, trial_rows
 from cputune.report.writing import Rows
 from cputune.text.documents import for_people, packaged_text
 from cputune.text.plain import visible
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from cputune.host.facts import HostFacts
-    from cputune.records.words import Verdict
+    from cputune.records.shared_texts import Verdict
 
 MOST_ROWS = 30  # of the table of trials
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from cputune.emitters import Emission
 from cputune.emitters.hand import typed_lines
-from cputune.emitters.job import make_job, usual_format, versions_of
+from cputune.emitters.prepared import make_job, usual_format, versions_of
 from cputune.errors import UsageError
 from cputune.host import LiveHost
-from cputune.plans.carrier.command import carried
+from cputune.plans.delivery.applied_command import carried
 from cputune.plans.knobs import knob_named, least_kept
 from cputune.plans.knobs.record import KEPT, Keeps, in_words as knob_words
 from cputune.plans.plan import Plan
@@ -30,7 +30,7 @@ from cputune.records.claims import (
 )
 from cputune.records.history import Kept
 from cputune.records.result import Result
-from cputune.records.words import (
+from cputune.records.shared_texts import (
     OUTCOME_WORDS,
     TUNE_AGAIN,
     Verdict,
@@ -39,9 +39,9 @@ from cputune.records.words import (
     machine_difference,
     verdict_of,
 )
-from cputune.report.machine import gib
-from cputune.report.network import network_lines
-from cputune.report.tuning import plans, said_speed
+from cputune.report.machine_text import gib
+from cputune.report.network_text import network_lines
+from cputune.report.study_table import plans, said_speed
 from cputune.report.writing import Bars, Block, Heading, Labelled, Lines, Rows, print_blocks
 from cputune.text import cpulist
 from cputune.text.documents import plain

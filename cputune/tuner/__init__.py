@@ -87,9 +87,9 @@ def _tune(job: Workload, asked: AskedToTune, hosts: RankHosts | None) -> Result:
     space_of(asked, facts, job, hosts)
 
     from cputune.host.probing.limits import watch_cpus
-    from cputune.tuner.alone import measuring_alone, open_runner
     from cputune.tuner.databases import database_of
     from cputune.tuner.events import logged
+    from cputune.tuner.exclusive import measuring_alone, open_runner
     from cputune.tuner.study import TuningStudy
 
     hear = logged(asked.on_event)

@@ -19,10 +19,10 @@ from cputune.records.claims import Speedup, host_difference, host_fingerprint
 from cputune.records.options import DEFAULT_LIMIT_SECONDS, keywords_of
 from cputune.records.result import ConfirmRun, Result, Throughput, pairs_of as enough_pairs
 from cputune.records.steps import Runner
-from cputune.tuner.alone import measuring_alone, open_runner
 from cputune.tuner.confirmation import compare_rivals
 from cputune.tuner.contenders import SLOWER, Contender, fastest_of, throughput_of
 from cputune.tuner.events import OnEvent, logged
+from cputune.tuner.exclusive import measuring_alone, open_runner
 from cputune.tuner.measuring import Findings, Measuring, Timer, most_living
 from cputune.tuner.race import Race
 

@@ -30,8 +30,8 @@ from cputune.records.result import (
     Trial,
     pairs_of,
 )
+from cputune.records.shared_texts import YOURS
 from cputune.records.steps import NOTHING_COMPUTED, Contended
-from cputune.records.words import YOURS
 from cputune.tuner.contenders import SLOWER, Contender, blocks_of, fastest_of, throughput_of
 from cputune.tuner.gains import Gain
 from cputune.tuner.measuring import USUAL_RUNS, Findings, first_line

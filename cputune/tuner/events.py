@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from cputune.plans.plan import Plan
 from cputune.records.result import FAILED, PRUNED, ConfirmRun, Origin, Result, Trial
-from cputune.records.words import exactly
+from cputune.records.shared_texts import exactly
 from cputune.text.log import log
 from cputune.text.plain import count, figure, visible
 from cputune.tuner.reading import count_of_steps

@@ -19,7 +19,7 @@ from itertools import combinations
 from statistics import fmean, variance
 
 from cputune.errors import CputuneError
-from cputune.inside.carry.order import AT_ONCE
+from cputune.inside.applying.order import AT_ONCE
 from cputune.plans.plan import Plan
 from cputune.records.result import Turn
 from cputune.records.steps import (

@@ -39,6 +39,7 @@ from cputune.records.result import (
     Result,
     Trial,
 )
+from cputune.records.shared_texts import RESUME, duration, exactly
 from cputune.records.steps import (
     AskingRunner,
     Contended,
@@ -50,10 +51,8 @@ from cputune.records.steps import (
     TimeUp,
     TrialError,
 )
-from cputune.records.words import RESUME, duration, exactly
 from cputune.text.plain import count
 from cputune.tuner import rehearsals
-from cputune.tuner.alone import Neighbours
 from cputune.tuner.conclusion import cannot_work, conclude
 from cputune.tuner.events import (
     Message,
@@ -63,6 +62,7 @@ from cputune.tuner.events import (
     TrialEnded,
     TrialStarted,
 )
+from cputune.tuner.exclusive import Neighbours
 from cputune.tuner.finalists import confirm_best
 from cputune.tuner.layouts import UNDIVIDED
 from cputune.tuner.measuring import (

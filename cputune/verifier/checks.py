@@ -11,11 +11,11 @@ from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
 
 from cputune.emitters.promise import PromisedTraining
-from cputune.emitters.trained import BESIDE
+from cputune.emitters.training_claims import BESIDE
 from cputune.host.files import real_path
 from cputune.inside.first_steps import LOOKED_AT
 from cputune.inside.messages import RankState
-from cputune.plans.carrier.environment import is_cleared
+from cputune.plans.delivery.environment import is_cleared
 from cputune.plans.equivalence import equivalent
 from cputune.plans.knobs import KNOBS
 from cputune.plans.plan import Plan

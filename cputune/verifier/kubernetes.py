@@ -19,13 +19,13 @@ from typing import Any, TypeAlias
 
 import yaml
 
-from cputune.doctor.files.documents import Document
 from cputune.doctor.files.kubeflow import job_faults
+from cputune.doctor.files.yaml_spans import Document
 from cputune.emitters.container import PLACE_SCRIPT
 from cputune.emitters.manifest import NOTHING, PLAN, PODS, RANKS, at, decided
 from cputune.emitters.promise import promise_of
 from cputune.host import Host, read_document
-from cputune.plans.carrier.environment import is_cleared
+from cputune.plans.delivery.environment import is_cleared
 from cputune.plans.plan import Plan
 from cputune.text.quantities import quantity_of
 from cputune.verifier.pods import (

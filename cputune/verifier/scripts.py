@@ -16,7 +16,7 @@ from pathlib import Path
 
 from cputune.emitters import EmittedFile
 from cputune.emitters.imported import digest, text_of
-from cputune.emitters.trained import BESIDE
+from cputune.emitters.training_claims import BESIDE
 from cputune.errors import CputuneError
 from cputune.host import Command, Completed, Host, read_document
 from cputune.host.files import entries, exists, real_path

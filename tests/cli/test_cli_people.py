@@ -15,7 +15,7 @@ import cputune as library
 from cputune import Result, Verification
 from cputune.host.facts import Package
 from cputune.records.claims import host_fingerprint
-from cputune.records.words import changed_since, slower_by
+from cputune.records.shared_texts import changed_since, slower_by
 from cputune.verifier.records import Outcome, Ratio
 
 

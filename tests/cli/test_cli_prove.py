@@ -17,7 +17,7 @@ from launch_lines import MODEL
 from cputune.host import locks
 from cputune.host.children import in_session
 from cputune.plans.equivalence import Deviation, Licence
-from cputune.tuner.proof import Proof, Proven
+from cputune.tuner.knob_proofs import Proof, Proven
 
 ASKED = Deviation(question="ranks", point="at the first step", loss=(0.6923, 0.6923), apart=4.7e-8)
 UNASKED = Deviation(
@@ -41,7 +41,7 @@ def proven(monkeypatch: pytest.MonkeyPatch, *, unlike: str = "") -> None:
     """Stand in for the engine: the levers of a command, without a training."""
     licence = Licence(answers=(ASKED, UNASKED), unlike=unlike)
     found = Proof(typed=None, licence=licence, levers=LEVERS)
-    monkeypatch.setattr("cputune.tuner.proof.prove", lambda *given, **more: found)
+    monkeypatch.setattr("cputune.tuner.knob_proofs.prove", lambda *given, **more: found)
 
 
 def test_it_says_what_the_model_answers_and_what_each_lever_trains(

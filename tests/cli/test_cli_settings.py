@@ -11,7 +11,7 @@ from hosts.builder import machine
 from in_process import Run
 
 from cputune.cli import cli
-from cputune.cli.settings import options_of
+from cputune.cli.option_defaults import options_of
 
 
 @pytest.fixture

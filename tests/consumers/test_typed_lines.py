@@ -14,7 +14,7 @@ from launches import THOROUGH, result_of
 
 from cputune import Plan, Result, Workload, probe, verify
 from cputune.emitters import Emission
-from cputune.emitters.job import make_job
+from cputune.emitters.prepared import make_job
 from cputune.host import LiveHost, locks
 from cputune.records.claims import host_fingerprint
 

@@ -15,7 +15,7 @@ from stacks import IPEX_ERA, TODAY, machine
 
 from cputune import Severity, probe
 from cputune.doctor.deep import deep_findings
-from cputune.doctor.proof import expected_gflops
+from cputune.doctor.measured_work import expected_gflops
 from cputune.host import Command, Completed, Host, LiveHost
 
 VERBOSE = """\

@@ -15,9 +15,9 @@ import pytest
 from clean_machine import CLEAN
 
 from cputune import Finding, Severity
-from cputune.doctor import rehearsal
+from cputune.doctor import rehearsed_launch
 from cputune.doctor.looks.rehearse import REPLACED, libraries_of
-from cputune.doctor.rehearsal import rehearsed
+from cputune.doctor.rehearsed_launch import rehearsed
 from cputune.doctor.typed_launch import read_launch
 from cputune.host import LiveHost, this_interpreter
 from cputune.host.children import in_session
@@ -50,7 +50,9 @@ open("reached", "w").write("the script went on")
 @pytest.fixture
 def rehearse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(rehearsal, "SECONDS", 200)  # of a machine that does other things, too
+    monkeypatch.setattr(
+        rehearsed_launch, "SECONDS", 200
+    )  # of a machine that does other things, too
 
     def found(text: str, *words: str, launcher: tuple[str, ...] = (sys.executable,)):
         Path("train.py").write_text(text)
@@ -148,7 +150,7 @@ def test_nothing_is_left_of_a_rehearsal_that_is_ended(tmp_path: Path, number: in
         "seconds": 90,
         "offline": True,
     }
-    looks = Path(rehearsal.__file__).parent / "looks" / "rehearse.py"
+    looks = Path(rehearsed_launch.__file__).parent / "looks" / "rehearse.py"
     process = subprocess.Popen(
         [sys.executable, str(looks), json.dumps(asked)],
         cwd=tmp_path,

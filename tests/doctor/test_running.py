@@ -18,8 +18,8 @@ from golden_texts import Golden
 from hosts.builder import machine
 
 from cputune import CannotError, Finding, Severity
-from cputune.doctor.running import judge_job
-from cputune.host import LiveHost, running
+from cputune.doctor.running_job import judge_job
+from cputune.host import LiveHost, process_tree
 
 LIBRARIES = """\
 7f00-7f01 r-xp 0 00:00 1    /venv/torch/lib/libtorch_cpu.so
@@ -32,7 +32,7 @@ STAT = "{pid} (python a) b) {state} 1 1 1 0 0 0 0 0 0 0 {ticks} 0 0 0"
 
 @pytest.fixture(autouse=True)
 def _no_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "SAMPLE_SECONDS", 0.01)
+    monkeypatch.setattr(process_tree, "SAMPLE_SECONDS", 0.01)
 
 
 def process(pid: int, *, children: str = "", states: str = "S", **said: Any) -> dict[str, str]:
@@ -63,7 +63,7 @@ def judged(pid: int, *parts: dict[str, str]) -> dict[str, list[Finding]]:
 
 def test_what_a_rank_has_is_read() -> None:
     files = process(70, variables={"RANK": "1", "OMP_NUM_THREADS": "8"}, states="RRS")
-    (each,) = running.look_at_job(machine(None, files=files), 70)
+    (each,) = process_tree.look_at_job(machine(None, files=files), 70)
     assert (each.rank, each.torch, len(each.threads), each.cpus[-1]) == ("1", True, 3, 27)
     assert [path.rpartition("/")[2] for path in each.openmp] == ["libiomp5.so", "libgomp.so.1"]
     assert each.memory_bytes == {0: 16384, 1: 4096}
@@ -126,7 +126,7 @@ def waiting() -> Iterator[int]:
 
 
 def test_a_real_process_that_waits(waiting: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "SAMPLE_SECONDS", 1.0)
+    monkeypatch.setattr(process_tree, "SAMPLE_SECONDS", 1.0)
     codes = {finding.code for finding in judge_job(waiting, CLEAN, LiveHost())}
     assert codes >= {"job-seen", "job-waits"}
 
@@ -149,7 +149,7 @@ with multiprocessing.get_context("fork").Pool(2) as pool: pool.map(work, range(2
 def test_a_pool_that_was_forked_after_openmp_threads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(running, "SAMPLE_SECONDS", 1.0)
+    monkeypatch.setattr(process_tree, "SAMPLE_SECONDS", 1.0)
     script = tmp_path / "hangs.py"
     script.write_text(HANGS)
     words = [sys.executable, str(script), str(tmp_path / "stacks")]

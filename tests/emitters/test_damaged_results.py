@@ -17,7 +17,7 @@ from ruamel.yaml import YAML
 
 from cputune import CputuneError, Result, ResultError, emit
 from cputune.emitters import PRINTED_FORMATS
-from cputune.records.words import machine_difference, missing_cpus
+from cputune.records.shared_texts import machine_difference, missing_cpus
 
 JUNK: tuple[Any, ...] = (None, -1, 1.5, "x", [], {"a": 1}, True, 10**30, "a\nb", [["a"]])
 

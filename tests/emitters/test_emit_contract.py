@@ -30,8 +30,8 @@ from scripts import shellcheck
 
 from cputune import Cluster, CputuneError, EmittedFile, UsageError, Workload, emit
 from cputune.emitters import FORMATS, Emission
-from cputune.emitters.job import make_job
-from cputune.inside.carry.force import Force
+from cputune.emitters.prepared import make_job
+from cputune.inside.applying.force import Force
 from cputune.plans.cores import usable_cores
 from cputune.plans.layout import make_plan
 

@@ -14,8 +14,8 @@ from golden_texts import Golden
 
 from cputune import Cluster, SecretKey, Trial, UsageError, emit
 from cputune.emitters import Emission
-from cputune.emitters.job import make_job
 from cputune.emitters.kubernetes import memory, notes
+from cputune.emitters.prepared import make_job
 
 GIVEN = Cluster(
     pull_secrets=("regcred",),

@@ -11,7 +11,7 @@ from launch_lines import KINDS, LOOP, TRAINER, Kind, below_header, written
 
 from cputune import EmittedFile, emit, probe
 from cputune.emitters import FORMATS
-from cputune.inside import carry
+from cputune.inside import applying
 from cputune.launch.launchers.mpirun import DIALECTS
 from cputune.text.documents import packaged_text
 
@@ -58,7 +58,7 @@ def test_so_it_is_on_large_machines_and_on_several(name: str, mpi: str | None, f
 
 
 def test_what_lies_beside_a_launch_is_read_in_one_sitting() -> None:
-    modules = Path(carry.__file__).parent.glob("*.py")
+    modules = Path(applying.__file__).parent.glob("*.py")
     lengths = {path.name: path.read_text().count("\n") for path in modules}
     assert max(lengths.values()) <= OF_MODULE, lengths
     assert packaged_text("cputune.inside", "rank.py").count("\n") <= OF_RANK

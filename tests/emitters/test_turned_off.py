@@ -12,7 +12,7 @@ from cputune import UsageError
 from cputune.emitters import FORMATS, Cluster, emit, parse_hosts
 from cputune.emitters.turned_off import turned_off
 from cputune.host.facts import HostFacts
-from cputune.plans.carrier.command import Carried, carried
+from cputune.plans.delivery.applied_command import Carried, carried
 from cputune.plans.layout import mild_plan
 from cputune.plans.workload import Workload
 

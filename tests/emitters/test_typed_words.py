@@ -10,15 +10,15 @@ from emit_machines import one_socket
 from golden_texts import Golden
 
 from cputune import UsageError, Workload, emit
-from cputune.emitters import words
+from cputune.emitters import checked_words
 
 
 def test_a_bare_text_gets_into_no_document(golden: Golden) -> None:
     with pytest.raises(UsageError) as raised:
-        words.dump({"a": "b: {c: d}"})
+        checked_words.dump({"a": "b: {c: d}"})
     golden(raised.value)
     with pytest.raises(UsageError) as raised:
-        words.dump({"a\nb": 1})
+        checked_words.dump({"a\nb": 1})
     golden(raised.value)
 
 
@@ -39,11 +39,11 @@ def test_a_folder_of_the_script_is_no_instruction_of_docker(folder: str) -> None
 
 
 LOOKED_AT: tuple[tuple[Callable[[str], str], tuple[str, ...]], ...] = (
-    (words.VariableName, ("", "A B", "A\nB", "A=1", "1A", "Ä", "A[0]", "A-B")),
-    (words.HostName, ("", "a b", "a\nb", "-a", "a;b", "a,b")),
-    (words.Argument, ("a\0b", "\ud800")),
-    (words.ShellWord, ("a\0b", "\ud800")),
-    (words.YamlScalar, ("a\0b", "\ud800")),
+    (checked_words.VariableName, ("", "A B", "A\nB", "A=1", "1A", "Ä", "A[0]", "A-B")),
+    (checked_words.HostName, ("", "a b", "a\nb", "-a", "a;b", "a,b")),
+    (checked_words.Argument, ("a\0b", "\ud800")),
+    (checked_words.ShellWord, ("a\0b", "\ud800")),
+    (checked_words.YamlScalar, ("a\0b", "\ud800")),
 )
 
 

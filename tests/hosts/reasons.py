@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from cputune import probe
 from cputune.host import Host
-from cputune.report.machine import host_document
+from cputune.report.machine_text import host_document
 
 
 def nulls(value: object, path: str) -> Iterator[str]:

@@ -12,7 +12,7 @@ from hosts.lscpu import assert_as_lscpu
 from hosts.reasons import without_reason
 
 from cputune import RecordedHost, diagnose, probe
-from cputune.report.machine import host_document
+from cputune.report.machine_text import host_document
 
 pytestmark = pytest.mark.parametrize("name", recordings.NAMES)
 GIB = 1 << 30

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from cputune.inside import ASK_VARIABLE
-from cputune.inside.asking import OF_RECIPES, Asker
 from cputune.inside.contents import contents_of
 from cputune.inside.cutting import UncutError, part_of
+from cputune.inside.equivalence_check import OF_RECIPES, Asker
 from cputune.inside.nearness import norm
 
 F = torch.nn.functional

@@ -18,11 +18,11 @@ import pytest
 import torch
 import transformers
 
-from cputune.inside.carry.batches import IGNORED, Tail, counted, cut, has_tail, tails_of
-from cputune.inside.carry.hooking import nothing, put
-from cputune.inside.carry.order import OfLikeLength, Order, token_lengths
-from cputune.inside.carry.padding import COMPILED, NO_MASK, NO_NAMES, NO_TAIL, TOGETHER, Cutter
-from cputune.inside.carry.sameness import OUTSIDE, difference
+from cputune.inside.applying.hooking import nothing, put
+from cputune.inside.applying.order import OfLikeLength, Order, token_lengths
+from cputune.inside.applying.padding import COMPILED, NO_MASK, NO_NAMES, NO_TAIL, TOGETHER, Cutter
+from cputune.inside.applying.padding_check import OUTSIDE, difference
+from cputune.inside.applying.trimming import IGNORED, Tail, counted, cut, has_tail, tails_of
 from cputune.inside.messages import Speaker
 from cputune.inside.meter import Meter
 

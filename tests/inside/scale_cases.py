@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import torch
 
-from cputune.inside.carry.force import Force
-from cputune.inside.carry.hooking import nothing
-from cputune.inside.carry.scale import _ignores, keep_scale
-from cputune.inside.carry.setting import Setting
-from cputune.inside.carry.trainer import Divided
+from cputune.inside.applying.force import Force
+from cputune.inside.applying.hooking import nothing
+from cputune.inside.applying.scale import _ignores, keep_scale
+from cputune.inside.applying.shared import Setting
+from cputune.inside.applying.trainer import Divided
 
 NUMBERS = torch.arange(1.0, 9.0)
 

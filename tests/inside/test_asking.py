@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from cputune.inside import ASK_VARIABLE
-from cputune.inside.asking import EARLY, FEWER, LONGEST_SECONDS, POINTS, Asker
-from cputune.inside.carry.force import Force
-from cputune.inside.carry.ranks import keep_shuffles
-from cputune.inside.carry.unchanged import as_before
+from cputune.inside.applying.force import Force
+from cputune.inside.applying.ranks import keep_shuffles
+from cputune.inside.applying.unchanged import as_before
 from cputune.inside.contents import contents_of, end_of_epoch
 from cputune.inside.cutting import UncutError, part_of
 from cputune.inside.draws import Draws
+from cputune.inside.equivalence_check import EARLY, FEWER, LONGEST_SECONDS, POINTS, Asker
 from cputune.inside.messages import ModelAnswer
 from cputune.plans.equivalence import Licence, licence_of
 
@@ -43,7 +43,7 @@ def asked(
 ) -> Licence:
     """What a model answers of a batch of so many rows, at each point."""
     monkeypatch.setenv(ASK_VARIABLE, "repeats,samples,ranks")
-    monkeypatch.setattr("cputune.inside.asking.time.perf_counter", lambda: 0.0)
+    monkeypatch.setattr("cputune.inside.equivalence_check.time.perf_counter", lambda: 0.0)
     told: list[ModelAnswer] = []
     asker = Asker(told.append)
     batch = torch.randn(count, 6, generator=torch.Generator().manual_seed(1))
@@ -233,7 +233,7 @@ def test_steps_that_a_script_does_in_turn_fall_on_different_points() -> None:
 def test_a_slow_model_is_asked_at_fewer_points_and_as_late(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
     for name in ("perf_counter", "thread_time"):
-        monkeypatch.setattr(f"cputune.inside.asking.time.{name}", lambda: clock[0])
+        monkeypatch.setattr(f"cputune.inside.equivalence_check.time.{name}", lambda: clock[0])
     monkeypatch.setenv(ASK_VARIABLE, "repeats,samples")
     for seconds, points in ((0.001, POINTS), (0.2, EARLY), (3.0, FEWER)):
         clock[0] = 0.0
@@ -255,7 +255,7 @@ def test_a_slow_model_is_asked_at_fewer_points_and_as_late(monkeypatch: pytest.M
 
 def test_questions_come_to_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
-    monkeypatch.setattr("cputune.inside.asking.time.perf_counter", lambda: clock[0])
+    monkeypatch.setattr("cputune.inside.equivalence_check.time.perf_counter", lambda: clock[0])
     monkeypatch.setenv(ASK_VARIABLE, "repeats,samples")
     told: list[Any] = []
     asker, model = Asker(told.append), torch.nn.Linear(6, 3)
@@ -379,7 +379,7 @@ OfTheScript.__module__ = "__main__"
 def test_what_the_script_has_made_is_put_back_and_no_tensor_beyond_the_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("cputune.inside.carry.unchanged.MOST_BYTES", 100)
+    monkeypatch.setattr("cputune.inside.applying.unchanged.MOST_BYTES", 100)
     made, long = OfTheScript(), torch.zeros(30)
     held: list[Any] = [made, long]
     with as_before(held):

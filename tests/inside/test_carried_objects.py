@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from golden_texts import Golden
 
-from cputune.inside.carry.force import Force
-from cputune.inside.carry.hooking import put, set_hooks
-from cputune.inside.carry.parts import made
-from cputune.inside.carry.running import hooks_of
-from cputune.inside.carry.trainer import Divided
+from cputune.inside.applying.force import Force
+from cputune.inside.applying.hooking import put, set_hooks
+from cputune.inside.applying.parts import made
+from cputune.inside.applying.run_script import hooks_of
+from cputune.inside.applying.trainer import Divided
 
 
 class RefusedError(Exception):

@@ -15,7 +15,7 @@ from in_process import ran
 from cputune.emitters import assembled
 from cputune.emitters.assembled import carry_file
 from cputune.inside import carry_script
-from cputune.inside.carry.force import Force
+from cputune.inside.applying.force import Force
 
 ACCELERATOR = """
 class Accelerator:

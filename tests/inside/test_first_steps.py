@@ -8,8 +8,8 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from cputune.inside.asking import Asker
-from cputune.inside.carry.hooking import put
+from cputune.inside.applying.hooking import put
+from cputune.inside.equivalence_check import Asker
 from cputune.inside.first_steps import DROPOUTS, FirstSteps, settings, trained_numbers
 
 

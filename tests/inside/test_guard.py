@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from cputune.emitters.assembled import carry_file
-from cputune.inside.carry.figures import Figures, described, how_apart
-from cputune.inside.carry.force import Force
-from cputune.inside.carry.guard import EXIT_STATUS
+from cputune.inside.applying.figures import Figures, described, how_apart
+from cputune.inside.applying.force import Force
+from cputune.inside.applying.guard import EXIT_STATUS
 from cputune.ranks.compare import drift
 from cputune.ranks.saved import keys_of
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from golden_texts import Golden
 
+from cputune.inside.applying.hooking import nothing
 from cputune.inside.by_hand import WeightsByHand, weight_of
-from cputune.inside.carry.hooking import nothing
 from cputune.inside.loops import (
     ENDLESS,
     Loops,

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from cputune.inside.carry.dropout import bits_for
+from cputune.inside.applying.dropout import bits_for
 
 pytestmark = pytest.mark.torch
 
@@ -26,7 +26,7 @@ SERVE = """
 import json, os, sys
 import torch
 import torch.nn.functional as F
-from cputune.inside.carry.dropout import Masks
+from cputune.inside.applying.dropout import Masks
 def say(*values):
     print(json.dumps(values))
 for line in sys.stdin:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from cputune.emitters.assembled import carry_file
-from cputune.inside.carry.force import Force
+from cputune.inside.applying.force import Force
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from cputune.inside.carry.apart import draw_apart, seed_of
+from cputune.inside.applying.apart import draw_apart, seed_of
+from cputune.inside.data_functions import changes_outside, refers_to_model
 from cputune.inside.draws import Draws
 from cputune.inside.sources import Sources
-from cputune.inside.written import changes_outside, refers_to_model
 
 torch: Any = None
 numpy: Any = None
@@ -326,7 +326,7 @@ class Longest(Rows):
 
 
 def test_code_that_would_change_a_data_set_later_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cputune.inside.written.of_script", lambda name: name == __name__)
+    monkeypatch.setattr("cputune.inside.data_functions.of_script", lambda name: name == __name__)
     assert changes_outside(Levelled(), padded) == "Levelled.set_level can change it while it trains"
     said = "Callback.on_step_end sets its longest while it trains"
     assert changes_outside(Longest(), padded) == said
@@ -335,7 +335,7 @@ def test_code_that_would_change_a_data_set_later_is_read(monkeypatch: pytest.Mon
 
 
 def test_a_collator_that_refers_to_a_model_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cputune.inside.written.of_script", lambda name: name == __name__)
+    monkeypatch.setattr("cputune.inside.data_functions.of_script", lambda name: name == __name__)
     model = torch.nn.Linear(3, 3)
 
     def judged(samples: list[Any]) -> Any:

@@ -5,7 +5,7 @@ import json
 import pytest
 from hypothesis import given, strategies as st
 
-from cputune.inside.carry.force import Force
+from cputune.inside.applying.force import Force
 
 small = st.integers(1, 64)
 

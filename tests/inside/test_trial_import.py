@@ -51,7 +51,7 @@ def test_a_sitecustomize_of_the_machine_is_loaded_after_ours(tmp_path: Path) -> 
 LOOK_THEN_IMPORT = """
 import importlib.util, sys
 sys.path.insert(0, sys.argv[1])
-from cputune.inside.carry.hooking import set_hooks
+from cputune.inside.applying.hooking import set_hooks
 from cputune.inside.hooks import install
 meter = install()
 module, seen = "intel_extension_for_pytorch", []

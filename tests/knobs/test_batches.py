@@ -14,7 +14,7 @@ from machines import TODAY, machine
 
 import cputune
 from cputune import Plan, UsageError, Workload
-from cputune.plans.carrier.command import carried
+from cputune.plans.delivery.applied_command import carried
 from cputune.plans.equivalence import Deviation, Licence
 from cputune.plans.knobs import knob_named
 from cputune.ranks.runner import ProcessRunner

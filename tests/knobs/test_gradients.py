@@ -15,7 +15,7 @@ from machines import TODAY, machine
 
 import cputune
 from cputune import Plan, Workload
-from cputune.plans.carrier.command import carried
+from cputune.plans.delivery.applied_command import carried
 from cputune.plans.knobs import kept_between
 from cputune.ranks.compare import differences
 

@@ -17,7 +17,7 @@ import cputune.inside
 import cputune.plans.knobs
 from cputune import Plan, UsageError
 from cputune.inside.messages import RankState
-from cputune.plans.carrier.environment import is_cleared
+from cputune.plans.delivery.environment import is_cleared
 from cputune.plans.knobs import KNOBS, NAMES, TODAY, keeps_mathematics, knob_named
 from cputune.plans.knobs.record import KEPT, Ask, Knob
 from cputune.plans.layout import guide_plan

@@ -13,7 +13,7 @@ from machines import machine
 
 import cputune
 from cputune import HostFacts, Plan, Workload
-from cputune.plans.carrier.environment import LOADED_ONCE, is_cleared
+from cputune.plans.delivery.environment import LOADED_ONCE, is_cleared
 from cputune.plans.knobs import knob_named
 
 JOB = replace(Workload.from_recipe("bert-mini"), mapped_blocks=40)

@@ -16,9 +16,9 @@ import cputune
 from cputune import HostFacts, Plan, Result, UsageError, Workload
 from cputune.emitters import Emission
 from cputune.emitters.format import LaunchJob
-from cputune.emitters.job import make_job
+from cputune.emitters.prepared import make_job
 from cputune.inside import carry_script
-from cputune.plans.carrier.command import carried, launch_command
+from cputune.plans.delivery.applied_command import carried, launch_command
 from cputune.plans.equivalence import Training
 from cputune.plans.knobs import KNOBS, varied
 from cputune.records.claims import host_fingerprint

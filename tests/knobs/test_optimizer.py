@@ -15,7 +15,7 @@ from machines import machine
 import cputune
 from cputune import HostFacts, Plan, UsageError, Workload
 from cputune.host.facts import Package
-from cputune.plans.carrier.command import carried
+from cputune.plans.delivery.applied_command import carried
 from cputune.plans.knobs import knob_named
 from cputune.plans.knobs.kernels import optimizer_of
 from cputune.ranks.runner import ProcessRunner

@@ -14,7 +14,7 @@ from machines import machine
 import cputune
 from cputune import Plan, UsageError, Workload
 from cputune.emitters import Emission, render
-from cputune.plans.carrier.command import carried, launch_command
+from cputune.plans.delivery.applied_command import carried, launch_command
 from cputune.plans.equivalence import Deviation, Licence
 from cputune.plans.knobs import kept_between
 from cputune.plans.workload import Padding

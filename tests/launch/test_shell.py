@@ -7,8 +7,8 @@ from golden_texts import Golden
 
 from cputune import UsageError
 from cputune.launch.launch import Launch
+from cputune.launch.located_words import Word
 from cputune.launch.shell import read_shell
-from cputune.launch.words import Word
 
 
 def launch_in(text: str, name: str = "run.sh") -> Launch:

@@ -8,7 +8,7 @@ import pytest
 from hosts.builder import ARM_PROCESSORS, PROCESSORS, machine
 
 from cputune import probe
-from cputune.report.machine import precision_units
+from cputune.report.machine_text import precision_units
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from golden_texts import Golden
 from hosts.builder import Cgroup, machine
 
 from cputune import HostError, RecordedHost, probe
-from cputune.report.machine import host_document
+from cputune.report.machine_text import host_document
 
 GARBAGE = [
     b"",

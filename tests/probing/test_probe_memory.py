@@ -18,7 +18,7 @@ from cputune.host.probing.recording import record
 from cputune.plans.cores import usable_cores
 from cputune.plans.layout import make_plan, rank_counts
 from cputune.plans.placing import rank_slices
-from cputune.report.machine import host_document, machine_lines
+from cputune.report.machine_text import host_document, machine_lines
 
 
 @cache

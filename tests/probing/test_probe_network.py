@@ -10,7 +10,7 @@ from hosts.builder import machine
 from cputune import probe
 from cputune.host.facts import Network
 from cputune.host.probing.recording import record
-from cputune.report.machine import host_document
+from cputune.report.machine_text import host_document
 
 HEAD = "Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT\n"
 ETH0 = "eth0 0000000A 00000000 0001 0 0 0 00FFFFFF 0 0 0\n"  # 10.0.0.0/24

@@ -16,7 +16,7 @@ from cputune import CannotError, RecordedHost, probe
 from cputune.host import Completed, LiveHost
 from cputune.host.probing.recording import record
 from cputune.host.probing.scrub import Scrubber
-from cputune.report.machine import host_document
+from cputune.report.machine_text import host_document
 
 POD = "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod7f3a_91c2.slice"
 UNTOUCHED = {

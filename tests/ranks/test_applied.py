@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import cputune
-from cputune.emitters.job import versions_of
-from cputune.plans.carrier.command import carried
-from cputune.plans.carrier.used import AVERAGE, used
+from cputune.emitters.prepared import versions_of
+from cputune.plans.delivery.applied_command import carried
+from cputune.plans.delivery.needed_parts import AVERAGE, used
 from cputune.plans.layout import baseline_plan
 from cputune.plans.plan import Plan
 from cputune.plans.workload import Workload

@@ -13,8 +13,8 @@ from golden_texts import Golden
 
 from cputune import Plan, Workload
 from cputune.host.hub import hub_reachable
-from cputune.plans.carrier.command import carried
-from cputune.plans.carrier.environment import (
+from cputune.plans.delivery.applied_command import carried
+from cputune.plans.delivery.environment import (
     OFFLINE,
     base_environment,
     plan_variables,

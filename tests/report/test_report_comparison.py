@@ -13,7 +13,7 @@ from rich.console import Console
 from cputune import Comparison, Result, Workload
 from cputune.records.claims import Speedup
 from cputune.records.result import Throughput
-from cputune.report.compare import (
+from cputune.report.result_comparison import (
     ComparisonToShow,
     blocks,
     differences,

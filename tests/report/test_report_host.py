@@ -8,7 +8,7 @@ from pathlib import Path
 from hosts.builder import Cgroup, machine
 
 from cputune import probe
-from cputune.report.machine import host_document
+from cputune.report.machine_text import host_document
 
 GIB = 1 << 30
 LIMITS = """Limit                     Soft Limit           Hard Limit           Units

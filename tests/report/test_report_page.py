@@ -28,7 +28,7 @@ from report.result_cases import (
 )
 
 from cputune import MissingPackageError, Result
-from cputune.records.words import verdict_of
+from cputune.records.shared_texts import verdict_of
 from cputune.report import page as page_module
 from cputune.report.page import page
 

@@ -11,8 +11,8 @@ from tuner.fakes import BY_NAME, SMALL, VARIED, FakeRunner, truthful
 import cputune
 from cputune import ComparisonSoFar, Event, Message, StepTaken, Trial, TrialEnded, TrialStarted
 from cputune.records.result import Throughput
-from cputune.records.words import duration, exactly
-from cputune.report.live import MOST_LINES, Standing, live_lines
+from cputune.records.shared_texts import duration, exactly
+from cputune.report.live_view import MOST_LINES, Standing, live_lines
 
 
 @pytest.fixture(scope="module")

@@ -16,8 +16,8 @@ from cputune import ConfirmRun, ConfirmStarted, Event, Message, Result, StudySta
 from cputune.plans.knobs.record import LeftOut
 from cputune.plans.untried import UntriedGain
 from cputune.records.claims import Speedup
-from cputune.records.words import saved, verdict_of
-from cputune.report.tuning import line_of, plans, space_blocks
+from cputune.records.shared_texts import saved, verdict_of
+from cputune.report.study_table import line_of, plans, space_blocks
 from cputune.report.writing import print_blocks, rich_table
 from cputune.tuner.events import outcome
 

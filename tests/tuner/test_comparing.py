@@ -14,8 +14,8 @@ from tuner.fakes import SMALL, FakeKeepingRunner, FakeRunner, steady, truthful
 
 import cputune
 from cputune import Comparison, Plan, Result, Step, Workload
+from cputune.records.shared_texts import slower_beyond
 from cputune.records.steps import Crashed, NoMeasurement
-from cputune.records.words import slower_beyond
 
 
 @cache

@@ -7,7 +7,7 @@ from machines import TODAY, machine
 
 import cputune
 from cputune import Workload
-from cputune.tuner.proof import BOUND, TOGETHER, checks_of
+from cputune.tuner.knob_proofs import BOUND, TOGETHER, checks_of
 
 FACTS = machine(cores_per_socket=4, packages=TODAY)
 JOB = Workload.from_recipe("bert-mini")

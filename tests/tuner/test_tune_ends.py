@@ -12,11 +12,11 @@ from tuner.fakes import SMALL, VARIED, FakeKeepingRunner
 
 import cputune
 from cputune import Plan, Result, Step
+from cputune.emitters.from_result import tuned_of
 from cputune.emitters.header import measured
-from cputune.emitters.tuned import tuned_of
 from cputune.records.claims import ClaimContext
+from cputune.records.shared_texts import verdict_of
 from cputune.records.steps import Crashed, HostLost, OutOfMemory, TimedOut, TimeUp
-from cputune.records.words import verdict_of
 from cputune.report.show import ResultToShow, document
 
 CRASH = Crashed("rank 0 died: exit code 134", details="loading\nbad port 29500\n")

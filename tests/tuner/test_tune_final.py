@@ -33,7 +33,7 @@ from cputune.plans.knobs.record import KINDS, LeftOut
 from cputune.plans.layout import baseline_plan, guide_plan
 from cputune.records.result import COMPLETED, FAILED, PRUNED, TIME_UP, Profile, State, Throughput
 from cputune.records.steps import Crashed, NoMeasurement
-from cputune.report.network import second_node_pays_from
+from cputune.report.network_text import second_node_pays_from
 from cputune.report.show import profile_lines
 from cputune.tuner.changes import LAYOUT, changes
 from cputune.tuner.finalists import confirm_best, may_be_the_best, on_the_way

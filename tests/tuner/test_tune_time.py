@@ -31,7 +31,7 @@ from cputune.plans.equivalence import UNASKED, Licence
 from cputune.records.options import DEFAULT_LIMIT_SECONDS
 from cputune.records.result import COMPLETED, PRUNED
 from cputune.records.steps import TimeUp
-from cputune.report.tuning import line_of
+from cputune.report.study_table import line_of
 from cputune.tuner.study import TuningStudy
 
 LIGHT = Path(__file__).parent.parent / "faults" / "light.py"

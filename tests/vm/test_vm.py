@@ -18,7 +18,7 @@ from vm.guest import Guest
 
 from cputune.host import RecordedHost
 from cputune.host.probing import probe
-from cputune.report.machine import host_document
+from cputune.report.machine_text import host_document
 from cputune.text import cpulist
 
 pytestmark = [pytest.mark.vm, pytest.mark.timeout(3600)]

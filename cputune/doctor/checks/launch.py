@@ -9,8 +9,8 @@ from dataclasses import replace
 from cputune.doctor import variables as env
 from cputune.doctor.finding import Finding, Severity, check, checks_of
 from cputune.host.facts import HostFacts
-from cputune.plans.carrier.interface import choose_interface, loopback_name
 from cputune.plans.cores import usable_cores
+from cputune.plans.delivery.network_interface import choose_interface, loopback_name
 from cputune.stack import load, versions_of
 from cputune.stack.fit import oneccl_torch
 from cputune.stack.uses import ccl_refusals

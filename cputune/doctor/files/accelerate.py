@@ -8,17 +8,17 @@ from dataclasses import replace
 from cputune.doctor.checks.launch import ranks_alone
 from cputune.doctor.checks.precision import fp16_ignored
 from cputune.doctor.files.context import Context
-from cputune.doctor.files.documents import (
+from cputune.doctor.files.judge import judge_launches, one_process, use_cpu_missing
+from cputune.doctor.files.yaml_spans import (
     Document,
     with_key,
     with_value,
     without_key,
 )
-from cputune.doctor.files.judge import judge_launches, one_process, use_cpu_missing
 from cputune.doctor.finding import Finding, Severity, checks_of, fault
 from cputune.launch.edit import Edit
 from cputune.launch.launch import Launch
-from cputune.launch.words import number_of
+from cputune.launch.located_words import number_of
 from cputune.stack import load
 
 MARKS = ("compute_environment", "distributed_type", "mixed_precision", "num_processes", "use_cpu")

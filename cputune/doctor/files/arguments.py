@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from cputune.doctor.files.context import Context
-from cputune.doctor.files.script import reader_of
+from cputune.doctor.files.script_kind import reader_of
 from cputune.doctor.finding import Finding, Severity, checks_of, fault
 from cputune.launch.edit import Edit
 from cputune.launch.launch import Launch

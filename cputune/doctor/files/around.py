@@ -8,18 +8,18 @@ from dataclasses import replace
 
 from cputune.doctor.files.context import Context
 from cputune.doctor.files.ended import BRINGS, by_another
-from cputune.doctor.files.script import is_own, text_of
+from cputune.doctor.files.script_kind import is_own, text_of
 from cputune.doctor.finding import Finding, Severity, checks_of, fault
-from cputune.launch.continued import Break
 from cputune.launch.edit import Edit
 from cputune.launch.launch import Launch
 from cputune.launch.launchers import BY_PROGRAM
 from cputune.launch.launchers.torchrun import DEPRECATED
+from cputune.launch.line_continuations import Break
+from cputune.launch.located_words import Word, number_of, span_of
 from cputune.launch.option import Given
 from cputune.launch.places import Places
 from cputune.launch.shell import ShellFile
 from cputune.launch.translate import by_torchrun
-from cputune.launch.words import Word, number_of, span_of
 
 _WRAPPERS = {
     "numactl": "numactl",

@@ -23,9 +23,9 @@ from cputune.errors import UsageError
 from cputune.host import Host
 from cputune.launch.edit import Edit
 from cputune.launch.launch import Launch
+from cputune.launch.located_words import Span, Word, value_of
 from cputune.launch.places import Places, Token
 from cputune.launch.shell import read_launches, read_words
-from cputune.launch.words import Span, Word, value_of
 from cputune.stack import Versions
 from cputune.stack.fit import misfits
 from cputune.stack.tables import load

@@ -22,7 +22,7 @@ from cputune.doctor.files.around import judge_around
 from cputune.doctor.files.context import Context
 from cputune.doctor.files.ended import by_another, judge_ended
 from cputune.doctor.files.needs import judge_needs
-from cputune.doctor.files.script import asks_for_cpu, is_own, reader_of, text_of
+from cputune.doctor.files.script_kind import asks_for_cpu, is_own, reader_of, text_of
 from cputune.doctor.finding import Finding, Severity, checks_of, fault
 from cputune.doctor.variables import TRUE
 from cputune.host import Host
@@ -31,10 +31,10 @@ from cputune.host.probing.installed import dead_preloads
 from cputune.launch.edit import Edit
 from cputune.launch.launch import CONFINERS, Launch
 from cputune.launch.launchers.mpirun import REFUSED, is_openmpi
+from cputune.launch.located_words import number_of
 from cputune.launch.places import Places
 from cputune.launch.script import are_trainers, is_example
 from cputune.launch.target import Target
-from cputune.launch.words import number_of
 from cputune.plans.cores import usable_cores
 from cputune.stack import LEAST_CCL_WORKERS, has_argument, why_too_few_ccl_workers
 from cputune.stack.tables import load

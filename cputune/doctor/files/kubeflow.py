@@ -12,22 +12,22 @@ from dataclasses import replace
 from cputune.doctor.checks.limits import ranks_auto
 from cputune.doctor.files.accelerate import value_wrong
 from cputune.doctor.files.context import Context, facts_elsewhere
-from cputune.doctor.files.documents import (
+from cputune.doctor.files.ended import judge_sourced
+from cputune.doctor.files.judge import judge_launches
+from cputune.doctor.files.yaml_spans import (
     Document,
     Path,
     with_key,
     with_value,
     without_key,
 )
-from cputune.doctor.files.ended import judge_sourced
-from cputune.doctor.files.judge import judge_launches
 from cputune.doctor.finding import Check, Finding, Severity, checks_of, fault
 from cputune.host import Host
 from cputune.launch.edit import Edit
 from cputune.launch.launch import Launch
+from cputune.launch.located_words import number_of
 from cputune.launch.shell import read_words
 from cputune.launch.target import Target
-from cputune.launch.words import number_of
 from cputune.text.quantities import bytes_of, cpus_of, quantity_of
 
 

@@ -15,8 +15,8 @@ from cputune.doctor.variables import TRUE, advised
 from cputune.host import Command
 from cputune.host.facts import HostFacts
 from cputune.launch.launch import Launch
+from cputune.launch.located_words import number_of
 from cputune.launch.script import batch_of
-from cputune.launch.words import number_of
 from cputune.plans.cores import usable_cores
 from cputune.plans.memory import (
     PROCESS_BYTES,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from cputune.host import Command, Host
 from cputune.launch.launch import Launch
-from cputune.launch.words import number_of
+from cputune.launch.located_words import number_of
 
 _ALLOCATORS = ("jemalloc", "tcmalloc", "iomp5")
 _COMMENT = re.compile(r"(?m)(?:^|(?<=\s))#[^\n]*")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from cputune.doctor.files.arguments import sharded
 from cputune.doctor.files.context import Context
-from cputune.doctor.files.documents import Document
+from cputune.doctor.files.yaml_spans import Document
 from cputune.doctor.finding import Finding, Severity, checks_of, fault
 from cputune.errors import UsageError
 from cputune.host.remote.named import parse_hostfile

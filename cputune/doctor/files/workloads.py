@@ -10,16 +10,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from cputune.doctor.files.context import Context, facts_elsewhere
-from cputune.doctor.files.documents import Document, Path
 from cputune.doctor.files.ended import judge_sourced
 from cputune.doctor.files.judge import judge_launches
 from cputune.doctor.files.kubeflow import OF_CPUS, resource_faults
+from cputune.doctor.files.yaml_spans import Document, Path
 from cputune.doctor.finding import Check, Finding, Severity, checks_of, fault
 from cputune.host import Host
 from cputune.launch.launch import Launch
+from cputune.launch.located_words import number_of
 from cputune.launch.shell import read_words
 from cputune.launch.target import Target
-from cputune.launch.words import number_of
 from cputune.text.quantities import cpus_of
 
 _TEMPLATES: dict[str, Path] = {

@@ -18,7 +18,12 @@ from cputune.host.remote.ask import ANSWER_SECONDS, ask_together, script_text
 from cputune.host.remote.named import Node
 from cputune.host.remote.probed import Probed
 from cputune.host.remote.reach import Reach
-from cputune.plans.carrier.interface import Chosen, choose_interface, is_loopback, link_with
+from cputune.plans.delivery.network_interface import (
+    Chosen,
+    choose_interface,
+    is_loopback,
+    link_with,
+)
 from cputune.text.documents import record_of
 
 PORTS_SHARE = 1 / 3

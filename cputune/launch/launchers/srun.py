@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from cputune.launch.located_words import number_of
 from cputune.launch.option import Launcher, Option
-from cputune.launch.words import number_of
 
 SRUN = Launcher(
     name="srun",

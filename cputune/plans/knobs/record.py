@@ -269,7 +269,7 @@ class Knob:
             ``cputune/stack/stack.toml`` says how a version spells it.
         argument_value: the value of that field: None leaves it unset. Without it the value in
             ``settings``, or else the script's own.
-        set_in_torch: whether it is set in torch itself (``cputune.inside.carry``).
+        set_in_torch: whether it is set in torch itself (``cputune.inside.applying``).
         shown: how a rank shows that it obeys.
         unseen: why no rank shows it.
         as_seen: the plan with the value that a rank shows, for a launch that runs as typed.

@@ -1,0 +1,153 @@
+"""Sets a plan in an Accelerator, and divides the batch of the loader that its loop trains on."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING
+
+from cputune.inside.applying.hooking import Hook, Original
+from cputune.inside.applying.ranks import keep_shuffles
+from cputune.inside.applying.shared import Setting
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+    from torch.optim import Optimizer
+    from torch.utils.data import DataLoader
+
+
+class LoopPart:
+    """Sets every Accelerator of a script: the CPU, the precision, the batch, the kind of AdamW.
+
+    One that a Trainer makes only gets CPU and precision: its arguments have the rest.
+    """
+
+    name = "loop"
+
+    def __init__(self, setting: Setting) -> None:
+        self._setting = setting
+        self._prepared: list[object] = []
+
+    def hooks(self) -> list[Hook]:
+        """The constructor of Accelerator, and what it is given."""
+        accelerator = "accelerate.accelerator"
+        return [
+            (accelerator, "Accelerator.__init__", self._accelerator_init),
+            (accelerator, "Accelerator.prepare_data_loader", self._prepare_loader),
+            (accelerator, "Accelerator.backward", self._backward),
+            (accelerator, "Accelerator.prepare_optimizer", self._prepare_optimizer),
+        ]
+
+    def said(self) -> dict[str, str]:
+        """Nothing: a rank shows its precision, its batch and its optimizer by itself."""
+        return {}
+
+    def _accelerator_init(
+        self, original: Original, accelerator: Accelerator, *args: object, **kwargs: object
+    ) -> None:
+        bound = inspect.signature(original).bind_partial(accelerator, *args, **kwargs)
+        _, *given = bound.arguments.items()
+        wanted = self._setting.force.precision
+        before = str(bound.arguments.get("mixed_precision"))
+        if not self._setting.has_trainer and before not in ("None", wanted):
+            self._setting.changes["mixed_precision"] = f"mixed_precision={wanted} (was {before})"
+            self._setting.note("loop", "mixed_precision")
+        original(accelerator, **{**dict(given), "mixed_precision": wanted, "cpu": True})
+
+    def _prepare_loader(
+        self,
+        original: Original,
+        accelerator: Accelerator,
+        loader: DataLoader,
+        *args: object,
+        **kwargs: object,
+    ) -> object:
+        if self._setting.has_trainer:
+            return original(accelerator, loader, *args, **kwargs)
+        if len(self._prepared) == self._setting.force.loader:
+            # BatchSamplerShard reads the batch of the sampler when it is made: set it before.
+            self._divide_loader(accelerator, loader)
+            self._setting.tell()
+        if self._setting.force.other_ranks and not getattr(
+            accelerator, "use_seedable_sampler", False
+        ):
+            keep_shuffles(self._setting.force, getattr(loader, "sampler", None))
+            self._setting.note("loop", "the order of its samples")
+        prepared = original(accelerator, loader, *args, **kwargs)
+        self._prepared.append(prepared)
+        return prepared
+
+    def _backward(
+        self, original: Original, accelerator: Accelerator, *args: object, **kwargs: object
+    ) -> object:
+        if not self._setting.has_trainer:
+            self._setting.trains = True
+            self._refuse_other_loader(accelerator)
+        return original(accelerator, *args, **kwargs)
+
+    def _prepare_optimizer(
+        self,
+        original: Original,
+        accelerator: Accelerator,
+        optimizer: Optimizer,
+        *args: object,
+        **kwargs: object,
+    ) -> object:
+        if not self._setting.has_trainer:
+            self._set_adamw(optimizer)
+        return original(accelerator, optimizer, *args, **kwargs)
+
+    def _refuse_other_loader(self, accelerator: Accelerator) -> None:
+        """The batch that is trained on must be one of the loader that was divided."""
+        trained = accelerator.gradient_state.active_dataloader
+        divided = self._prepared[self._setting.force.loader : self._setting.force.loader + 1]
+        if self._setting.force.other_ranks and trained is not None and [trained] != divided:
+            number = next((n for n, model in enumerate(self._prepared) if model is trained), None)
+            known = "" if number is None else f" (number {number} in the order of accelerate)"
+            self._setting.refuse(
+                f"the script trains on another data loader{known} than the one whose batch was "
+                f"divided over the ranks (number {self._setting.force.loader})"
+            )
+
+    def _divide_loader(self, accelerator: Accelerator, loader: object) -> None:
+        """Set the batch of the loader that is trained on; with ``split_batches`` ranks share it."""
+        sampler = getattr(loader, "batch_sampler", None)
+        own = getattr(sampler, "batch_size", None)
+        if not isinstance(own, int):
+            if self._setting.force.world_size > 1:
+                self._setting.refuse(
+                    "the batch of the script's data loader cannot be seen, nor divided"
+                )
+            return
+        shared = getattr(accelerator, "split_batches", False)
+        wanted = self._setting.force.accumulation or accelerator.gradient_accumulation_steps
+        shared_by = self._setting.force.world_size if shared else 1
+        try:
+            each = own // self._setting.force.typed_ranks if shared else own
+            batch, accumulation = self._setting.force.batch(each, wanted)
+        except ValueError as error:
+            self._setting.refuse(str(error))
+        if accumulation != wanted:
+            self._setting.refuse(
+                f"{batch * accumulation} samples of a rank cannot be cut into the script's "
+                f"{wanted} accumulation steps"
+            )
+        if batch * shared_by != own:
+            self._setting.note("loop", "batch")
+            sampler.batch_size = batch * shared_by  # type: ignore[union-attr]
+            # accelerate makes the loader of a stream anew, from what is no longer to be set.
+            loader.__dict__["batch_size"] = batch * shared_by
+            self._setting.changes["batch"] = (
+                f"batch of the data loader={batch * shared_by} (was {own})"
+            )
+
+    def _set_adamw(self, optimizer: Optimizer) -> None:
+        """Each parameter group of torch's AdamW says itself how it steps."""
+        kind = self._setting.force.arguments.get("optim")
+        if kind is None or type(optimizer).__name__ != "AdamW":
+            return
+        fused = kind == "adamw_torch_fused"
+        if any(bool(group.get("fused")) != fused for group in optimizer.param_groups):
+            self._setting.changes["fused"] = f"AdamW fused={fused}"
+            self._setting.note("loop", "fused")
+        for group in optimizer.param_groups:
+            group.update(fused=fused, foreach=False)

@@ -1,0 +1,84 @@
+"""Which parts a plan needs, and those that set it in this process."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, NoReturn
+
+from cputune.inside.applying.force import Force
+from cputune.inside.applying.shared import Setting
+
+
+class Part(NamedTuple):
+    """A class of a module, and whether it is made with ``say`` or with a ``Setting``.
+
+    Its objects have a ``name``, ``hooks()``, and ``said()``: what a rank shows of it.
+    """
+
+    module: str
+    name: str
+    takes: str
+
+
+LEVERS = {
+    "dropout": Part("dropout", "Masks", "say"),
+    "padding": Part("padding", "Cutter", "say"),
+    "order": Part("order", "Order", "say"),
+    "gradients": Part("gradient_traffic", "Gradients", "setting"),
+    "gradient_precision": Part("gradient_traffic", "Gradients", "setting"),
+}
+"""What is set for every framework, by its key in ``Force.torch``."""
+
+
+def needed(force: Force) -> tuple[Part, ...]:
+    """The parts that set this."""
+    parts = list(dict.fromkeys(part for name, part in LEVERS.items() if name in force.torch))
+    if force.world_size:
+        parts += (part for part in _of_objects(force) if part.module not in force.without)
+    return tuple(parts)
+
+
+def _of_objects(force: Force) -> Iterator[Part]:
+    if force.world_size:
+        if not force.loop_alone:
+            yield Part("trainer", "TrainerPart", "setting")
+        if force.other_ranks or (force.find_unused and force.world_size > 1):
+            yield Part("ranks", "RanksPart", "setting")
+        if force.other_ranks and force.world_size > 1:
+            yield Part("apart", "DrawsPart", "setting")
+        if not force.by_flags:
+            yield Part("loop", "LoopPart", "setting")
+
+
+def made(
+    force: Force,
+    refuse: Callable[[str], NoReturn],
+    say: Callable[[str], None] = lambda text: None,
+) -> list[Any]:
+    """These parts. ``refuse`` gets the reason why a script cannot run as planned, and ends it."""
+    setting = Setting(force, refuse, say)
+    found = []
+    for part in needed(force):
+        module = importlib.import_module(f"cputune.inside.applying.{part.module}")
+        carried = getattr(module, part.name)(setting if part.takes == "setting" else say)
+        if part == LEVERS["padding"]:
+            carried.cuts = force.torch["padding"] == "cut"
+        found.append(carried)
+    return found
+
+
+def did() -> dict[str, list[str]] | None:
+    """What the parts have changed so far in this process, by part; None if none can say."""
+    for part in the_parts().values():
+        setting = getattr(part, "_setting", None)
+        if isinstance(setting, Setting):
+            return setting.did
+    return None
+
+
+def the_parts() -> Mapping[str, Any]:
+    """The parts that set a plan in this process, by name, imported here or in ``carry.py``."""
+    found: Mapping[str, Any] = getattr(sys.modules.get("cputune_carried"), "parts", {})
+    return found

@@ -1,0 +1,179 @@
+"""Lets a script on another number of ranks train the same: schedules, shuffles, number of ranks."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+from cputune.inside.applying.force import Force
+from cputune.inside.applying.hooking import Hook, Original
+from cputune.inside.applying.shared import Setting
+
+PRETENDED = "the number of ranks that its loss asks for"
+
+
+class RanksPart:
+    """The number of ranks that a script sees, and what depends on it."""
+
+    name = "ranks"
+
+    def __init__(self, setting: Setting) -> None:
+        self._setting = setting
+
+    def hooks(self) -> list[Hook]:
+        """The functions that give schedules, the number of ranks, and DistributedDataParallel."""
+        force = self._setting.force
+        found: list[Hook] = []
+        if force.world_size > 1:
+            distributed = "torch.nn.parallel.distributed"
+            found.append((distributed, "DistributedDataParallel.__init__", self._find_unused))
+        if force.other_ranks:
+            found.append(("accelerate.scheduler", "", self._keep_schedules))
+            found.append(("accelerate.accelerator", "", self._keep_number_of_ranks))
+            found.append(("transformers.trainer", "Trainer._get_train_sampler", self._keep_groups))
+        return found
+
+    def said(self) -> dict[str, str]:
+        """Nothing: it changes no state of a rank."""
+        return {}
+
+    def _find_unused(
+        self, original: Original, ddp: object, module: Any, *args: object, **kwargs: object
+    ) -> None:
+        """One rank ignores parameters that a step leaves out; several have to look for them."""
+        unused = self._setting.force.find_unused or drops_layers(module)
+        if unused and not kwargs.get("static_graph"):
+            if not kwargs.get("find_unused_parameters"):
+                self._setting.note("ranks", "find_unused_parameters")
+            kwargs["find_unused_parameters"] = True
+        original(ddp, module, *args, **kwargs)
+
+    def _keep_groups(self, original: Original, *args: object, **kwargs: object) -> object:
+        """``group_by_length`` sorts 50 batches of a rank at a time: of the current launch."""
+        sampler: Any = original(*args, **kwargs)
+        force = self._setting.force
+        if type(sampler).__name__ == "LengthGroupedSampler":
+            self._setting.note("ranks", "groups of like length")
+            sampler.batch_size = sampler.batch_size * force.world_size // force.typed_ranks
+            if force.world_size > 1:
+                draw_together(sampler)
+        return sampler
+
+    def _keep_schedules(self, module: ModuleType) -> None:
+        """AcceleratedScheduler steps once for each rank: it expects the batch to grow with them."""
+        ranks = SimpleNamespace(num_processes=self._setting.force.typed_ranks)
+
+        def state() -> SimpleNamespace:
+            self._setting.note("ranks", "its schedules")
+            return ranks
+
+        module.AcceleratorState = state  # type: ignore[attr-defined]
+
+    def _keep_number_of_ranks(self, module: ModuleType) -> None:
+        """Before it trains, a script sees the number of ranks of its current launch.
+
+        Scripts scale learning rates and schedules by it. Libraries, and all later calls, see the
+        real number.
+        """
+        setting, cls = self._setting, module.Accelerator
+        real = cls.num_processes
+        libraries = os.path.dirname(os.path.dirname(str(module.__file__)))
+
+        def num_processes(accelerator: object) -> int:
+            asking = sys._getframe(1)
+            script = asking.f_globals.get("__name__") == "__main__"
+            script |= not asking.f_code.co_filename.startswith(libraries)
+            before = script and not (setting.trains or setting.has_trainer)
+            if not (before or setting.pretends):
+                return int(real.fget(accelerator))
+            if setting.pretends:
+                setting.note("ranks", PRETENDED)
+            else:
+                setting.note("ranks", "the number of ranks that it asks for")
+            return setting.force.typed_ranks
+
+        cls.num_processes = property(num_processes)
+
+
+def keep_shuffles(force: Force, sampler: Any) -> None:
+    """Let a loader take its samples in the order of the current launch.
+
+    With one rank torch draws the seed of each epoch's shuffle as it begins. With several accelerate
+    draws one as it prepares the loader, the same in every rank.
+    """
+    if type(sampler).__name__ != "RandomSampler" or sampler.generator is not None:
+        return
+    torch = sys.modules["torch"]
+
+    def draw() -> None:
+        """As torch draws a seed for a shuffle: the first rank's, in every rank."""
+        seed = torch.empty((), dtype=torch.int64).random_()
+        generator.manual_seed(int(_of_the_first_rank(seed)))
+
+    if 1 not in (force.world_size, force.typed_ranks):
+        return
+    sampler.generator = generator = torch.Generator()
+    if force.world_size == 1:
+        draw()
+    else:
+        _before_each_pass(sampler, draw)
+
+
+def draw_together(sampler: Any) -> None:
+    """Let a sampler that draws from torch's generator draw the same numbers in every rank, and
+    restore it.
+    """
+    dice = sys.modules["torch"].random
+
+    class Together(type(sampler)):  # type: ignore[misc]
+        def __iter__(self) -> Iterator[object]:
+            own = dice.get_rng_state()
+            dice.set_rng_state(_of_the_first_rank(dice.get_rng_state()))
+            order = list(super().__iter__())
+            ranks = sys.modules["torch"].distributed
+            if ranks.is_available() and ranks.is_initialized() and ranks.get_rank() > 0:
+                dice.set_rng_state(own)  # the first rank goes on from there
+            yield from order
+
+    Together.__name__ = type(sampler).__name__
+    sampler.__class__ = Together
+
+
+def _before_each_pass(sampler: Any, called: Callable[[], object]) -> None:
+    class Called(type(sampler)):  # type: ignore[misc]
+        def __iter__(self) -> Iterator[object]:
+            called()
+            yield from super().__iter__()
+
+    Called.__name__ = type(sampler).__name__
+    sampler.__class__ = Called
+
+
+def _of_the_first_rank(numbers: Any) -> Any:
+    """The first rank's, if there are several."""
+    ranks = sys.modules["torch"].distributed
+    if ranks.is_available() and ranks.is_initialized() and ranks.get_world_size() > 1:
+        ranks.broadcast(numbers, 0)
+    return numbers
+
+
+def drops_layers(model: Any) -> bool:
+    """Whether a model leaves out whole layers at random (LayerDrop).
+
+    With a rate of 0.05 most steps leave out none of four layers, so the first step need not show
+    it.
+    """
+    for part in model.modules():
+        config = getattr(part, "config", None)
+        settings = {**vars(part), **getattr(config, "__dict__", {})}
+        for name, value in settings.items():
+            if (
+                name.endswith(("layerdrop", "layer_drop"))
+                and isinstance(value, float)
+                and value > 0
+            ):
+                return True
+    return False

@@ -1,0 +1,580 @@
+"""Checks with a model what a plan would change in its training, in a process that is not measured.
+
+At some points of the current launch (its first step; after some updates, with all weights moved a
+little, so that a gate at zero hides nothing; later on) the current batch is trained on again: as it
+is, in parts, without its padding, with other threads, in bf16. Dropout is off, and other draws are
+the same for each sample (``draws``). Losses and gradients are reported, and judged by
+``cputune.plans.equivalence``. Nothing is updated meanwhile: gradients, and all state of model and
+loss, are restored.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from cputune.inside import ASK_VARIABLE
+from cputune.inside.applying.trimming import cut, encodings_of, has_tail
+from cputune.inside.applying.unchanged import as_before
+from cputune.inside.cutting import UncutError, cut_into, samples_of
+from cputune.inside.draws import SEED, Draws, state_of_all
+from cputune.inside.later import at_step, later_steps
+from cputune.inside.messages import ModelAnswer
+from cputune.inside.nearness import differ, distance, gradients_apart, norm, plus
+from cputune.inside.sources import Sources
+
+if TYPE_CHECKING:
+    pass
+
+EARLY = (0, 1, 2, 5, 11, 24, 53)
+"""Updates before each point. A script that alternates (every second, third or fourth step)
+differs at some of them; a change after a warm-up is looked for up to the last.
+"""
+
+FEWER = (0, 1, 5, 24)
+"""Used if the questions of the first point took longer than ``QUICK_SECONDS``."""
+
+LATER = (107, 211)
+"""Further points, if they come within ``LATER_SECONDS``; and each new pass over the data."""
+
+POINTS = (*EARLY, *LATER)
+
+OF_RECIPES = (0, 3)
+"""Points of a recipe, whose script is known."""
+
+QUICK_SECONDS = 1.0
+LATER_SECONDS = 10.0
+"""CPU time of this thread."""
+
+PASSES = 4
+"""Passes over the data at whose beginning the model is checked once more."""
+
+MOVED = 0.02
+"""How much each weight is moved: the deviation of a usual initialisation."""
+
+ROUNDING = 1e-7
+"""Of fp32, relative."""
+
+ALIKE = 1e-4
+"""Turns that differ by less differ by rounding only: no other cutting is tried."""
+
+STATE = (
+    "what a batch leaves in the model or its loss (a queue, a running mean) changes the next loss,"
+    " and each rank would leave it of its own samples alone"
+)
+
+CALLS = "each batch changes what the next one gives, so their number in a step counts"
+
+CHANCE = (
+    "random numbers that are drawn once for a whole batch change its loss ({:.6g}, and {:.6g}), and"
+    " each rank would draw its own"
+)
+
+NOISE = (
+    "random numbers are drawn between the gradient and the update (noise in the optimizer), and"
+    " each rank would draw its own"
+)
+
+THAWED = (
+    "{} parameters are trained that were frozen at the first step, and DistributedDataParallel"
+    " averages those alone that were trained when it was made"
+)
+
+ONE_ROW = "its collator makes one row of {} samples, which cannot be divided"
+
+SEEDS = 5
+"""Other seeds, for a batch that draws random numbers once for all of its samples."""
+
+REPLAYED = 4
+"""The most backward passes of a step that are averaged one after the other."""
+
+MOST_SECONDS = 60.0
+"""For all questions together."""
+
+LONGEST_SECONDS = 120.0
+"""From the first point on; the answers contain the last update that was checked."""
+
+STARTS = "starts"
+"""Asked of another start of the same launch, without the seeds of a trial."""
+
+QUESTIONS = ("repeats", "samples", "ranks", "padding", "threads", "precision")
+
+
+class Asker:
+    """Reports the answers of one rank when the training has come to a point.
+
+    Attributes:
+        asks: the questions of this process.
+        asking: a question is being answered, so nothing else counts.
+        draws: draws alike meanwhile.
+        sources: what the batches are made of.
+        starts: this process only reports its data set, without seeds of a trial.
+    """
+
+    def __init__(self, say: Callable[[ModelAnswer], None]) -> None:
+        named = os.environ.get(ASK_VARIABLE, "").split(",")
+        self.asks = tuple(question for question in QUESTIONS if question in named)
+        self.starts = STARTS in named
+        self.asking = False
+        self.draws = Draws()
+        self.sources = Sources(self.draws)
+        self._points: tuple[int, ...] = POINTS if "samples" in self.asks else OF_RECIPES
+        self._say = say
+        self._optimizers: list[Any] = []
+        self._point = self._updates = self._passes = 0
+        self._new_pass = self._finished = False
+        self._began: float | None = None
+        self._began_own = 0.0
+        self._left = MOST_SECONDS
+        self._seen: list[tuple[float, list[Any]]] = []
+        self._parameters: list[Any] = []
+        self._weights: list[Any] = []
+        self._trained_first: set[int] = set()
+        self._asked: tuple[object, ...] = ()
+        self._later: list[int] = []
+        self._weighs_items: bool | None = None
+        self._following: Any = None
+        self._noise = ROUNDING
+        self._rows = 1
+        self._is_spread = False
+        self._dice: object = None
+        self._adds_noise = False
+        self._backwards: list[list[Any]] = []
+        self._averaged: list[list[Any]] = []
+
+    @property
+    def looks_at_samples(self) -> bool:
+        """Whether this process has to know what its batches are made of."""
+        return self.starts or "samples" in self.asks
+
+    def saw(self, optimizer: object) -> None:
+        """Note an optimizer that steps: its parameters are those that train."""
+        if self.asks and not any(known is optimizer for known in self._optimizers):
+            self._optimizers.append(optimizer)
+
+    def due(self, steps: int) -> bool:
+        """Whether the training has come to a point, after this number of steps."""
+        if not self.asks or self.asking or self._finished:
+            return False
+        self._updates = steps
+        if self._began is not None:
+            is_early = self._points[self._point] <= EARLY[-1]
+            is_long = time.perf_counter() - self._began > LONGEST_SECONDS
+            is_late = not is_early and time.thread_time() - self._began_own > LATER_SECONDS
+            if is_long or is_late:
+                self.finish()
+                return False
+        return self._new_pass or steps >= self._points[self._point]
+
+    def finish(self) -> None:
+        """Tell that this was all, once."""
+        if self.asks and not self._finished:
+            self._finished = True
+            end: ModelAnswer = {"event": "answer", "question": "", "point": ""}
+            end["updates"] = self._updates
+            if self.sources.drawn is not None:
+                end["drawn"] = self.sources.drawn
+            self._say(end)
+
+    def begin_pass(self) -> None:
+        """A new pass over the data may begin a new stage of training."""
+        if "samples" in self.asks and self._point and not self.asking:
+            self._passes += 1
+            self._new_pass = self._passes <= PASSES
+
+    def trained(self, loss: Any) -> None:
+        """Note that a batch of a question went forward and backward."""
+        self._seen.append((float(loss), self._gradients()))
+
+    def _gradients(self) -> list[Any]:
+        return [None if p.grad is None else p.grad.detach().clone() for p in self._parameters]
+
+    def went_backward(self) -> None:
+        """Called after each backward pass of a question: ranks average their gradients there."""
+        place = len(self._backwards)
+        if place < REPLAYED:
+            self._backwards.append(self._gradients())
+        if place < len(self._averaged):
+            for parameter, gradient in zip(self._parameters, self._averaged[place], strict=True):
+                parameter.grad = None if gradient is None else gradient.clone()
+
+    def after_gradient(self) -> None:
+        """Note the state of all generators after a backward pass."""
+        if self.looks_at_samples:
+            self._dice = state_of_all()
+
+    def after_update(self) -> None:
+        """Note whether anything was drawn since."""
+        if self._dice is not None and not self._adds_noise:
+            self._adds_noise = self._dice != state_of_all()
+        self._dice = None
+
+    def tell_data(self) -> None:
+        """Tell what the data set is, for another start to be compared with."""
+        found = self.sources.digests()
+        if found:
+            self._say({"event": "answer", "question": STARTS, "point": "", "digests": found})
+
+    def batches(
+        self,
+        batch: object,
+        models: Sequence[Any],
+        *,
+        beside: object = None,
+        items: bool = False,
+        size: int | None = None,
+        steps: int | None = None,
+    ) -> Iterator[tuple[object, float]]:
+        """The batches to train on for each question, and a factor for the step's items.
+
+        The state of ``models`` and of ``beside``, which computes the loss, is restored after each.
+        ``items``: the framework passes a loss the items of the whole step. ``size``: the samples of
+        a batch, if the loader reports it. ``steps``: of the whole training.
+        """
+        point = f"after {self._updates} updates" if self._updates else "at the first step"
+        self._point += not self._new_pass
+        self._new_pass = False
+        since, since_own = time.perf_counter(), time.thread_time()
+        self._start_clocks(since)
+        self._parameters = self._trained_parameters(models)
+        self._asked, self._later = (*models, beside), later_steps(beside, steps)
+        with self._apart():
+            count = samples_of(batch)
+            if size and count and count % size == 0:
+                self._rows = count // size
+            # What a draw makes of one sample alone is seen if the others have other draws.
+            self._is_spread = self._rows == 1 and self._point % 2 == 0
+            self._ask_samples(point, models)
+            whole: tuple[float, list[Any]] | None = None
+            for question in self.asks:
+                if time.perf_counter() - since > self._left:
+                    break
+                if question == "samples":
+                    continue
+                self._tell(question, point, why="it failed during the check")
+                if question == "repeats":
+                    whole, again = yield from self._repeated(batch, count)
+                    if items and whole is not None and self._weighs_items is None:
+                        twice = yield from self._of([batch], count, factor=2.0)
+                        differs = twice is not None and differ(whole[0], twice[0]) > 0.1
+                        self._weighs_items = differs
+                    self._compare(question, point, whole, again)
+                elif whole is not None:
+                    asked = getattr(self, f"_ask_{question}")
+                    yield from asked(point, batch, count, whole)
+        took = time.perf_counter() - since
+        self._left -= took
+        is_slow = time.thread_time() - since_own > QUICK_SECONDS
+        if self._point == 1 and is_slow and self._points is POINTS:
+            self._points = FEWER
+        if self._point == len(self._points) or self._left <= 0:
+            self.finish()
+
+    def _start_clocks(self, now: float) -> None:
+        if self._began is None:
+            self._began, self._began_own = now, time.thread_time()
+
+    def _ask_samples(self, point: str, models: Sequence[Any]) -> None:
+        """What the batches are made of; the weights are moved meanwhile, after the first point."""
+        looks = "samples" in self.asks
+        before = None
+        if looks:
+            trained = {id(p) for model in models for p in model.parameters() if p.requires_grad}
+            self._trained_first = self._trained_first or trained
+            thawed = len(trained - self._trained_first)
+            self._tell("parameters", point, why=THAWED.format(thawed) if thawed else "")
+            for question, why in self.sources.ask():
+                self._tell(question, point, why=why)
+            before = None
+            if self._point > 1:
+                before = self.sources.figure()
+            if self._point == 1:
+                self.tell_data()
+        if self._point > 1:
+            self._move()
+            self._weights = [parameter.detach().clone() for parameter in self._parameters]
+            if looks and before is not None:
+                self._tell("weights", point, why=self.sources.depends_on_weights(before))
+
+    def _repeated(self, batch: Any, count: int) -> Any:
+        """The batch twice. If the first turn leaves a state that counts, each from the same
+        start.
+        """
+        with as_before(*self._asked):
+            whole = yield from self._once(batch, count)
+            following = yield from self._once(batch, count)
+        self._following = None
+        if whole is None or following is None or distance(whole, following) <= ROUNDING:
+            return whole, following
+        again = yield from self._of([batch], count)
+        self._following = following
+        self._noise = ROUNDING if again is None else ROUNDING + 10 * distance(whole, again)
+        return whole, again
+
+    def _after(self, first: Any, samples: int, batch: Any, count: int) -> Any:
+        """The batch with the state that another one, of this number of samples, has left."""
+        with as_before(*self._asked):
+            yield from self._once(first, samples)
+            return (yield from self._once(batch, count))
+
+    def _ask_ranks(
+        self, point: str, batch: Any, count: int, whole: Any
+    ) -> Iterator[tuple[object, float]]:
+        """The loss of the batch from those of its parts, and of a batch with rare samples."""
+        if "samples" in self.asks:
+            yield from self._ask_draws(point, batch, count, whole)
+        yield from self._ask_parts("ranks", point, batch, count, whole)
+        if "samples" in self.asks and self._point == 2:
+            yield from self._ask_later(batch, count, whole)
+        if "samples" in self.asks and self._point <= 2:
+            found = self.sources.of_rare_samples()
+            if found is not None:
+                rare, size = found
+                count = samples_of(rare)
+                if size and count % size == 0:
+                    self._rows = count // size
+                whole = yield from self._of([rare], count)
+                if whole is not None:
+                    yield from self._ask_parts("rare", point, rare, count, whole)
+
+    def _ask_later(self, batch: Any, count: int, whole: Any) -> Iterator[tuple[object, float]]:
+        """The parts of the batch once more if its loss changes later."""
+        for step in self._later:
+            with at_step(self._asked[-1], step):
+                later = yield from self._of([batch], count)
+                if later is not None and distance(whole, later) > ALIKE:
+                    yield from self._ask_parts(
+                        "ranks", f"as after {step} updates", batch, count, later
+                    )
+
+    def _ask_draws(
+        self, point: str, batch: Any, count: int, whole: Any
+    ) -> Iterator[tuple[object, float]]:
+        """Whether draws for a whole batch change what it trains."""
+        if self._adds_noise:
+            self._tell("draws", point, why=NOISE)
+            return
+        for number in range(SEEDS if self.draws.once else 0):
+            other = yield from self._of([batch], count, seed=SEED + 1000 * (number + 1))
+            if other is None:
+                return
+            if not distance(whole, other) <= ALIKE:
+                self._tell("draws", point, why=CHANCE.format(whole[0], other[0]))
+                return
+        self._tell("draws", point, why="")
+
+    def _ask_parts(
+        self, question: str, point: str, batch: Any, count: int, whole: Any
+    ) -> Iterator[tuple[object, float]]:
+        """The loss of the batch from those of its parts, as the framework weighs them.
+
+        If a sample has several rows, the better one of two cuttings is reported.
+        """
+        rows = 1
+        if count % self._rows == 0:
+            rows = self._rows
+        samples = count // rows
+        parts = next((n for n in range(2, samples + 1) if samples % n == 0), 1)
+        if parts == 1:
+            made_of = self.sources.size or 1
+            self._tell(question, point, why=ONE_ROW.format(made_of) if made_of > 1 else "")
+            return
+        try:
+            cuttings = [cut_into(batch, samples, parts, rows)]
+            if rows > 1:  # a loss that takes the rows the other way gives something else
+                cuttings.append(cut_into(batch, samples, samples, rows, in_turn=True))
+        except UncutError as error:
+            self._tell(question, point, why=f"the batch cannot be cut into samples: {error}")
+            return
+        each = count // parts
+        if self._following is not None and question == "ranks":
+            self._tell("accumulation", point, why=CALLS)
+            left = yield from self._after(cuttings[0][0], each, batch, count)
+            if left is None or distance(left, self._following) > self._noise:
+                self._tell("ranks", point, why=STATE)
+                return
+        found = []
+        for pieces in cuttings:
+            found.append((yield from self._together(pieces, count // len(pieces), whole)))
+            if found[-1] is None or distance(whole, found[-1]) < ALIKE:
+                break
+        closest = found[-1] and min(found, key=functools.partial(distance, whole))
+        self._compare(question, point, whole, closest)
+
+    def _together(self, pieces: Sequence[Any], samples: int, whole: Any) -> Any:
+        """Parts of a batch as ranks train on them, which average after each backward pass.
+
+        It matters if a step goes backward more than once and uses the first gradient in between
+        (SAM): then the passes are repeated with the average of the earlier ones.
+        """
+        if self._weighs_items:
+            share = 1.0
+        else:
+            share = 1 / len(pieces)
+        self._averaged = []
+        found = yield from self._of(pieces, samples, share=share)
+        passes = len(self._backwards)
+        if found is None or not 1 < passes <= REPLAYED or distance(whole, found) < ALIKE:
+            return found
+        try:
+            for place in range(passes - 1):
+                sums: list[Any] | None = None
+                for number, part in enumerate(pieces):
+                    with as_before(*self._asked):
+                        turn = yield from self._once(part, samples, first=number * samples)
+                    if turn is None or place >= len(self._backwards):
+                        return found
+                    sums = plus(sums, self._backwards[place], share)
+                self._averaged.append(sums or [])
+            return (yield from self._of(pieces, samples, share=share))
+        finally:
+            self._averaged = []
+
+    def _ask_padding(
+        self, point: str, batch: Any, count: int, whole: Any
+    ) -> Iterator[tuple[object, float]]:
+        """The batch without the columns that are padding in all of its samples."""
+        if not any(True for _ in encodings_of(batch)) or not has_tail(batch, 1):
+            self._tell("padding", point, why="")
+            return
+        # To the last column that is used: what looks beyond a token (a convolution) sees it.
+        shorter = yield from self._of([cut(batch, 1)], count)
+        if shorter is None:
+            shorter = yield from self._of([cut(batch)], count)
+        self._compare("padding", point, whole, shorter)
+
+    def _ask_threads(
+        self, point: str, batch: Any, count: int, whole: Any
+    ) -> Iterator[tuple[object, float]]:
+        torch = sys.modules["torch"]
+        own = torch.get_num_threads()
+        torch.set_num_threads(1 if own > 1 else 2)
+        try:
+            other = yield from self._of([batch], count)
+        finally:
+            torch.set_num_threads(own)
+        self._compare("threads", point, whole, other)
+
+    def _ask_precision(
+        self, point: str, batch: Any, count: int, whole: Any
+    ) -> Iterator[tuple[object, float]]:
+        torch = sys.modules["torch"]
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            rounded = yield from self._of([batch], count)
+        self._compare("precision", point, whole, rounded)
+
+    def _of(
+        self,
+        batches: Sequence[Any],
+        samples: int,
+        *,
+        share: float = 1.0,
+        factor: float = 1.0,
+        seed: int = SEED,
+    ) -> Any:
+        """Loss and gradient of batches together; None if one of them was not trained on."""
+        loss, gradient, largest = 0.0, None, 0.0
+        for number, part in enumerate(batches):
+            with as_before(*self._asked):
+                found = yield from self._once(
+                    part, samples, factor=factor, seed=seed, first=number * samples
+                )
+            if found is None:
+                return None
+            loss += share * found[0]
+            largest = max(largest, found[2])
+            gradient = plus(gradient, found[1], share)
+        return loss, gradient, share * largest * len(batches)
+
+    def _once(
+        self, batch: Any, samples: int, *, factor: float = 1.0, seed: int = SEED, first: int = 0
+    ) -> Any:
+        """Loss, gradient and its norm of one turn; None if the batch was not trained on.
+
+        ``first``: the place of its first sample in the whole batch.
+        """
+        self._seen.clear()
+        self._backwards = []
+        for parameter in self._parameters:
+            parameter.grad = None
+        with self.draws.alike(samples, seed=seed, first=first if self._is_spread else None):
+            yield batch, factor
+        with sys.modules["torch"].no_grad():  # a step may move the weights, and back (SAM)
+            for parameter, kept in zip(self._parameters, self._weights, strict=True):
+                parameter.copy_(kept)
+        if not self._seen:
+            return None
+        gradient = [tensor for _, gradients in self._seen for tensor in gradients]
+        return sum(loss for loss, _ in self._seen), gradient, norm(gradient)
+
+    def _compare(self, question: str, point: str, whole: Any, other: Any) -> None:
+        """Report loss and gradient of both, and the relative difference of the gradients."""
+        if whole is None or other is None:
+            self._tell(question, point, why="the batch was not trained on again")
+            return
+        if len(whole[1]) != len(other[1]):
+            self._tell(question, point, why="it runs the backward pass another number of times")
+            return
+        self._say(
+            {
+                "event": "answer",
+                "question": question,
+                "point": point,
+                "loss": [whole[0], other[0]],
+                "gradient": [norm(whole[1]), norm(other[1])],
+                "apart": gradients_apart(whole, other),
+            }
+        )
+
+    def _tell(self, question: str, point: str, *, why: str) -> None:
+        """Report why a question has no answer; without a reason there is nothing to check."""
+        self._say({"event": "answer", "question": question, "point": point, "why": why})
+
+    def _trained_parameters(self, models: Sequence[Any]) -> list[Any]:
+        own = [
+            p for optimizer in self._optimizers for g in optimizer.param_groups for p in g["params"]
+        ]
+        own = own or [p for model in models for p in model.parameters() if p.requires_grad]
+        return list({id(tensor): tensor for tensor in own}.values())
+
+    def _move(self) -> None:
+        """Move every weight a little. The training does not continue with them."""
+        torch = sys.modules["torch"]
+        dice = torch.Generator().manual_seed(1)
+        with torch.no_grad():
+            for parameter in self._parameters:
+                parameter.add_(
+                    torch.randn(parameter.shape, generator=dice).to(parameter.dtype) * MOVED
+                )
+
+    @contextlib.contextmanager
+    def _apart(self) -> Iterator[None]:
+        """No optimizer steps; gradients and weights are put back."""
+        torch = sys.modules["torch"]
+        gradients = [parameter.grad for parameter in self._parameters]
+        weights = [parameter.detach().clone() for parameter in self._parameters]
+        self._weights = weights
+        steps = [(optimizer, vars(optimizer).get("step")) for optimizer in self._optimizers]
+        for optimizer, _ in steps:
+            optimizer.step = lambda *_, **__: None
+        self.asking = True
+        try:
+            yield
+        finally:
+            self.asking = False
+            for optimizer, own in steps:
+                if own is None:
+                    del optimizer.step
+                else:
+                    optimizer.step = own
+            with torch.no_grad():
+                for parameter, kept in zip(self._parameters, weights, strict=True):
+                    parameter.copy_(kept)
+            self._weights = []
+            for parameter, gradient in zip(self._parameters, gradients, strict=True):
+                parameter.grad = gradient

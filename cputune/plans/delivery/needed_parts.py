@@ -1,0 +1,139 @@
+"""Leaves out of a plan what was seen to change nothing while it was tried.
+
+Each part that sets the objects of a script notes what it has changed
+(``cputune.inside.applying.shared.Setting.did``), and each rank of a trial reports it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from cputune.inside.applying.parts import needed
+from cputune.inside.applying.ranks import PRETENDED
+from cputune.launch.launch import launch_of
+from cputune.plans.delivery.applied_command import Carried
+from cputune.plans.plan import Plan
+from cputune.plans.workload import Workload
+from cputune.stack import Versions, has_argument
+
+AVERAGE = "average_tokens_across_devices"
+UNUSED = "find_unused_parameters"
+
+AS_FOUND = {
+    "dropout": lambda rank: rank.get("dropout") == "torch",
+    "padding": lambda rank: str(rank.get("padding", "")).startswith("full"),
+    "order": lambda rank: str(rank.get("order", "")).startswith("as found"),
+    "gradients": lambda rank: rank.get("gradients") not in (None, "sparse"),
+    "gradient_precision": lambda rank: rank.get("gradient_precision") not in (None, "bf16"),
+}
+"""Whether a rank shows that this has changed nothing, by its key in ``Force.torch``."""
+
+Trials = Sequence[Sequence[Mapping[str, Any]]]
+"""What the ranks of each trial of a plan showed (``RankState``)."""
+
+
+def fitted(
+    whole: Carried,
+    workload: Workload,
+    plan: Plan,
+    versions: Mapping[str, str],
+    *,
+    found: Plan,
+    trials: Iterable[Sequence[Mapping[str, Any]]],
+) -> tuple[Carried, dict[str, str]]:
+    """A plan of a study without what it does not need, and why each part is left out.
+
+    ``found`` is the plan as it ran, and ``trials`` what the ranks of its trials reported.
+    """
+    if not _trains_as_typed(workload, plan, found):
+        shown = [ranks for ranks in trials if ranks]
+        return used(whole, shown, workload, Versions.from_names(versions))
+    left: dict[str, str] = {}
+    if whole.force is not None:
+        for part in needed(whole.force):
+            left[part.module] = "your launch trains so by itself"
+    return replace(whole, flags=(), force=None), left
+
+
+def _trains_as_typed(workload: Workload, plan: Plan, found: Plan) -> bool:
+    """Whether a plan is the launch as typed, for which nothing has to be set but variables.
+
+    ``plan`` is what its ranks showed, to be bound, and ``found`` the same as it ran. Its script
+    and words decide all that it trains. accelerate and deepspeed pass more to a loop than a plan
+    has (``ACCELERATE_GRADIENT_ACCUMULATION_STEPS``).
+    """
+    if not found.as_found or workload.recipe is not None:
+        return False
+    if plan.world_size != found.world_size or plan.nodes != found.nodes:
+        return False
+    launch = launch_of(workload.launch)
+    passes_more = launch is not None and launch.launcher in ("accelerate", "deepspeed")
+    return workload.framework == "trainer" or not passes_more
+
+
+def used(
+    way: Carried, trials: Trials, workload: Workload, versions: Versions
+) -> tuple[Carried, dict[str, str]]:
+    """A plan without the parts that changed nothing, and why each is left out.
+
+    Arguments of TrainingArguments take the place of a part that set nothing else. Nothing is left
+    out if no trial has shown it.
+    """
+    force = way.force
+    ranks = [rank for trial in trials for rank in trial]
+    if force is None or not ranks:
+        return way, {}
+    left: dict[str, str] = {}
+    seen = f"it changed nothing in {len(trials)} trial{'' if len(trials) == 1 else 's'}"
+    torch = dict(force.torch)
+    for name in force.torch:
+        if name in AS_FOUND and all(map(AS_FOUND[name], ranks)):
+            left[name] = seen
+            del torch[name]
+    force = replace(force, torch=torch)
+    flags: tuple[str, ...] = ()
+    if all("applied" in rank for rank in ranks):
+        changed = _changed(ranks)
+        if workload.takes_flags and workload.framework == "trainer":
+            flags = _said_by_flags(changed, versions)
+        if force.other_ranks and any(rank.get("loader_workers") for rank in ranks):
+            changed.setdefault("apart", set()).add("what its loader's processes draw is not seen")
+        for part in needed(force):
+            if part.module in OF_OBJECTS and not changed.get(part.module):
+                left[part.module] = f"{seen}, {(flags and 'beside ' + ' '.join(flags)) or 'noted'}"
+                force = replace(force, without=(*force.without, part.module))
+    emptied = replace(way, force=force if needed(force) else None, flags=(*way.flags, *flags))
+    return emptied, left
+
+
+OF_OBJECTS = ("trainer", "ranks", "apart", "loop")
+"""Parts that note what they change in a script's objects."""
+
+
+def _changed(ranks: Iterable[Mapping[str, Any]]) -> dict[str, set[str]]:
+    """What the parts changed in any rank, by part."""
+    found: dict[str, set[str]] = {}
+    for rank in ranks:
+        for part, what in rank["applied"].items():
+            found.setdefault(str(part), set()).update(map(str, what))
+    return found
+
+
+def _said_by_flags(changed: dict[str, set[str]], versions: Versions) -> tuple[str, ...]:
+    """Arguments that say what parts set; it is taken out of what they changed.
+
+    A loss that is no sum over items is not multiplied by the ranks without ``AVERAGE``. One that is
+    needs the items of all ranks (``cputune.inside.applying.scale``).
+    """
+    flags: tuple[str, ...] = ()
+    trainer, ranks = changed.get("trainer", set()), changed.get("ranks", set())
+    if has_argument(versions, AVERAGE) and (PRETENDED in ranks or AVERAGE in trainer):
+        flags += (f"--{AVERAGE}", str(PRETENDED not in ranks))
+        ranks.discard(PRETENDED)
+        trainer.discard(AVERAGE)
+    if UNUSED in ranks and has_argument(versions, f"ddp_{UNUSED}"):
+        flags += (f"--ddp_{UNUSED}", "True")
+        ranks.discard(UNUSED)
+    return flags
