@@ -6,7 +6,7 @@ BUDGET ?= 20
 OUT    ?= launch
 FORMAT ?= torchrun
 
-.PHONY: help tune facts new-check new-knob new-format new-option test test-fast test-consumers test-scripts licence trained test-cures test-ipex test-vm test-nodes nightly faults fuzz mutants audit lint type doc dist bench clean
+.PHONY: help tune facts new-check new-knob new-format new-option test test-fast test-consumers test-scripts equivalence trained test-cures test-ipex test-vm test-nodes nightly faults fuzz mutants audit lint type doc dist bench clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -83,11 +83,11 @@ test-nodes: $(VENV)/.dev  ## two hosts on this machine: doctor, tune, launches, 
 test-scripts: $(VENV)/.dev  ## what is like others or long: each script run, tuned, launched, verified (half an hour)
 	$(BIN)/python -m pytest -m matrix
 
-licence: $(VENV)/.dev  ## script × lever: what the licence grants of 86 training scripts (half an hour)
-	$(BIN)/python benchmarks/licence/matrix.py
+equivalence: $(VENV)/.dev  ## script × knob value: what the equivalence check accepts of 86 training scripts (half an hour)
+	$(BIN)/python benchmarks/equivalence/matrix.py
 
 trained: $(VENV)/.dev  ## 61 scripts trained to the end as typed and with a plan: is what was accepted right? (half an hour)
-	$(BIN)/python benchmarks/licence/trained.py --forks
+	$(BIN)/python benchmarks/equivalence/trained.py --forks
 
 test-cures: $(VENV)/.dev  ## plant faults of environments, type the cure that is printed, train (half an hour)
 	$(BIN)/python -m pytest -m cures tests/faults/cures

@@ -1,4 +1,4 @@
-"""How often ranks of a script abort or hang at their very end, with and without carry.py.
+"""How often ranks of a script abort or hang at their very end, with and without apply_plan.py.
 
     python benchmarks/clean_end.py --launches 100
 
@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from cputune.inside import carry_script
+from cputune.inside import applying_script
 from cputune.ranks.engines import held_port
 
 TRAIN = """
@@ -78,15 +78,15 @@ def count(command: Sequence[str], launches: int) -> Counter[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--launches", type=int, default=100)
-    parser.add_argument("--plain", action="store_true", help="without carry.py, to compare")
+    parser.add_argument("--plain", action="store_true", help="without apply_plan.py, to compare")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
-        carry = [] if arguments.plain else [str(carry_script()), "{}"]
+        apply = [] if arguments.plain else [str(applying_script()), "{}"]
         for kind, end in ENDS.items():
             script = Path(place) / f"{kind}.py"
             script.write_text(TRAIN + end)
-            ends = count([sys.executable, *carry, str(script)], arguments.launches)
-            print(f"{arguments.launches} launches, {RANKS} ranks, {kind}{' plain' * (not carry)}:")
+            ends = count([sys.executable, *apply, str(script)], arguments.launches)
+            print(f"{arguments.launches} launches, {RANKS} ranks, {kind}{' plain' * (not apply)}:")
             for how, times in ends.most_common():
                 print(f"  {times:4} {how}")
 

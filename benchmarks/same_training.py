@@ -16,7 +16,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from cputune.inside import carry_script
+from cputune.inside import applying_script
 from cputune.inside.applying.force import Force
 
 TRAIN = """
@@ -68,7 +68,7 @@ def train(script: Path, seed: int, ranks: int, force: Force | None) -> dict[str,
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    carried = [] if force is None else [str(carry_script()), force.to_json()]
+    carried = [] if force is None else [str(applying_script()), force.to_json()]
     numbers = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks)}
     started = [
         subprocess.Popen(

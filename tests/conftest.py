@@ -43,7 +43,7 @@ def _environment_unchanged() -> Iterator[None]:
     directory = os.getcwd()
     handlers = {number: signal.getsignal(number) for number in _INTERRUPTING}
     yield
-    sys.modules.pop("cputune_carried", None)  # parts of a plan that a test has set
+    sys.modules.pop("cputune_applied", None)  # parts of a plan that a test has set
     for number, handler in handlers.items():
         signal.signal(number, handler)  # an interrupted tune passes over later ones for good
     now = {k: v for k, v in os.environ.items() if k != "PYTEST_CURRENT_TEST"}

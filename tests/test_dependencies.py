@@ -71,7 +71,7 @@ def test_every_dependency_is_imported() -> None:
 
 @one_worker
 def test_every_import_is_a_dependency() -> None:
-    # carry.py names a type of the script's own datasets; a notebook brings IPython and pandas
+    # apply_plan.py names a type of the script's own datasets; a notebook brings IPython and pandas
     indirectly = {"cputune", "datasets", "IPython", "pandas"}
     assert imported() - declared() - {one.lower() for one in indirectly} - {"tomli"} == set()
 
@@ -125,4 +125,4 @@ def test_what_takes_too_long_for_each_change_runs_once_a_week() -> None:
     makefile = (HERE / "Makefile").read_text(encoding="utf-8")
     targets = set(re.findall(r"(?m)^([a-z-]+):", makefile))
     long = {name for name in targets if name.startswith("test-")} - {"test-fast"}
-    assert long | {"faults", "fuzz", "mutants", "licence", "trained"} <= named <= targets
+    assert long | {"faults", "fuzz", "mutants", "equivalence", "trained"} <= named <= targets

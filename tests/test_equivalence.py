@@ -13,10 +13,10 @@ from cputune.inside.first_steps import digest_of
 from cputune.inside.messages import ModelAnswer, TrainedStep
 from cputune.plans.equivalence import (
     UNASKED,
-    Licence,
+    ModelAnswers,
     Training,
     equivalent,
-    licence_of,
+    model_answers_of,
     training_of,
     unlike,
 )
@@ -89,7 +89,7 @@ def test_a_gradient_may_differ_by_what_its_precision_rounds(
 def test_another_precision_lets_no_other_lever_through() -> None:
     bf16 = replace(TWO, dtype="bfloat16", loss=0.7025, gradient=0.26)
     assert equivalent(TYPED, bf16).same
-    verdict = equivalent(TYPED, bf16, licence(loss=[0.7338, 0.7363], apart=0.02))
+    verdict = equivalent(TYPED, bf16, model_answers(loss=[0.7338, 0.7363], apart=0.02))
     assert verdict.differs == (
         "the loss of a batch is not that of its parts (0.7338, and 0.7363), seen at the first step",
     )
@@ -99,17 +99,17 @@ def test_batches_that_are_made_anew_are_believed_where_the_loss_is_that_of_its_p
     golden: Golden,
 ) -> None:
     anew = replace(TWO, contents=("x", "y", "z"), gradient=0.3, loss=0.9)
-    assert equivalent(TYPED, anew, licence(apart=2e-7)).summary == (
+    assert equivalent(TYPED, anew, model_answers(apart=2e-7)).summary == (
         "225 steps, same samples and learning rate, gradients are of other draws: "
         "batches of the same samples are made anew"
     )
-    verdict = equivalent(TYPED, anew, licence(apart=0.3))
+    verdict = equivalent(TYPED, anew, model_answers(apart=0.3))
     golden(verdict.differs[0])
 
 
 def test_no_other_draws_explain_a_scale_that_grows_with_the_ranks() -> None:
     scaled = replace(TWO, contents=("x", "y", "z"), gradient=0.4, loss=0.9)
-    verdict = equivalent(TYPED, scaled, licence(apart=2e-7))
+    verdict = equivalent(TYPED, scaled, model_answers(apart=2e-7))
     assert verdict.differs == (
         "the gradient of the first step has the norm 0.4, as typed 0.25: more than other draws "
         "make of it (batches of the same samples are made anew)",
@@ -143,7 +143,7 @@ def test_a_loss_near_zero_is_held_against_what_it_is_the_difference_of() -> None
     assert not equivalent(grpo, replace(grpo, loss=-3e-8, gradient=0.26)).same
 
 
-def licence(**said: Any) -> Licence:
+def model_answers(**said: Any) -> ModelAnswers:
     """What a model answers to the question of its parts; as typed they are the same."""
     answer: ModelAnswer = {
         "event": "answer",
@@ -154,25 +154,25 @@ def licence(**said: Any) -> Licence:
         "apart": 0.0,
     }
     answer.update(said)  # type: ignore[typeddict-item]
-    return licence_of([answer], dtype="float32")
+    return model_answers_of([answer], dtype="float32")
 
 
-def test_a_licence_names_the_figures_of_what_it_refuses() -> None:
-    assert licence().refuses("ranks") is None
-    assert licence().refuses("padding") is None, "nobody asked"
-    assert not licence().answered("padding")
-    assert licence(apart=3e-7).largest("ranks") == pytest.approx(3e-7)
-    assert licence(apart=0.47).refuses("ranks") == (
+def test_the_model_s_answers_name_the_figures_of_what_it_refuses() -> None:
+    assert model_answers().refuses("ranks") is None
+    assert model_answers().refuses("padding") is None, "nobody asked"
+    assert not model_answers().answered("padding")
+    assert model_answers(apart=3e-7).largest("ranks") == pytest.approx(3e-7)
+    assert model_answers(apart=0.47).refuses("ranks") == (
         "the gradient of a batch is not that of its parts (apart by 0.47 of its norm 0.25), "
         "seen at the first step"
     )
-    broken = licence(why="it fails on a part of the batch", apart=None)
+    broken = model_answers(why="it fails on a part of the batch", apart=None)
     assert broken.refuses("ranks") == "it fails on a part of the batch, seen at the first step"
-    assert licence(apart=math.nan).refuses("ranks") is not None
+    assert model_answers(apart=math.nan).refuses("ranks") is not None
 
 
 def test_a_batch_that_has_another_loss_the_second_time_lets_nothing_be_asked() -> None:
-    again = licence(question="repeats", loss=[0.7, 0.9])
+    again = model_answers(question="repeats", loss=[0.7, 0.9])
     for question in ("ranks", "padding"):
         assert str(again.refuses(question)).startswith("the same batch gives another loss when")
 
@@ -264,7 +264,7 @@ def test_contents_are_compared_also_if_the_numbers_of_the_samples_agree(
     drawn: bool | None, same: bool
 ) -> None:
     plan = replace(TWO, contents=("k", "x", "m"))
-    assert equivalent(TYPED, plan, Licence(drawn=drawn)).same == same
+    assert equivalent(TYPED, plan, ModelAnswers(drawn=drawn)).same == same
 
 
 @pytest.mark.parametrize(
@@ -281,13 +281,13 @@ def test_two_starts_with_other_data_leave_ranks_as_typed(other: list[str], why: 
     def told(digests: list[str]) -> list[ModelAnswer]:
         return [{"event": "answer", "question": "starts", "point": "", "digests": digests}]
 
-    licence = licence_of(told(["64", "a", "b"]), other_start=told(other))
-    said = licence.refuses("ranks")
+    model_answers = model_answers_of(told(["64", "a", "b"]), other_start=told(other))
+    said = model_answers.refuses("ranks")
     if why is None:
         assert not said
     else:
         assert why in str(said)
-        assert not licence.refuses("padding")
+        assert not model_answers.refuses("padding")
 
 
 @pytest.mark.parametrize(
@@ -295,10 +295,10 @@ def test_two_starts_with_other_data_leave_ranks_as_typed(other: list[str], why: 
 )
 def test_what_a_batch_is_made_of_decides_on_ranks(question: str) -> None:
     answer = {"event": "answer", "question": question, "point": "after 2 updates", "why": "so"}
-    licence = licence_of([answer])  # type: ignore[list-item]
-    assert licence.refuses("ranks") == "so, seen after 2 updates"
-    assert not licence.refuses("padding")
-    assert not licence.refuses("precision")
+    model_answers = model_answers_of([answer])  # type: ignore[list-item]
+    assert model_answers.refuses("ranks") == "so, seen after 2 updates"
+    assert not model_answers.refuses("padding")
+    assert not model_answers.refuses("precision")
 
 
 def test_two_ranks_that_draw_the_same_numbers_are_refused() -> None:

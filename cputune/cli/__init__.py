@@ -43,7 +43,7 @@ _SUBCOMMANDS = {
     "prove": ("prove.command", "Check which knobs keep the training of your command the same."),
     "verify": ("verify.command", "Run launch files for a few steps and check what they do."),
     "report": ("results.report", "Write a result as one page for a browser."),
-    "config": ("settings.config", "Show the default of every option, and where it is set."),
+    "config": ("option_defaults.config", "Show the default of every option, and where it is set."),
     "recipes": ("recipes.command", "List the trainings that can be tuned without a script."),
 }
 _LINUX_ALONE = ("tune", "run", "prove", "verify")

@@ -73,14 +73,14 @@ def _knobs() -> Iterable[str]:
 def _fixes() -> Iterable[str]:
     """``NAME=VALUE`` of each knob, or ``NAME=`` if the knob takes any number."""
     from cputune.plans.knobs import KNOBS
-    from cputune.plans.knobs.record import in_words
+    from cputune.plans.knobs.record import as_text
 
     for knob in KNOBS:
         if knob.least is not None:
             yield f"{knob.name}="
         else:
             for value in knob.values:
-                yield f"{knob.name}={in_words(value)}"
+                yield f"{knob.name}={as_text(value)}"
 
 
 def _codes() -> Iterable[str]:

@@ -233,7 +233,7 @@ class Wait:
     is_deadlock: bool = False
 
     @property
-    def in_words(self) -> str:
+    def as_text(self) -> str:
         """The cause, the place, and what to do about a deadlock."""
         said = f"{self.cause} ({self.place})"
         if self.is_deadlock:

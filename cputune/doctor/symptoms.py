@@ -66,7 +66,7 @@ class Symptom:
     harmless: bool = False
 
     @property
-    def in_words(self) -> str:
+    def as_text(self) -> str:
         """Title, fix and check in a line."""
         before = ""
         if self.finds:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from cputune.emitters.accelerate import ACCELERATE
 from cputune.emitters.command import PLAN_FILE, judged, standing_alone
 from cputune.emitters.format import Emission, EmittedFile, Format, LaunchJob
-from cputune.emitters.hand import COMMAND, without_carried
+from cputune.emitters.hand import COMMAND, without_code
 from cputune.emitters.kubernetes import PYTORCHJOB, TRAINJOB, kustomization
 from cputune.emitters.mpirun import MPIRUN
 from cputune.emitters.planfile import plan_file
@@ -107,9 +107,9 @@ def _written(job: LaunchJob, formats: tuple[Format, ...]) -> tuple[EmittedFile, 
     for chosen in formats:
         written = standing_alone(job) if chosen.elsewhere else job
         if chosen.alone and job.plan.world_size == 1:
-            written = without_carried(written)
+            written = without_code(written)
         main, *others = chosen.write(written)
-        notes = (*job.aloud, *(() if chosen.printed else written.notes), *main.notes)
+        notes = (*job.printed_notes, *(() if chosen.printed else written.notes), *main.notes)
         for file in (replace(main, notes=notes), *others):
             files.setdefault(file.name, file)
         for file in () if chosen.printed else written.companions:

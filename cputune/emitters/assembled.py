@@ -1,4 +1,4 @@
-"""``carry.py``: the parts of a plan (``cputune.inside.applying``) in one file.
+"""``apply_plan.py``: the parts of a plan (``cputune.inside.applying``) in one file.
 
 Only those that the plan needs, after what they import.
 """
@@ -25,8 +25,8 @@ Imports: TypeAlias = set[tuple[str, str]]
 START = '''#!/usr/bin/env python3
 """Run a training script with the part of a plan that its command line cannot say.
 
-    python carry.py train.py --its-arguments
-    python carry.py -m package.train --its-arguments
+    python apply_plan.py train.py --its-arguments
+    python apply_plan.py -m package.train --its-arguments
 
 The script stays as it is. What is set in it is set once it has loaded its libraries, and the first
 rank says so on stderr. A script that cannot be run as the plan asks ends with exit status 3. This
@@ -38,8 +38,8 @@ from __future__ import annotations
 '''
 
 
-def carry_file(force: Force | None, *, together: bool, guard: bool = False) -> str:
-    """The text of ``carry.py`` for what a plan sets.
+def apply_plan_file(force: Force | None, *, together: bool, guard: bool = False) -> str:
+    """The text of ``apply_plan.py`` for what a plan sets.
 
     ``together``: the ranks of a script that ended well wait for each other, and leave together.
     ``guard``: they are compared while they train.
@@ -78,7 +78,7 @@ def _as_literal(force: Force) -> str:
 
 
 class _Pieces:
-    """Modules of ``carry`` in pieces.
+    """Modules of ``inside.applying`` in pieces.
 
     Attributes:
         seen: their names.

@@ -49,7 +49,7 @@ def launch_script(
     notes = tuple(notes)
     said = f"Launch of {job.workload.name}{title and f' with {title}'}."
     filled = {
-        "header": header.said(job, format, said) + header.promised(job, format),
+        "header": header.header_of(job, format, said) + header.promised(job, format),
         "tuned": python(job),
         "clear": clear(job),
         "installed": installed(job),

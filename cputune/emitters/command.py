@@ -12,7 +12,7 @@ from cputune.doctor.files.context import Context
 from cputune.doctor.files.judge import judge_everywhere, one_process
 from cputune.doctor.files.yaml_spans import Document
 from cputune.doctor.finding import Finding, Severity, by_severity
-from cputune.emitters.assembled import carry_file
+from cputune.emitters.assembled import apply_plan_file
 from cputune.emitters.checked_words import Argument, VariableName
 from cputune.emitters.format import Beside, EmittedFile, LaunchJob, Output, Secret, Word
 from cputune.emitters.turned_off import refused_unneeded, turned_off
@@ -23,7 +23,7 @@ from cputune.inside.applying.force import Force
 from cputune.inside.applying.parts import needed
 from cputune.launch.located_words import without_options
 from cputune.launch.script import Script
-from cputune.plans.delivery.applied_command import Carried
+from cputune.plans.delivery.applied_command import AppliedCommand
 from cputune.plans.plan import Plan
 from cputune.plans.workload import Workload, left_out
 from cputune.stack import Versions, backend_flags, ipex_use, why_too_few_ccl_workers
@@ -31,11 +31,11 @@ from cputune.text.documents import packaged_text
 
 RANK_SCRIPT = "rank.py"
 PLAN_FILE, APPLY = "plan.json", "cputune.apply"
-TRAIN_SCRIPT, RECIPE_FILE, CARRY_SCRIPT = "train.py", "recipe.json", "carry.py"
+TRAIN_SCRIPT, RECIPE_FILE, APPLY_SCRIPT = "train.py", "recipe.json", "apply_plan.py"
 
 
 def training_command(
-    workload: Workload, way: Carried, context: Context
+    workload: Workload, way: AppliedCommand, context: Context
 ) -> tuple[tuple[Word, ...], tuple[str, ...]]:
     """The words of the training command, and what is to be said about them.
 
@@ -147,7 +147,7 @@ def applied(job: LaunchJob) -> tuple[Word, ...]:
     ):
         return ()
     if job.self_contained:
-        return (Beside(CARRY_SCRIPT),)
+        return (Beside(APPLY_SCRIPT),)
     return (Argument("-m"), Argument(APPLY), Beside(PLAN_FILE), Argument("--"))
 
 
@@ -169,14 +169,14 @@ NOTHING = Force(without=("apart",))
 
 
 def companions(job: LaunchJob) -> tuple[EmittedFile, ...]:
-    """What a launch needs next to it: rank.py and carry.py of a copy; train.py and recipe.json."""
+    """The files next to a launch: rank.py, apply_plan.py, train.py and recipe.json, as needed."""
     files = []
     if job.self_contained and job.plan.world_size > 1:
         text = packaged_text("cputune.inside", "rank.py")
         files.append(EmittedFile(name=RANK_SCRIPT, text=text, executable=True))
-    if Beside(CARRY_SCRIPT) in applied(job):
-        text = carry_file(job.force, together=False)
-        files.append(EmittedFile(name=CARRY_SCRIPT, text=text, executable=True))
+    if Beside(APPLY_SCRIPT) in applied(job):
+        text = apply_plan_file(job.force, together=False)
+        files.append(EmittedFile(name=APPLY_SCRIPT, text=text, executable=True))
     return (*files, *_recipe_files(job.workload))
 
 
@@ -224,10 +224,10 @@ def refuse_impossible(plan: Plan, versions: Versions) -> None:
         )
 
 
-def refuse_unchosen_batch(workload: Workload, plan: Plan, way: Carried) -> None:
+def refuse_unchosen_batch(workload: Workload, plan: Plan, way: AppliedCommand) -> None:
     """Raise UsageError if each of the ranks of several nodes would take the script's own batch.
 
-    Neither a flag nor carry.py divides it then, so the user has to choose the global batch.
+    Neither a flag nor apply_plan.py divides it then, so the user has to choose the global batch.
     """
     owned = workload.framework == "pytorch"
     chosen = workload.batch_per_rank is not None or way.sets_objects

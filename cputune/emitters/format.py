@@ -109,7 +109,7 @@ class Emission(EmitOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchJob:
-    """A plan made ready to be written down, of names and words that every format can carry.
+    """A plan made ready to be written down, of names and words that every format can represent.
 
     Raises UsageError where it is made of others.
 
@@ -133,10 +133,10 @@ class LaunchJob:
         python: the interpreter that the plan was tuned with, where it is known.
         versions: distributions of the environment that trains, by name.
         interface: between the nodes, for every layer; None where each chooses by itself.
-        aloud: lines of the header that are also printed as notes.
+        printed_notes: lines of the header that are also printed as notes.
         target: facts of the machine that runs the job, with the packages that it has there.
         host: see ``Emission``.
-        force: what is set in the script's process, by ``cputune.apply`` or carry.py; None: nothing.
+        force: what ``cputune.apply`` or apply_plan.py sets in the script's process; None: nothing.
         named: the word by which commands name the result; None where there is none.
         context: what a statement about its speed is made for.
         surrounding: names of the variables that are set here now.
@@ -162,7 +162,7 @@ class LaunchJob:
     versions: Mapping[str, str] = field(default_factory=dict)
     cluster: Cluster = field(default_factory=Cluster)
     interface: str | None = None
-    aloud: tuple[str, ...] = ()
+    printed_notes: tuple[str, ...] = ()
     host: Host | None = None
     force: Force | None = None
     named: str | None = None

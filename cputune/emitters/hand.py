@@ -5,7 +5,7 @@
 
 Several ranks are started by torchrun, with ``--mpi NAME`` by mpirun, each bound by ``taskset`` in
 the same line. On several nodes there is a line of torchrun for each, and one of mpirun for all.
-What no variable and no flag sets (a part of ``carry.py``, a recipe's files, oneCCL) is no such
+What no variable and no flag sets (a part of ``apply_plan.py``, a recipe's files, oneCCL) is no such
 line: then ``cputune run`` starts it.
 """
 
@@ -66,7 +66,7 @@ def is_typed(job: LaunchJob) -> bool:
 
 def words(job: LaunchJob) -> tuple[Word, ...]:
     """What python runs: the script, after what sets the plan inside if that is needed."""
-    return (*applied(without_carried(job)), *job.command)
+    return (*applied(without_code(job)), *job.command)
 
 
 def _variables_say_it(job: LaunchJob) -> bool:
@@ -99,7 +99,7 @@ def _takes_precision(job: LaunchJob) -> bool:
     return script.takes_precision(job.plan.precision, workload.argv, workload.framework or "")
 
 
-def without_carried(job: LaunchJob) -> LaunchJob:
+def without_code(job: LaunchJob) -> LaunchJob:
     """The job without what is set inside the process, if variables say the same."""
     if job.force is None or not _variables_say_it(job):
         return job
@@ -279,7 +279,7 @@ def emit_command(job: LaunchJob) -> tuple[EmittedFile, ...]:
         notes = ("export the variables of your secrets before you run the command",)
     notes += tuple(note for note in job.notes if OFF_HERE in note)
     several = job.plan.world_size > 1 and job.named is None
-    if several and job.self_contained and applied(without_carried(job)):
+    if several and job.self_contained and applied(without_code(job)):
         job = replace(job, self_contained=False)
         notes += ("the line needs cputune in the Python that trains",)
     if job.plan.world_size > 1 and is_typed(job):

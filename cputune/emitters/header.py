@@ -26,10 +26,10 @@ TRAINING_PACKAGES = (
 
 def full(job: LaunchJob, format: str, title: str, notes: Iterable[str] = ()) -> str:
     """The header of a document; an annotation has its plan."""
-    return said(job, format, title, notes)
+    return header_of(job, format, title, notes)
 
 
-def said(job: LaunchJob, format: str, title: str, notes: Iterable[str] = ()) -> str:
+def header_of(job: LaunchJob, format: str, title: str, notes: Iterable[str] = ()) -> str:
     """The header of an artefact's main file: plan, gain, date, and how to make it again."""
     lines = [f"{title} Written by cputune {_version()}.", *job.header]
     kept = list[str]()

@@ -23,14 +23,14 @@ from cputune.doctor.files.yaml_spans import read_documents
 from cputune.emitters.bash import variables
 from cputune.emitters.checked_words import ShellWord
 from cputune.emitters.command import (
-    CARRY_SCRIPT,
+    APPLY_SCRIPT,
     RANK_SCRIPT,
     applied,
     of_ranks,
     standing_alone,
 )
 from cputune.emitters.format import Emission, EmittedFile, LaunchJob
-from cputune.emitters.hand import bound as binds, without_carried
+from cputune.emitters.hand import bound as binds, without_code
 from cputune.emitters.prepared import make_job, target_facts, versions_of
 from cputune.errors import UsageError
 from cputune.host import Host
@@ -108,7 +108,7 @@ def like(text: str, name: str, result: Result | None, asked: Emission) -> Rewrit
         )
     if launch is None:
         return _configuration(current, job)
-    if job.workload.recipe is not None or (_carries(job) and is_yaml(text, name)):
+    if job.workload.recipe is not None or (_needs_code(job) and is_yaml(text, name)):
         raise UsageError(
             "this plan needs files next to the launch, which this document cannot hold",
             hint="cputune emit --format pytorchjob, or trainjob, writes an image that holds them",
@@ -124,9 +124,9 @@ def _machines(text: str, name: str, launch: Launch | None) -> int:
     return max((number_of(str(count)) or 1 for count in asked), default=1)
 
 
-def _carries(job: LaunchJob) -> bool:
-    """Whether ``carry.py`` runs the script: flags and variables are not enough for the plan."""
-    return bool(applied(without_carried(job)))
+def _needs_code(job: LaunchJob) -> bool:
+    """Whether ``apply_plan.py`` runs the script: flags and variables alone do not set the plan."""
+    return bool(applied(without_code(job)))
 
 
 def _versions(result: Result | None, asked: Emission) -> dict[str, str]:
@@ -186,7 +186,7 @@ def _launch(
     beside = tuple(
         companion
         for companion in job.companions
-        if (_carries(job) and companion.name == CARRY_SCRIPT)
+        if (_needs_code(job) and companion.name == APPLY_SCRIPT)
         or (companion.name == RANK_SCRIPT and not by_slurm and not in_yaml)
     )
     text = after if kind is None else _promised(after, name, job, kind)
@@ -286,8 +286,8 @@ def _started(places: Places, launch: Launch, job: LaunchJob, *, bound: bool) -> 
     """The launcher of the plan, and the CPUs that its ranks are bound to."""
     ranks = job.plan.world_size
     tokens = places.of(launch)
-    carried = (CARRY_SCRIPT,) if _carries(job) else ()
-    own = launch.launcher == "python" and ranks == 1 and not carried
+    companion_words = (APPLY_SCRIPT,) if _needs_code(job) else ()
+    own = launch.launcher == "python" and ranks == 1 and not companion_words
     program = next((token for token in tokens if token.text == launch.program), None)
     if program is None:
         return
@@ -313,7 +313,7 @@ def _started(places: Places, launch: Launch, job: LaunchJob, *, bound: bool) -> 
         starting = ("python",)
     else:
         starting = ("torchrun", *on_this_machine(ranks))
-    words = (*map(exact, starting), *carried, *module)
+    words = (*map(exact, starting), *companion_words, *module)
     yield from places.relaunched(launch, Translated(words=words))
 
 

@@ -28,7 +28,7 @@ from cputune.host.remote.named import Node, choose
 from cputune.inside.applying.parts import needed
 from cputune.launch.launchers.mpirun import DIALECTS
 from cputune.plans.cores import usable_cores
-from cputune.plans.delivery.applied_command import Carried, carried
+from cputune.plans.delivery.applied_command import AppliedCommand, applied_command
 from cputune.plans.delivery.needed_parts import fitted
 from cputune.plans.delivery.network_interface import checked
 from cputune.plans.layout import guide_plan, make_plan, mild_plan
@@ -150,7 +150,7 @@ def _job(
     # How the plan gets into the training.
     workload = workload.with_typed_batch()
     try:
-        whole = carried(workload, plan, chosen)
+        whole = applied_command(workload, plan, chosen)
     except ValueError as error:
         raise UsageError(
             str(error), hint="--batch-per-rank N sets the samples of each rank"
@@ -188,7 +188,7 @@ def _job(
         versions=chosen,
         cluster=asked.cluster or Cluster(),
         interface=interface,
-        aloud=scale,
+        printed_notes=scale,
         target=target,
         host=asked.host,
         force=way.force,
@@ -215,8 +215,8 @@ def _refuse_unknown(mpi: str | None, nodes: int | None) -> None:
 
 
 def _reachable(
-    way: Carried, workload: Workload, host: Host | None
-) -> tuple[Carried, dict[str, str]]:
+    way: AppliedCommand, workload: Workload, host: Host | None
+) -> tuple[AppliedCommand, dict[str, str]]:
     """A plan without the parts that no line of the script reaches, and why each is left out."""
     force = way.force
     if force is None or workload.recipe is not None:

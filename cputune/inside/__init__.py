@@ -49,7 +49,7 @@ def recipe_script() -> Path:
     return Path(__file__).with_name("train_recipe.py")
 
 
-def carry_script() -> Path:
+def applying_script() -> Path:
     """What python runs to set a plan in a script: ``python THIS PLAN SCRIPT ARGUMENTS...``."""
     return Path(__file__).parent / "applying" / "__main__.py"
 

@@ -142,7 +142,7 @@ class Asker:
         self._noise = ROUNDING
         self._rows = 1
         self._is_spread = False
-        self._dice: object = None
+        self._random_state: object = None
         self._adds_noise = False
         self._backwards: list[list[Any]] = []
         self._averaged: list[list[Any]] = []
@@ -206,13 +206,13 @@ class Asker:
     def after_gradient(self) -> None:
         """Note the state of all generators after a backward pass."""
         if self.looks_at_samples:
-            self._dice = state_of_all()
+            self._random_state = state_of_all()
 
     def after_update(self) -> None:
         """Note whether anything was drawn since."""
-        if self._dice is not None and not self._adds_noise:
-            self._adds_noise = self._dice != state_of_all()
-        self._dice = None
+        if self._random_state is not None and not self._adds_noise:
+            self._adds_noise = self._random_state != state_of_all()
+        self._random_state = None
 
     def tell_data(self) -> None:
         """Tell what the data set is, for another start to be compared with."""
@@ -545,11 +545,11 @@ class Asker:
     def _move(self) -> None:
         """Move every weight a little. The training does not continue with them."""
         torch = sys.modules["torch"]
-        dice = torch.Generator().manual_seed(1)
+        generator = torch.Generator().manual_seed(1)
         with torch.no_grad():
             for parameter in self._parameters:
                 parameter.add_(
-                    torch.randn(parameter.shape, generator=dice).to(parameter.dtype) * MOVED
+                    torch.randn(parameter.shape, generator=generator).to(parameter.dtype) * MOVED
                 )
 
     @contextlib.contextmanager

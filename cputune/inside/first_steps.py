@@ -143,7 +143,7 @@ class FirstSteps:
             step["masked"] = masks is not None and bool(masks.drawn)
             step["optimizer"] = settings(optimizer)
             if "torch" in sys.modules:
-                step["dice"] = drawn_next()
+                step["next_draw"] = drawn_next()
             order = the_parts().get("order")
             if order is not None and order.why is None:
                 step["shuffled"] = True

@@ -85,16 +85,16 @@ def install() -> Meter:
     sys.dont_write_bytecode = True
     write_stack_on_signal(meter.scratch)
     meter.facts["ipex"] = False
-    carried: list[Hook] = []
+    applied: list[Hook] = []
     if force:
-        carried = hooks_of(made(Force(**json.loads(force)), meter.refuse))
+        applied = hooks_of(made(Force(**json.loads(force)), meter.refuse))
         cutter = the_parts().get("padding")
         if cutter is not None:
             cutter.on_asked = meter.resume
             meter.shortened = cutter.shortened
     set_hooks(
         [
-            *carried,
+            *applied,
             ("argparse", "ArgumentParser.parse_known_args", partial(_read_arguments, meter)),
             *Fitting(meter).hooks(),
             *Loops(meter).hooks(),

@@ -2,7 +2,7 @@
 
 A Trainer (transformers 4.38 to 5.x) writes and reports nothing in a trial and does not end by
 itself: that is set on every ``TrainingArguments`` before its ``__post_init__``. What a plan sets is
-in ``carry``.
+in ``applying``.
 
 In a loop over an Accelerator or over torch alone, a batch is what a loader gives, and a step is one
 of the optimizer that steps first. A script that cannot be measured so is ended at its first step,

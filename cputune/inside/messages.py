@@ -151,7 +151,7 @@ class TrainedStep(TypedDict, total=False):
     ``epoch_steps``: of a pass over the data. ``shuffled``: the plan takes the samples in its own
     order. ``dropout``: layers would have dropped something. ``parameters``: numbers that are
     trained. ``last``: samples of the last step of an epoch. ``masked``: a plan's masks of dropout
-    were drawn. ``dice``: a digest of what torch draws next.
+    were drawn. ``next_draw``: a digest of what torch draws next.
     """
 
     rates: list[float]
@@ -161,7 +161,7 @@ class TrainedStep(TypedDict, total=False):
     dropout: bool
     drawn: bool
     masked: bool
-    dice: str
+    next_draw: str
     optimizer: dict[str, Any]
     unused: bool
     parameters: int
@@ -178,7 +178,7 @@ class StepMessage(TypedDict):
     ``delayed`` is how many seconds its most delayed thread waited for a CPU because of other
     processes. ``waited`` is how long the script waited for a batch. ``size`` is how many numbers
     its batches had when they were trained on. ``trained`` is there in the first steps. ``figures``
-    are there in some steps of several ranks (``carry.figures``), with ``names`` of the parameters.
+    are there in some steps of several ranks (``applying.figures``), with ``names`` of parameters.
     """
 
     event: Literal["step"]
@@ -194,7 +194,7 @@ class StepMessage(TypedDict):
 
 
 class Applied(TypedDict):
-    """What the parts of a plan have changed in the script so far (``carry.setting.Setting.did``).
+    """What the parts of a plan have changed in the script so far (``applying.shared.Setting.did``).
 
     Sent after the first step, also if nothing was changed, and when it grows.
     """

@@ -88,7 +88,7 @@ def read() -> RankState:
         state["products_rounded"] = products_rounded(torch)
     state["dropout"] = "torch"
     for part in the_parts().values():
-        state.update(part.said())
+        state.update(part.report())
     if state["allocator"] == "default":
         state["mapped_blocks"] = mapped_blocks()
         state["huge_pages_bytes"] = huge_pages_bytes()

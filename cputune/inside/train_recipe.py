@@ -103,28 +103,31 @@ class SyntheticSamples(Dataset):  # type: ignore[misc]
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
         if not 0 <= index < self.samples:
             raise IndexError(index)
-        dice = torch.Generator().manual_seed(index)
+        generator = torch.Generator().manual_seed(index)
         if self.recipe["task"] == "image-classification":
             make = random_image
         else:
             make = random_tokens
-        return make(self.recipe, self.config, dice)
+        return make(self.recipe, self.config, generator)
 
 
 def random_image(
-    recipe: Document, config: PretrainedConfig, dice: torch.Generator
+    recipe: Document, config: PretrainedConfig, generator: torch.Generator
 ) -> dict[str, torch.Tensor]:
     shape = (config.num_channels, config.image_size, config.image_size)
-    pixels = torch.rand(shape, generator=dice)
-    return {"pixel_values": pixels, "labels": torch.randint(config.num_labels, (), generator=dice)}
+    pixels = torch.rand(shape, generator=generator)
+    return {
+        "pixel_values": pixels,
+        "labels": torch.randint(config.num_labels, (), generator=generator),
+    }
 
 
 def random_tokens(
-    recipe: Document, config: PretrainedConfig, dice: torch.Generator
+    recipe: Document, config: PretrainedConfig, generator: torch.Generator
 ) -> dict[str, torch.Tensor]:
-    some = partial(torch.randint, generator=dice)
+    some = partial(torch.randint, generator=generator)
     task, length, vocabulary = recipe["task"], recipe["sequence_length"], config.vocab_size
-    used = drawn_length(recipe, dice)
+    used = drawn_length(recipe, generator)
     tail = torch.arange(length) >= used
     empty = getattr(config, "pad_token_id", None) or 0
     ids = some(vocabulary, (length,)).masked_fill(tail, empty)
@@ -144,17 +147,17 @@ def random_tokens(
     else:
         labels = ids
     if task == "masked-lm":
-        tail = tail | (torch.rand(length, generator=dice) >= MASKED_SHARE)
+        tail = tail | (torch.rand(length, generator=generator) >= MASKED_SHARE)
     return sample | {"labels": labels.masked_fill(tail, IGNORED)}
 
 
-def drawn_length(recipe: Document, dice: torch.Generator) -> int:
+def drawn_length(recipe: Document, generator: torch.Generator) -> int:
     """Tokens of a sample that are not padding: between two quantiles of the data's lengths."""
     length: int = recipe["sequence_length"]
     if not recipe.get("lengths"):
         return length
     quantiles: list[int] = recipe["lengths"]["quantiles"]
-    place = float(torch.rand((), generator=dice)) * (len(quantiles) - 1)
+    place = float(torch.rand((), generator=generator)) * (len(quantiles) - 1)
     below = quantiles[int(place)]
     return min(length, round(below + (quantiles[int(place) + 1] - below) * (place % 1)))
 

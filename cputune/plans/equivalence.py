@@ -1,14 +1,14 @@
 """Whether a plan trains the same as your current launch. The one place that decides it. Pure.
 
-    verdict = equivalent(training_of(typed_ranks), training_of(plan_ranks), licence)
-    why = licence.refuses("ranks")
+    verdict = equivalent(training_of(typed_ranks), training_of(plan_ranks), model_answers)
+    why = model_answers.refuses("ranks")
 
 A ``Training`` is what ranks reported of their first steps (``cputune.inside.first_steps``):
 learning rates, samples and their content, the optimizer, the end of an epoch and of the training;
 and of the first step, without dropout and other random draws, the loss and the norm of the gradient
 before clipping.
 
-A ``Licence`` has the answers of the model, checked once in a process that is not measured
+A ``ModelAnswers`` has the answers of the model, checked once in a process that is not measured
 (``cputune.inside.equivalence_check``): one question for each knob, at the precision of the current
 launch.
 """
@@ -199,7 +199,7 @@ _ALSO = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Licence:
+class ModelAnswers:
     """What your current launch has shown of its batches, knob by knob.
 
     Attributes:
@@ -269,7 +269,7 @@ NO_ANSWER = "it could not be checked whether its model trains the same on more r
 NOT_ANSWERED = Deviation(question="ranks", point="", why=NO_ANSWER)
 """If a model has failed before its check, its ranks stay as typed."""
 
-UNASKED = Licence(
+UNASKED = ModelAnswers(
     answers=(
         Deviation(
             question="ranks",
@@ -281,12 +281,12 @@ UNASKED = Licence(
 """If a model was not checked, its ranks stay as typed."""
 
 
-def licence_of(
+def model_answers_of(
     answers: Sequence[ModelAnswer],
     *,
     dtype: str | None = None,
     other_start: Sequence[ModelAnswer] = (),
-) -> Licence:
+) -> ModelAnswers:
     """What a rank has answered, the last of each question and point.
 
     ``other_start``: the answers of another start, without seeds.
@@ -311,7 +311,7 @@ def licence_of(
     apart = data_apart(answers, other_start)
     if apart is not None:
         deviations.append(Deviation(question=STARTS, point="", why=apart))
-    return Licence(
+    return ModelAnswers(
         answers=tuple(deviations),
         dtype=dtype,
         drawn=next((answer["drawn"] for answer in ends if "drawn" in answer), None),
@@ -362,7 +362,7 @@ def training_of(
             seen.append(loss)
     ends = [step["last"] for step in first if "last" in step]
     lead = first[0]
-    dice = [step["dice"] for step in first if "dice" in step]
+    draws = [step["next_draw"] for step in first if "next_draw" in step]
     return Training(
         ranks=len(ranks),
         dtype=dtype,
@@ -377,7 +377,7 @@ def training_of(
         loss=sum(seen) / len(seen) if seen else None,
         drawn=any(step.get("drawn") for step in first),
         masked=any(step.get("masked") for step in first),
-        draws_alike=len(set(dice)) < len(dice),
+        draws_alike=len(set(draws)) < len(draws),
         dropout=None if "dropout" not in lead else any(step.get("dropout") for step in first),
         optimizer=lead.get("optimizer", {}),
         steps=lead.get("steps"),
@@ -405,14 +405,14 @@ def _together(digests: Sequence[int | None]) -> str | None:
 def equivalent(
     typed: Training,
     plan: Training,
-    licence: Licence | None = None,
+    model_answers: ModelAnswers | None = None,
     *,
     other_data: bool = False,
     exact: bool = False,
 ) -> Equivalence:
     """Compare the training of a plan with that of the current launch.
 
-    ``licence``: the answers of its model; None: it was not checked. ``exact``: the plan promises
+    ``model_answers``: None if the model was not checked. ``exact``: the plan promises
     the same numbers or mathematics, so it has to show its gradient if the current launch does.
     ``other_data``: the plan may have another number of samples (a recipe's launch); then only
     models and optimizers are compared.
@@ -426,8 +426,8 @@ def equivalent(
         )
     differs = (
         *_of_rates(typed, plan),
-        *_of_samples(typed, plan, licence),
-        *_of_first_step(typed, plan, licence),
+        *_of_samples(typed, plan, model_answers),
+        *_of_first_step(typed, plan, model_answers),
         *_of_optimizer(typed, plan),
         *_of_model(typed, plan),
         *_of_the_end(typed, plan),
@@ -472,7 +472,9 @@ def _of_rates(typed: Training, plan: Training) -> Iterator[str]:
             return
 
 
-def _of_samples(typed: Training, plan: Training, licence: Licence | None) -> Iterator[str]:
+def _of_samples(
+    typed: Training, plan: Training, model_answers: ModelAnswers | None
+) -> Iterator[str]:
     if typed.batch != plan.batch:
         yield f"a step takes {plan.batch} samples, as typed it takes {typed.batch}"
         return
@@ -485,19 +487,21 @@ def _of_samples(typed: Training, plan: Training, licence: Licence | None) -> Ite
     for number, (own, other) in enumerate(zip(typed.contents, plan.contents, strict=False), 1):
         has_numbers = None not in (*typed.samples[:number], *plan.samples[:number])
         # Of the same numbers they may be others only if samples are made with random numbers.
-        may_differ = has_numbers and (licence is None or licence.drawn is not False)
+        may_differ = has_numbers and (model_answers is None or model_answers.drawn is not False)
         if not may_differ and own != other:
             yield f"the batches of step {number} hold other samples than as typed"
             return
 
 
-def _of_first_step(typed: Training, plan: Training, licence: Licence | None) -> Iterator[str]:
+def _of_first_step(
+    typed: Training, plan: Training, model_answers: ModelAnswers | None
+) -> Iterator[str]:
     if plan.drift and not typed.drift:
         yield f"its ranks differ: {plan.drift}"
     if plan.apart and not typed.apart:
         yield "each rank trains with its own gradient: the ranks do not average them"
-    if typed.ranks != plan.ranks and licence is not None:
-        why = licence.refuses("ranks")
+    if typed.ranks != plan.ranks and model_answers is not None:
+        why = model_answers.refuses("ranks")
         if why is not None:
             yield why
     draws = plan.drawn or plan.dropout

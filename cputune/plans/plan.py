@@ -15,7 +15,7 @@ from cputune.plans.knobs import KNOBS, knob_named
 from cputune.plans.knobs.backend import BACKENDS, Backend
 from cputune.plans.knobs.libraries import ALLOCATORS, OPENMP_RUNTIMES, Allocator, OpenMP
 from cputune.plans.knobs.precision import PRECISIONS, Precision
-from cputune.plans.knobs.record import KnobValue, in_words
+from cputune.plans.knobs.record import KnobValue, as_text
 from cputune.text.cpulist import MAX_CPUS
 from cputune.text.documents import plain
 
@@ -157,7 +157,7 @@ class Plan:
         if self.ipex:
             parts.append("ipex")
         parts += [name for name in (self.allocator, self.openmp) if name != "default"]
-        parts += [f"{name}={in_words(value)}" for name, value in self.settings.items()]
+        parts += [f"{name}={as_text(value)}" for name, value in self.settings.items()]
         if self.as_found:
             parts.append("(today)")
         return " ".join(parts)

@@ -24,7 +24,7 @@ from cputune.host.process import variables
 from cputune.inside.messages import Framework
 from cputune.launch.located_words import value_of
 from cputune.launch.script import Batch, batch_of
-from cputune.plans.equivalence import Licence, Training
+from cputune.plans.equivalence import ModelAnswers, Training
 from cputune.plans.training_command import read_typed
 from cputune.text.documents import plain, record_of, toml
 from cputune.text.hidden import HIDDEN, hide_arguments, without_secrets
@@ -174,7 +174,7 @@ class Workload:
         global_batch_size: samples per optimizer step over all ranks.
         batch_per_rank: samples of each rank instead: the global batch grows with the ranks.
         training: the first steps of the current launch.
-        licence: answers of its model about what plans would change.
+        licence: answers of its model about what plans would change (this key of documents stays).
     """
 
     name: str
@@ -200,7 +200,7 @@ class Workload:
     global_batch_size: Samples | None = None
     batch_per_rank: Samples | None = None
     training: Training | None = None
-    licence: Licence | None = None
+    licence: ModelAnswers | None = None
 
     def __post_init__(self) -> None:
         if self.recipe is None and not self.argv:

@@ -9,7 +9,7 @@ from typing import cast
 
 from cputune.inside.applying.figures import Figures, described, how_apart
 from cputune.inside.messages import RankState
-from cputune.plans.equivalence import Licence, Training
+from cputune.plans.equivalence import ModelAnswers, Training
 from cputune.plans.knobs import KNOBS
 from cputune.plans.knobs.kernels import optimizer_of
 from cputune.plans.plan import Plan
@@ -209,17 +209,17 @@ def samples_to_end(states: Sequence[RankState]) -> int | None:
     return round(epochs * there) or None
 
 
-def with_licence(
-    workload: Workload, licence: Licence | None, states: Sequence[RankState]
+def with_model_answers(
+    workload: Workload, model_answers: ModelAnswers | None, states: Sequence[RankState]
 ) -> Workload:
     """The workload with what its model has answered, in ranks with these states."""
-    if licence is None:
+    if model_answers is None:
         return workload
     padding = padding_of(states[0]) if states else workload.padding
-    why = licence.refuses("padding")
+    why = model_answers.refuses("padding")
     if padding is not None and padding.kept is None and why is not None:
         padding = replace(padding, kept=why)
-    return replace(workload, licence=licence, padding=padding)
+    return replace(workload, licence=model_answers, padding=padding)
 
 
 def padding_of(state: RankState) -> Padding | None:

@@ -448,11 +448,11 @@ def _is_for_readers(line: ast.stmt) -> bool:
 def all_files(launch: Launch) -> dict[str, str]:
     """Every file of a launch by its path in the folder.
 
-    An emitted one has its recipe's script, its rank.py and its carry.py with the guard.
+    An emitted one has its recipe's script, its rank.py and its apply_plan.py with the guard.
     """
     ours = reporting_files()
     if launch.files:
-        for name in (recipe_script().name, "rank.py", "carry/__main__.py", "carry/guard.py"):
+        for name in (recipe_script().name, "rank.py", "applying/__main__.py", "applying/guard.py"):
             del ours[f"{LIBRARY}/cputune/inside/{name}"]
     return {**ours, **{f"{LAUNCH}/{file.name}": file.text for file in launch.files}}
 
@@ -493,7 +493,7 @@ while at < len(words) and words[at].startswith("-"):
     at += 2 if words[at][1:] in set("BbcDEeFIiJLlmOopQRSWw") else 1
 command = words[at + 1 :]
 if command:
-    given = [shlex.quote(n + "=" + os.environ[n]) for n in {carried!r} if n in os.environ]
+    given = [shlex.quote(n + "=" + os.environ[n]) for n in {passed_on!r} if n in os.environ]
     command = ["env", *given, "sh", "-c", shlex.quote(" ".join(command))]
 os.execv({ssh!r}[0], [*{ssh!r}, *words[: at + 1], *command])
 """
@@ -502,7 +502,7 @@ line of several commands."""
 
 
 def ssh_handing_on(
-    folder: Path, carried: Iterable[str], ssh: Sequence[str], environment: Mapping[str, str]
+    folder: Path, passed_on: Iterable[str], ssh: Sequence[str], environment: Mapping[str, str]
 ) -> str:
     """A folder with an ssh that hands variables on; it is put first on PATH.
 
@@ -510,6 +510,6 @@ def ssh_handing_on(
     reaches hosts.
     """
     found = shutil.which(ssh[0], path=environment.get("PATH")) or ssh[0]
-    text = SSH.format(python=sys.executable, carried=tuple(carried), ssh=[found, *ssh[1:]])
+    text = SSH.format(python=sys.executable, passed_on=tuple(passed_on), ssh=[found, *ssh[1:]])
     write(folder / "bin" / "ssh", text, 0o700)
     return str(folder / "bin")

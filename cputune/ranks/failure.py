@@ -76,7 +76,7 @@ def failure(
         found = _of_words(first, after, script, tail)
     if explained is not None and explained.known and not explained.symptom.goes_on:
         symptom = explained.symptom
-        found.args = (f"{found}. {symptom.in_words.replace('SCRIPT', script)}",)
+        found.args = (f"{found}. {symptom.as_text.replace('SCRIPT', script)}",)
         found.hopeless |= symptom.hopeless and not steps
     return found
 

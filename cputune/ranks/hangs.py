@@ -82,4 +82,4 @@ def why_idle(processes: Sequence[psutil.Process]) -> tuple[str, bool]:
         wait = None
     if wait is None:
         return "", False
-    return wait.in_words, wait.is_deadlock
+    return wait.as_text, wait.is_deadlock

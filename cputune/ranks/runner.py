@@ -26,14 +26,14 @@ from cputune.inside.equivalence_check import POINTS, STARTS
 from cputune.inside.first_steps import LOOKED_AT
 from cputune.inside.messages import ModelAnswer, RankState
 from cputune.plans.delivery import environment
-from cputune.plans.delivery.applied_command import Carried, carried, trial_command
+from cputune.plans.delivery.applied_command import AppliedCommand, applied_command, trial_command
 from cputune.plans.equivalence import (
     NOT_ANSWERED,
     UNASKED,
-    Licence,
+    ModelAnswers,
     Training,
     equivalent,
-    licence_of,
+    model_answers_of,
     unlike,
 )
 from cputune.plans.knobs import as_seen, keeps_mathematics
@@ -108,7 +108,7 @@ class ProcessRunner:
         self.start_seconds = STARTUP_SECONDS
         self._shown: list[tuple[Plan, Job]] = []
         self._rehearsed: rehearsal.Rehearsed | None = None
-        self._licence: Licence | None = None
+        self._model_answers: ModelAnswers | None = None
         self._asked: tuple[RankState, ...] = ()
         self.supervisors = Supervisors(self.work, self.on_note, self.python.executable)
         self._unseen: set[str] = set()
@@ -149,10 +149,10 @@ class ProcessRunner:
         Then, and if the time limit is reached first, ranks stay as typed.
         """
         typed = next((job for plan, job in self._shown if plan.as_found), None)
-        if typed is None or self._licence is not None:
+        if typed is None or self._model_answers is not None:
             return
         if not questions:
-            self._licence = UNASKED
+            self._model_answers = UNASKED
             return
         self._end_what_runs()
         is_time_up = False
@@ -168,12 +168,17 @@ class ProcessRunner:
             self.on_note("the time limit was reached while the model was checked")
         finally:
             model, *others = asking
-            self._licence, self._asked = model.licence(typed.training(), others), model.observed
+            self._model_answers, self._asked = (
+                model.model_answers(typed.training(), others),
+                model.observed,
+            )
             for started in asking:
                 started.close()
-        if not self._licence.answered("ranks"):
-            known = (*self._licence.answers, NOT_ANSWERED)
-            self._licence = UNASKED if is_time_up else replace(self._licence, answers=known)
+        if not self._model_answers.answered("ranks"):
+            known = (*self._model_answers.answers, NOT_ANSWERED)
+            self._model_answers = (
+                UNASKED if is_time_up else replace(self._model_answers, answers=known)
+            )
 
     def _hear(self, asking: LivingPlan) -> None:
         """Let a plan train until all questions are answered. Raises TimeUp."""
@@ -214,8 +219,10 @@ class ProcessRunner:
             self.on_note(f"your current launch was not rehearsed: {self._rehearsed.failed}")
             return RehearsalEnd()
         # Other draws make other metrics; dropout is off in a rehearsal.
-        licence, typed = workload.licence, workload.training
-        draws = (licence is not None and licence.drawn) or (typed is not None and typed.drawn)
+        model_answers, typed = workload.licence, workload.training
+        draws = (model_answers is not None and model_answers.drawn) or (
+            typed is not None and typed.drawn
+        )
         found, compared = rehearsal.compared(
             self._rehearsed, ended, ranks=plan.world_size, draws=bool(draws)
         )
@@ -247,7 +254,7 @@ class ProcessRunner:
         workload = self._given
         for plan, job in self._shown:
             workload = compare.as_shown(workload, plan, job.observed, job.training(), job.waits)
-        return compare.with_licence(workload, self._licence, self._asked)
+        return compare.with_model_answers(workload, self._model_answers, self._asked)
 
     @property
     def today(self) -> Plan:
@@ -460,7 +467,9 @@ class LivingPlan:
             return []
         return self.job.ranks[min(self.job.ranks)].answers
 
-    def licence(self, typed: Training | None, others: Sequence[LivingPlan] = ()) -> Licence:
+    def model_answers(
+        self, typed: Training | None, others: Sequence[LivingPlan] = ()
+    ) -> ModelAnswers:
         """The answers of its model, and how this start of the current launch differs from another.
 
         ``others`` are starts without the seeds of a trial. The ranks of a current launch answer
@@ -468,9 +477,9 @@ class LivingPlan:
         """
         job = self.job
         if job is None or not job.ranks:
-            return Licence()
+            return ModelAnswers()
         seen = job.training()
-        found = licence_of(
+        found = model_answers_of(
             self.answers,
             dtype=None if typed is None else typed.dtype,
             other_start=[answer for other in others for answer in other.answers],
@@ -500,7 +509,7 @@ class LivingPlan:
         if hosts is None and plan.backend == "mpi" and plan.world_size > 1:
             raise Infeasible("trials run over gloo or oneCCL, not over torch's own MPI backend")
         try:
-            way = carried(workload, plan, runner.versions)
+            way = applied_command(workload, plan, runner.versions)
         except ValueError as error:
             raise Infeasible(str(error)) from error
         runner.say_what_nodes_cost(plan)
@@ -532,7 +541,7 @@ class LivingPlan:
             self.job.start(self._here(way, post.address, base, fork=supervisor.fork))
 
     def _here(
-        self, way: Carried, post: str, base: Mapping[str, str], *, fork: bool
+        self, way: AppliedCommand, post: str, base: Mapping[str, str], *, fork: bool
     ) -> list[RankCommand]:
         """The plan's processes on this machine; a current launch runs as it is."""
         self._scratch.mkdir(mode=0o700, exist_ok=True)
@@ -547,7 +556,7 @@ class LivingPlan:
         return engines.local_ranks(self._plan, argv, environment, self._holder, fork=fork)
 
     def _emitted(
-        self, hosts: RankHosts | None, way: Carried, post: str, variables: Mapping[str, str]
+        self, hosts: RankHosts | None, way: AppliedCommand, post: str, variables: Mapping[str, str]
     ) -> tuple[Engine, Launch]:
         """The emitted launch of the plan on its hosts, started by their engine; None: on this one.
 
@@ -580,7 +589,7 @@ class LivingPlan:
         )
         return engine, replace(launch, files=files)
 
-    def _words(self, way: Carried) -> tuple[list[str], list[str]]:
+    def _words(self, way: AppliedCommand) -> tuple[list[str], list[str]]:
         """The words that python runs; for the current launch the command as typed."""
         workload, typed = self._runner.workload, self._runner.workload.launch
         words = workload.filled(trial_command(workload, way), os.environ)
@@ -600,8 +609,8 @@ class LivingPlan:
         """Raise Infeasible if the plan trains something else than the current launch."""
         workload, seen = self._runner.workload, job.training()
         typed = workload.training
-        licence = workload.licence
-        if licence is not None and licence.unlike:
+        model_answers = workload.licence
+        if model_answers is not None and model_answers.unlike:
             return  # it does not repeat itself, so there is nothing to hold a plan against
         if typed and not self._plan.as_found and workload.keeps(typed):
             if seen is None:
@@ -609,6 +618,6 @@ class LivingPlan:
                     "its ranks do not report what they train, but those of your current launch do"
                 )
             exact = keeps_mathematics(self._runner.today, self._plan)
-            verdict = equivalent(typed, seen, licence, exact=exact)
+            verdict = equivalent(typed, seen, model_answers, exact=exact)
             if not verdict.same:
                 raise Infeasible("it does not train the same: " + "; ".join(verdict.differs))

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from cputune.launch.write import assigned, exact
-from cputune.plans.delivery.applied_command import carried, launch_command
+from cputune.plans.delivery.applied_command import applied_command, launch_command
 from cputune.plans.delivery.environment import base_environment
 from cputune.text import cpulist
 
@@ -72,7 +72,7 @@ def alone(
     ValueError if the batch cannot be divided over the ranks.
     """
     versions = {package.name: package.version for package in facts.packages if package.version}
-    way = carried(workload, plan, versions)
+    way = applied_command(workload, plan, versions)
     environment = base_environment(os.environ, plan, way.variables, offline=False)
     words = (facts.training_python.executable, *launch_command(workload, way, guard=guard))
     if plan.as_found and workload.launch:

@@ -19,7 +19,7 @@ from cputune.tuner.events import (
     StudyStarted,
     TrialEnded,
     TrialStarted,
-    in_words,
+    as_text,
     most_trials,
 )
 
@@ -83,7 +83,7 @@ class Standing:
         elif isinstance(event, ComparisonSoFar):
             self.compared = event
         elif isinstance(event, ConfirmStarted):
-            self._go_on(in_words(event))
+            self._go_on(as_text(event))
 
     def _go_on(self, doing: str) -> None:
         self.doing, self.detail = doing, ""
@@ -135,7 +135,7 @@ def live_lines(standing: Standing, now: float, columns: int) -> tuple[Text, ...]
     above.append(Text(standing.tail(now), "green"))
     below = []
     if standing.compared is not None:
-        below.append(Text(in_words(standing.compared), "bold"))
+        below.append(Text(as_text(standing.compared), "bold"))
         if standing.compared.is_known:
             below.append(_ruler(standing.compared, columns))
     if standing.delayed:

@@ -13,9 +13,9 @@ from cputune.emitters.hand import typed_lines
 from cputune.emitters.prepared import make_job, usual_format, versions_of
 from cputune.errors import UsageError
 from cputune.host import LiveHost
-from cputune.plans.delivery.applied_command import carried
+from cputune.plans.delivery.applied_command import applied_command
 from cputune.plans.knobs import knob_named, least_kept
-from cputune.plans.knobs.record import KEPT, Keeps, in_words as knob_words
+from cputune.plans.knobs.record import KEPT, Keeps, as_text as knob_words
 from cputune.plans.plan import Plan
 from cputune.plans.untried import UntriedGain
 from cputune.records.claims import (
@@ -41,7 +41,7 @@ from cputune.records.shared_texts import (
 )
 from cputune.report.machine_text import gib
 from cputune.report.network_text import network_lines
-from cputune.report.study_table import plans, said_speed
+from cputune.report.study_table import plans, speed_text
 from cputune.report.writing import Bars, Block, Heading, Labelled, Lines, Rows, print_blocks
 from cputune.text import cpulist
 from cputune.text.documents import plain
@@ -350,7 +350,7 @@ class ResultToShow:
         commands = {"train": now, "launch files": files}
         try:
             commands = {"train": self.by_hand(), "the same": now, "launch files": files}
-            command = carried(result.workload, plan, result.versions)
+            command = applied_command(result.workload, plan, result.versions)
         except (UsageError, ValueError) as error:  # the batch was changed by hand
             commands["impossible"] = str(error)
             return commands
@@ -380,7 +380,7 @@ def speeds(result: Result) -> Rows:
         sides[name] = result.best
     rows = []
     for name, side in sides.items():
-        throughput, interval = said_speed(result, side)
+        throughput, interval = speed_text(result, side)
         rows.append((name, throughput, interval, side.plan.short()))
     return Rows(
         headings=("", "samples/s", "95 % interval", "plan"),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cputune.plans.knobs import TODAY
-from cputune.plans.knobs.record import in_words as knob_words
+from cputune.plans.knobs.record import as_text as knob_words
 from cputune.records.result import COMPLETED, FAILED, PRUNED, Measured, Result, Throughput, Trial
 from cputune.report.writing import Block, Heading, Labelled, Lines, Rows
 from cputune.text.plain import figure
@@ -17,7 +17,7 @@ from cputune.tuner.events import (
     StudyEnded,
     StudyStarted,
     TrialEnded,
-    in_words,
+    as_text,
     is_in_passing,
     outcome,
 )
@@ -31,7 +31,7 @@ def line_of(event: Event) -> str | None:
     """The line of an event, or None if it is not worth a line."""
     if is_in_passing(event) or isinstance(event, StudyEnded):
         return None
-    return in_words(event)
+    return as_text(event)
 
 
 def is_kept(event: Event) -> bool:
@@ -158,7 +158,7 @@ def speed(rate: Throughput | None, most: float | None = None) -> tuple[str, str]
     return f"at most {figure(most)}", ""
 
 
-def said_speed(result: Result, side: Measured) -> tuple[str, str]:
+def speed_text(result: Result, side: Measured) -> tuple[str, str]:
     """The throughput of the baseline or the best plan, with its interval if the two were
     compared.
     """

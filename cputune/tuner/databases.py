@@ -263,7 +263,7 @@ class StudyFile:
         """What happened to the file; SQLite says "disk I/O error" for nearly everything."""
         if not exists(self.path):
             return _GONE
-        said = said_by_driver(error)
+        said = driver_message(error)
         if "locked" in said:
             return "another program holds the file locked"
         no_room = self._no_room()
@@ -521,7 +521,7 @@ class StudyServer:
 
     def why(self, error: BaseException) -> str:
         """The message of the server or its driver, without the address."""
-        return said_by_driver(error)
+        return driver_message(error)
 
     @property
     def _engine_options(self) -> dict[str, Any]:
@@ -581,7 +581,7 @@ and (cast(classid as bigint) << 32 | cast(objid as bigint)) = cast(:key as bigin
 """
 
 
-def said_by_driver(error: BaseException) -> str:
+def driver_message(error: BaseException) -> str:
     """The first line of the database's message, without passwords.
 
     Errors of Optuna and SQLAlchemy also contain the statement and its values.

@@ -90,7 +90,7 @@ class ComparisonSoFar:
         return self.high < 2 * self.low
 
     @property
-    def in_words(self) -> str:
+    def as_text(self) -> str:
         """The ratio and its interval; empty while they mean nothing."""
         after = f"after {self.pairs} rounds: {self.plan.short()}"
         if not self.is_known:
@@ -133,7 +133,7 @@ def logged(on_event: OnEvent | None) -> OnEvent:
         else:
             level = logging.INFO
         if _LOG.isEnabledFor(level):
-            _LOG.log(level, "%s", in_words(event))
+            _LOG.log(level, "%s", as_text(event))
         if on_event is not None:
             on_event(event)
 
@@ -154,7 +154,7 @@ def waiting_for(owner: str) -> str:
     )
 
 
-def in_words(event: Event) -> str:
+def as_text(event: Event) -> str:
     """One line for an event, in a terminal and in a log."""
     match event:
         case Message(text=text):
@@ -174,7 +174,7 @@ def in_words(event: Event) -> str:
             shown = event.reason if rate is None else f"{figure(rate.centre)} samples/s"
             return f"round {event.round + 1}: {shown}  {event.plan.short()}"
         case ComparisonSoFar():
-            return event.in_words
+            return event.as_text
         case StudyEnded(result=result):
             return f"study ended after {len(result.trials)} trials"
 

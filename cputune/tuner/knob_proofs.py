@@ -16,9 +16,9 @@ from itertools import islice
 from cputune.host.facts import HostFacts
 from cputune.inside.equivalence_check import QUESTIONS
 from cputune.inside.first_steps import LOOKED_AT
-from cputune.plans.equivalence import Licence, Training, equivalent
+from cputune.plans.equivalence import ModelAnswers, Training, equivalent
 from cputune.plans.knobs import KNOBS, kept_between
-from cputune.plans.knobs.record import KEPT, Keeps, Knob, KnobValue, LeftOut, in_words
+from cputune.plans.knobs.record import KEPT, Keeps, Knob, KnobValue, LeftOut, as_text
 from cputune.plans.plan import Plan
 from cputune.plans.workload import Workload
 from cputune.ranks.runner import ProcessRunner
@@ -71,11 +71,11 @@ class Proof:
 
     Attributes:
         typed: what the current launch trains; None if it was not reported.
-        licence: the answers of its model.
+        model_answers: the answers of its model.
     """
 
     typed: Training | None
-    licence: Licence
+    model_answers: ModelAnswers
     levers: tuple[Proven, ...]
 
 
@@ -120,8 +120,8 @@ def prove(
         _try_all(runner, workload, space, tell, on_note)
         for proven in _left_out(space.left_out):
             tell(proven)
-    licence = workload.licence or Licence()
-    return Proof(typed=workload.training, licence=licence, levers=tuple(found))
+    model_answers = workload.licence or ModelAnswers()
+    return Proof(typed=workload.training, model_answers=model_answers, levers=tuple(found))
 
 
 def _try_all(
@@ -233,7 +233,7 @@ def _changed(space: SearchSpace, base: Plan, plan: Plan) -> frozenset[str]:
     """The values by which two plans differ."""
     own, values = space.values[base], space.values[plan]
     return frozenset(
-        f"{name}={in_words(values[name])}" for name in values if values[name] != own[name]
+        f"{name}={as_text(values[name])}" for name in values if values[name] != own[name]
     )
 
 
@@ -241,7 +241,7 @@ def _name(lever: Lever) -> str:
     knob, value = lever
     if knob is None:
         return BOUND
-    return f"{knob.name}={in_words(value)}"
+    return f"{knob.name}={as_text(value)}"
 
 
 def _plain(space: SearchSpace, ranks: int) -> Plan | None:
@@ -293,14 +293,14 @@ def _proven(
     else:
         keeps = knob.keeps
     question = _QUESTION_OF.get("" if knob is None else knob.name, "")
-    licence = workload.licence or Licence()
-    asked = licence.largest(question)
+    model_answers = workload.licence or ModelAnswers()
+    asked = model_answers.largest(question)
     typed, seen = workload.training, runner.training
     if not failed and (typed is None or seen is None):
         failed = "its ranks do not report what they train"
     if failed or typed is None or seen is None:
         return Proven(lever=name, verdict=OTHER, keeps=keeps, deviation=asked, why=failed)
-    held = equivalent(typed, seen, licence)
+    held = equivalent(typed, seen, model_answers)
     deviations = []
     for deviation in (asked, held.deviation):
         if deviation is not None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from cputune.plans.knobs import NAMES, knob_named
-from cputune.plans.knobs.record import KnobValue, LeftOut, in_words
+from cputune.plans.knobs.record import KnobValue, LeftOut, as_text
 from cputune.plans.plan import Plan
 from cputune.ranks.compare import Compared, refused_properties, shows_otherwise
 from cputune.records.result import FAILED, Trial
@@ -73,7 +73,7 @@ def _named(trial: Trial, space: SearchSpace) -> Iterator[Refusal]:
             continue
         value = space.values[trial.plan][row.knob]
         several = all(other.rank > 0 for other in rows if other.what == row.what)
-        what = f"{row.knob}={in_words(value)}"
+        what = f"{row.knob}={as_text(value)}"
         yield Refusal(
             what=f"{what} of several ranks" if several else what,
             why=why,
@@ -104,7 +104,7 @@ def _only_changes(trial: Trial, ran: Sequence[Plan], space: SearchSpace) -> Iter
             # What refuses to be divided is not divided over another number of ranks either.
             yield Refusal(what="several ranks", why=why, meets=lambda plan: plan.world_size > 1)
             return
-        what = f"{name}={in_words(values[name])}"
+        what = f"{name}={as_text(values[name])}"
         yield Refusal(what=what, why=why, meets=partial(_has, space, name, values[name], False))
 
 

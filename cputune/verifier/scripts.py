@@ -220,7 +220,7 @@ def over_hosts(
             engine.end(launch)
 
 
-COMPANIONS = re.compile(r"(rank|carry|train)\.py|.*\.(json|yaml)|hosts\..*")
+COMPANIONS = re.compile(r"(rank|apply_plan|carry|train)\.py|.*\.(json|yaml)|hosts\..*")
 
 
 def _with_companions(artefact: Artefact) -> tuple[EmittedFile, ...]:

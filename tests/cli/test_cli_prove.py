@@ -16,7 +16,7 @@ from launch_lines import MODEL
 
 from cputune.host import locks
 from cputune.host.children import in_session
-from cputune.plans.equivalence import Deviation, Licence
+from cputune.plans.equivalence import Deviation, ModelAnswers
 from cputune.tuner.knob_proofs import Proof, Proven
 
 ASKED = Deviation(question="ranks", point="at the first step", loss=(0.6923, 0.6923), apart=4.7e-8)
@@ -39,8 +39,8 @@ def _script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def proven(monkeypatch: pytest.MonkeyPatch, *, unlike: str = "") -> None:
     """Stand in for the engine: the levers of a command, without a training."""
-    licence = Licence(answers=(ASKED, UNASKED), unlike=unlike)
-    found = Proof(typed=None, licence=licence, levers=LEVERS)
+    model_answers = ModelAnswers(answers=(ASKED, UNASKED), unlike=unlike)
+    found = Proof(typed=None, model_answers=model_answers, levers=LEVERS)
     monkeypatch.setattr("cputune.tuner.knob_proofs.prove", lambda *given, **more: found)
 
 

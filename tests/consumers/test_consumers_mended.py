@@ -25,7 +25,6 @@ RUNS = (
     pytest.param("ipexrun.sh", 1, True, marks=THOROUGH),
     pytest.param("ipex_launch.sh", 2, False, marks=THOROUGH),
     pytest.param("run_cpu.sh", 2, False, marks=THOROUGH),
-    pytest.param("deepspeed.sh", 2, False, marks=THOROUGH),
     pytest.param("two_ranks.sh", 2, False, marks=THOROUGH),
 )
 

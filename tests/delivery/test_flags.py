@@ -6,7 +6,7 @@ from golden_texts import Golden
 from in_process import ran
 
 from cputune import Plan, Workload
-from cputune.plans.delivery.applied_command import carried
+from cputune.plans.delivery.applied_command import applied_command
 
 TODAY = {"torch": "2.13.0", "transformers": "5.23.0", "accelerate": "1.15.0"}
 IPEX_ERA = {"torch": "2.8.0+cpu", "transformers": "4.56.2", "accelerate": "1.7.0"}
@@ -25,7 +25,7 @@ def script(*arguments, batch=12, parses=True, **more):
 
 def training_flags(workload, plan, versions):
     """What is appended to the arguments of a script that takes flags."""
-    return carried(workload, plan, versions).flags
+    return applied_command(workload, plan, versions).flags
 
 
 def plan(ranks=1, **fields):

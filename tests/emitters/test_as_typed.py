@@ -71,7 +71,7 @@ def test_it_needs_no_carry(
         self_contained=self_contained,
         importable=not self_contained,
     )
-    assert "carry.py" not in [file.name for file in files]
+    assert "apply_plan.py" not in [file.name for file in files]
     if format in ("torchrun", "mpirun"):
         of_ours = [file.name for file in files if file.name.endswith(".py")]
         assert of_ours == (["rank.py"] if self_contained else [])
@@ -91,14 +91,14 @@ def test_another_number_of_ranks_is_not_the_launch_as_typed() -> None:
     files = written(
         result_of(TYPED, "trainer", 2), "torchrun", ranks_per_node=4, self_contained=True
     )
-    assert "carry.py" in [file.name for file in files]
+    assert "apply_plan.py" in [file.name for file in files]
 
 
 def test_what_accelerate_passes_to_a_loop_is_still_applied() -> None:
     """``--gradient_accumulation_steps`` of `accelerate launch` is a variable that it sets."""
     words = ["accelerate", "launch", "--num_processes", "2", "train.py"]
     files = written(result_of(words, "accelerate", 2), "torchrun", self_contained=True)
-    assert "carry.py" in [file.name for file in files]
+    assert "apply_plan.py" in [file.name for file in files]
 
 
 def test_one_rank_starts_python_alone() -> None:
@@ -126,4 +126,4 @@ def test_notes_of_what_changed_nothing_count_from_trials_and_from_the_comparison
     result = replace(tuned(FACTS, plan, workload, TODAY), **evidence[reported])
     result = Result.from_json(result.to_json())
     files = written(result, "torchrun", self_contained=True)
-    assert ("carry.py" in [file.name for file in files]) == (reported == "nothing")
+    assert ("apply_plan.py" in [file.name for file in files]) == (reported == "nothing")

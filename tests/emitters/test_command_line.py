@@ -114,7 +114,7 @@ def test_a_script_that_was_never_run_is_carried_only_where_nothing_else_says_the
     facts = one_socket().facts
     result = None if code == PARSED else tuned(job, **plan)
     files = emit(result, format, facts=facts, workload=job, host=LiveHost())
-    assert ("carry.py" in [file.name for file in files]) == carried
+    assert ("apply_plan.py" in [file.name for file in files]) == carried
     assert any("set in the script's own objects" in note for note in files[0].notes) == carried
     if code == PARSED:
         assert "--use_cpu" in files[0].text

@@ -159,14 +159,14 @@ def test_a_script_of_the_user(emit: Run) -> None:
     words = """run.py --force --format 2 --run_name 'x y' "$@"\n"""
     assert f'-m cputune.apply "$here/plan.json" -- {words}' in text
     assert "needs cputune in the Python that trains" in text
-    assert not Path("launch/carry.py").exists()
+    assert not Path("launch/apply_plan.py").exists()
     assert not Path("launch/train.py").exists()
     assert "was not run yet" in answer.err
     copied = ("-f", "torchrun", "--self-contained", "-o", "copy", "--", "run.py")
     assert emit(*copied).code == 0
-    assert '"$here/carry.py" run.py' in Path("copy/torchrun.sh").read_text()
+    assert '"$here/apply_plan.py" run.py' in Path("copy/torchrun.sh").read_text()
     assert "self-contained" in Path("copy/torchrun.sh").read_text()
-    assert Path("copy/carry.py").exists()
+    assert Path("copy/apply_plan.py").exists()
 
 
 def test_a_loop_of_its_own_keeps_its_precision_and_its_one_rank(
@@ -180,10 +180,10 @@ def test_a_loop_of_its_own_keeps_its_precision_and_its_one_rank(
     assert "fp32" in text
     assert "ACCELERATE_MIXED_PRECISION" not in text
     assert "one rank on all cores" in text.replace("\n# ", " ")
-    assert not Path("launch/carry.py").exists()
+    assert not Path("launch/apply_plan.py").exists()
     other = ("--root", recorded_sockets, "-o", "two", "--", "accelerated.py")
     assert emit("-f", "torchrun", *other).code == 0
-    assert Path("two/carry.py").exists()
+    assert Path("two/apply_plan.py").exists()
 
 
 def test_options_reach_the_files(emit: Run) -> None:

@@ -77,7 +77,7 @@ SHELL_FORMATS = tuple(name for name, one in FORMATS.items() if one.main.endswith
 KUBERNETES_FORMATS = tuple(name for name, one in FORMATS.items() if one.main.endswith(".yaml"))
 NO_LAUNCH = frozenset(
     (
-        *("rank.py", "carry.py", "train.py", "place.py", "recipe.json", "plan.json"),
+        *("rank.py", "apply_plan.py", "train.py", "place.py", "recipe.json", "plan.json"),
         *("hosts.openmpi", "Dockerfile.dockerignore"),
         *("constraints.txt", "kustomization.yaml"),
         *("pytorchjob.kustomizeconfig.yaml", "trainjob.kustomizeconfig.yaml"),
@@ -199,11 +199,11 @@ def container_words(text: str) -> list[str]:
 
 
 def training_words(words: list[str]) -> list[str]:
-    """What is trained, without carry.py before it."""
+    """What is trained, without apply_plan.py before it."""
     words = words[words.index("--") + 1 :]
     if words[0].endswith("rank.py"):
         words = words[words.index("--") + 1 :]
-    return words[1:] if words[0].endswith("carry.py") else words
+    return words[1:] if words[0].endswith("apply_plan.py") else words
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -358,17 +358,19 @@ class TestPlan:
         workload = replace(script_workload("--lr", "1"), parses_arguments=parses)
         files = emit(case.result, format, workload=workload, mpi="openmpi5")
         words = launch.run(files)[0] if format in SHELL_FORMATS else container_words(files[0].text)
-        carry, *script = words[len(words) - 1 - words[::-1].index("--") + 1 :]
-        assert carry.endswith("/carry.py")
+        apply_plan, *script = words[len(words) - 1 - words[::-1].index("--") + 1 :]
+        assert apply_plan.endswith("/apply_plan.py")
         assert script == ["run_qa.py", "--lr", "1"]
-        text = next(file.text for file in files if file.name == "carry.py")
+        text = next(file.text for file in files if file.name == "apply_plan.py")
         plan = text.partition("\nPLAN = ")[2].partition("\n\n")[0]
         force = Force(**ast.literal_eval(plan))
         assert (force.world_size, force.samples_per_rank) == (2, 48)
         assert force.arguments["bf16"] is True
-        assert "carry.py" in [file.name for file in files]
-        dockerfile = next((file.text for file in files if file.name == "Dockerfile"), "carry.py")
-        assert "carry.py" in dockerfile
+        assert "apply_plan.py" in [file.name for file in files]
+        dockerfile = next(
+            (file.text for file in files if file.name == "Dockerfile"), "apply_plan.py"
+        )
+        assert "apply_plan.py" in dockerfile
 
     @pytest.mark.parametrize("format", KUBERNETES_FORMATS)
     @pytest.mark.parametrize("nodes", [1, 3])

@@ -15,7 +15,7 @@ import cputune.emitters.header
 from cputune import EmittedFile, UsageError, emit
 from cputune.emitters import FORMATS
 from cputune.emitters.command import (
-    CARRY_SCRIPT,
+    APPLY_SCRIPT,
     PLAN_FILE,
     RANK_SCRIPT,
     RECIPE_FILE,
@@ -26,7 +26,7 @@ from cputune.emitters.promise import promise_in
 from cputune.verifier import CONSUMERS
 
 GOLDEN = Path(__file__).parent.parent / "golden"
-COMPANIONS = (RANK_SCRIPT, PLACE_SCRIPT, CARRY_SCRIPT, TRAIN_SCRIPT, RECIPE_FILE, PLAN_FILE)
+COMPANIONS = (RANK_SCRIPT, PLACE_SCRIPT, APPLY_SCRIPT, TRAIN_SCRIPT, RECIPE_FILE, PLAN_FILE)
 SCRIPTS = sorted(GOLDEN.glob("*/*/*.sh"))
 
 

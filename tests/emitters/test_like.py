@@ -148,7 +148,7 @@ def test_several_ranks_are_started_by_torchrun_and_bound_one_by_one(golden: Gold
     words = shlex.split(line)
     assert words[: words.index("rank.py")][-1] == "2"
     golden(line)
-    assert [file.name for file in after.beside] == ["rank.py", "carry.py"]
+    assert [file.name for file in after.beside] == ["rank.py", "apply_plan.py"]
 
 
 def test_a_batch_script_asks_for_the_cpus_of_the_plan(golden: Golden) -> None:

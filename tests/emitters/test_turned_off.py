@@ -12,7 +12,7 @@ from cputune import UsageError
 from cputune.emitters import FORMATS, Cluster, emit, parse_hosts
 from cputune.emitters.turned_off import turned_off
 from cputune.host.facts import HostFacts
-from cputune.plans.delivery.applied_command import Carried, carried
+from cputune.plans.delivery.applied_command import AppliedCommand, applied_command
 from cputune.plans.layout import mild_plan
 from cputune.plans.workload import Workload
 
@@ -72,7 +72,7 @@ def test_the_words_of_the_guide_are_named_in_every_format(format: str) -> None:
 )
 def test_each_flag_that_is_turned_off_is_named(words: tuple[str, ...], off: str | None) -> None:
     workload = script_workload(*words)
-    way = carried(workload, mild_plan(without_bf16()), ERA)
+    way = applied_command(workload, mild_plan(without_bf16()), ERA)
     assert turned_off(workload, way, without_bf16())[:1] == ([] if off is None else [off])
 
 
@@ -86,7 +86,7 @@ def test_each_flag_that_is_turned_off_is_named(words: tuple[str, ...], off: str 
 )
 def test_what_a_launcher_was_given_is_named_too(launch: str, off: str | None) -> None:
     workload = Workload.of(launch).observed(framework="accelerate")
-    found = turned_off(workload, Carried(variables={}), without_bf16())
+    found = turned_off(workload, AppliedCommand(variables={}), without_bf16())
     assert found[:1] == (
         [] if off is None else [f"your {off} is off here: the plan trains in fp32"]
     )

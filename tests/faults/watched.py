@@ -69,7 +69,7 @@ class Watched:
             )
 
     @property
-    def said(self) -> str:
+    def report(self) -> str:
         """What it has written to stderr so far."""
         return (self.place / "stderr").read_text(errors="replace")
 

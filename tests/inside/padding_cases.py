@@ -409,13 +409,13 @@ class TestWhenItIsAsked:
 
     def test_a_rank_shows_what_is_done(self) -> None:
         cutter = answered(bert(), batch_of(3, 9, **CLASS))
-        assert cutter.said() == {"padding": "cut"}
+        assert cutter.report() == {"padding": "cut"}
         assert cutter.shortened(batch_of(3, 9))["input_ids"].shape == (2, 16)
         cutter.cuts = False
-        assert cutter.said() == {"padding": "may be cut"}
+        assert cutter.report() == {"padding": "may be cut"}
         assert cutter.shortened(batch_of(3, 9))["input_ids"].shape == (2, LENGTH)
-        assert Cutter(nothing, cuts=False).said() == {"padding_unknown": NO_TAIL}
-        assert answered(None, {}).said() == {"padding": f"full, for {NO_MASK}"}
+        assert Cutter(nothing, cuts=False).report() == {"padding_unknown": NO_TAIL}
+        assert answered(None, {}).report() == {"padding": f"full, for {NO_MASK}"}
 
 
 def test_a_step_says_how_much_its_batches_hold_as_they_are_trained_on() -> None:
@@ -574,7 +574,7 @@ class TestSamplesOfLikeLength:
         batches = list(
             trainer(model=bert(), args=arguments, train_dataset=Ragged()).get_train_dataloader()
         )
-        assert order.said() == {"order": said}
+        assert order.report() == {"order": said}
         spread = [
             int(b["attention_mask"].sum(1).max() - b["attention_mask"].sum(1).min())
             for b in batches

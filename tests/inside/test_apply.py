@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from in_process import ran
-from test_carry_program import ACCELERATOR, SCRIPT
+from test_apply_plan_program import ACCELERATOR, SCRIPT
 
 from cputune.apply import SCHEMA, VERSION
 
@@ -106,7 +106,7 @@ def test_a_rank_is_numbered_and_bound(place: Path) -> None:
         ("apply", "unfreezing.py", 5),
         ("rank.py", "unfreezing.py", 5),
         ("rank.py", "sound.py", 0),
-        # the guard of cputune.apply is that of carry.py: inside/test_guard.py
+        # the guard of cputune.apply is that of apply_plan.py: inside/test_guard.py
         pytest.param("apply", "sound.py", 0, marks=pytest.mark.matrix),
     ],
 )

@@ -1,4 +1,4 @@
-"""A script under the hooks, and under carry.py, sees what it sees under plain ``python``."""
+"""A script under the hooks, and under apply_plan.py, sees what it sees under plain ``python``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from in_process import ran
 
 import cputune
-from cputune.inside import carry_script
+from cputune.inside import applying_script
 
 LOOK = """
 import json, sys
@@ -25,7 +25,7 @@ SIBLING = "from . import near\nfrom ..far import FAR\n"
 
 WAYS = {
     "trial": ["-m", "cputune.inside"],
-    "carried": [str(carry_script()), '{"world_size": 1}'],
+    "carried": [str(applying_script()), '{"world_size": 1}'],
 }
 
 

@@ -17,7 +17,7 @@ from cputune.inside.cutting import UncutError, part_of
 from cputune.inside.draws import Draws
 from cputune.inside.equivalence_check import EARLY, FEWER, LONGEST_SECONDS, POINTS, Asker
 from cputune.inside.messages import ModelAnswer
-from cputune.plans.equivalence import Licence, licence_of
+from cputune.plans.equivalence import ModelAnswers, model_answers_of
 
 torch: Any = None
 pytestmark = pytest.mark.torch
@@ -40,7 +40,7 @@ def asked(
     beside: object = None,
     size: int | None = None,
     count: int = 8,
-) -> Licence:
+) -> ModelAnswers:
     """What a model answers of a batch of so many rows, at each point."""
     monkeypatch.setenv(ASK_VARIABLE, "repeats,samples,ranks")
     monkeypatch.setattr("cputune.inside.equivalence_check.time.perf_counter", lambda: 0.0)
@@ -55,7 +55,7 @@ def asked(
             asker.trained(loss.detach())
     assert not asker.due(1000)
     assert told[-1]["question"] == ""
-    return licence_of(told, dtype="float32")
+    return model_answers_of(told, dtype="float32")
 
 
 def mean(model: Any, x: Any) -> Any:
@@ -109,8 +109,8 @@ def two_views(model: Any, x: Any) -> Any:
 def test_rows_of_one_sample_stay_together(
     loss_of: Loss, size: int | None, may: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    licence = asked(loss_of, torch.nn.Linear(6, 3), monkeypatch, size=size)
-    assert (licence.refuses("ranks") is None) == may
+    model_answers = asked(loss_of, torch.nn.Linear(6, 3), monkeypatch, size=size)
+    assert (model_answers.refuses("ranks") is None) == may
 
 
 @pytest.mark.parametrize(
@@ -119,17 +119,17 @@ def test_rows_of_one_sample_stay_together(
 def test_of_two_samples_their_two_rows_stay_together_too(
     loss_of: Loss, may: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    licence = asked(loss_of, torch.nn.Linear(6, 3), monkeypatch, size=2, count=4)
-    assert (licence.refuses("ranks") is None) == may
+    model_answers = asked(loss_of, torch.nn.Linear(6, 3), monkeypatch, size=2, count=4)
+    assert (model_answers.refuses("ranks") is None) == may
 
 
 @pytest.mark.parametrize(("loss_of", "may"), [(mean, 1), (noisy, 1), (contrast, 0), (whole, 0)])
 def test_ranks_may_be_where_the_loss_of_a_batch_is_that_of_its_parts(
     loss_of: Loss, may: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    licence = asked(loss_of, torch.nn.Linear(6, 3), monkeypatch)
-    assert (licence.refuses("ranks") is None) == bool(may)
-    assert licence.refuses("repeats") is None
+    model_answers = asked(loss_of, torch.nn.Linear(6, 3), monkeypatch)
+    assert (model_answers.refuses("ranks") is None) == bool(may)
+    assert model_answers.refuses("repeats") is None
 
 
 def test_statistics_of_a_batch_and_a_state_of_its_own_are_seen(
@@ -147,9 +147,9 @@ def test_statistics_of_a_batch_and_a_state_of_its_own_are_seen(
         seen.append(1)
         return mean(model, x) * len(seen)
 
-    licence = asked(counting, torch.nn.Linear(6, 3), monkeypatch)
+    model_answers = asked(counting, torch.nn.Linear(6, 3), monkeypatch)
     assert "the same batch gives another loss when it is computed again" in str(
-        licence.refuses("padding")
+        model_answers.refuses("padding")
     )
 
 
@@ -193,12 +193,12 @@ def test_what_a_batch_leaves_for_the_next_one_is_asked_for(
     kind: str, may: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(vars(sys.modules["__main__"]), "loss_under_test", loss := Stateful(kind))
-    licence = asked(loss, torch.nn.Linear(6, 3), monkeypatch, beside=loss)
-    assert licence.refuses("repeats") is None
-    why = licence.refuses("ranks")
+    model_answers = asked(loss, torch.nn.Linear(6, 3), monkeypatch, beside=loss)
+    assert model_answers.refuses("repeats") is None
+    why = model_answers.refuses("ranks")
     assert (why is None) == may, why
     assert may or "changes the next loss" in str(why)
-    assert (licence.refuses("accumulation") is None) == (kind == "shown")
+    assert (model_answers.refuses("accumulation") is None) == (kind == "shown")
     assert (loss.count, loss.kept.tolist()) == (1, [0.5, 0.5, 0.5]), "as before"
 
 
@@ -221,8 +221,8 @@ def test_a_gate_at_zero_hides_nothing_after_the_weights_were_moved(
 def test_what_begins_late_is_asked_late(monkeypatch: pytest.MonkeyPatch) -> None:
     for late, seen in ((9, "after 11 updates"), (30, "after 53 updates"), (1000, "None")):
         steps = iter(POINTS)
-        licence = asked(Curriculum(steps, late), torch.nn.Linear(6, 3), monkeypatch)
-        assert str(licence.refuses("ranks")).endswith(seen)
+        model_answers = asked(Curriculum(steps, late), torch.nn.Linear(6, 3), monkeypatch)
+        assert str(model_answers.refuses("ranks")).endswith(seen)
 
 
 def test_steps_that_a_script_does_in_turn_fall_on_different_points() -> None:

@@ -16,7 +16,7 @@ from cputune.inside.first_steps import DROPOUTS, FirstSteps, settings, trained_n
 def test_dropout_rests_in_the_first_step_unless_a_plan_draws_its_masks_otherwise(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.delitem(sys.modules, "cputune_carried", raising=False)
+    monkeypatch.delitem(sys.modules, "cputune_applied", raising=False)
     trains: list[bool] = []
 
     def dropout(input: object, p: float, training: bool, inplace: bool) -> None:
@@ -31,7 +31,7 @@ def test_dropout_rests_in_the_first_step_unless_a_plan_draws_its_masks_otherwise
             put(functional, what, called)
     functional.dropout(0, 0.1, True)
     bytes_drawn = SimpleNamespace(parts={"dropout": None})
-    monkeypatch.setitem(sys.modules, "cputune_carried", bytes_drawn)
+    monkeypatch.setitem(sys.modules, "cputune_applied", bytes_drawn)
     functional.dropout(0, 0.1, True)
     assert trains == [False, True], "verify looks for those masks in the ranks"
     told = first.step(SimpleNamespace(param_groups=[], state={}, defaults={}))

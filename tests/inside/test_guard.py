@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from cputune.emitters.assembled import carry_file
+from cputune.emitters.assembled import apply_plan_file
 from cputune.inside.applying.figures import Figures, described, how_apart
 from cputune.inside.applying.force import Force
 from cputune.inside.applying.guard import EXIT_STATUS
@@ -84,14 +84,14 @@ def run(
 ) -> list[tuple[int | None, str, str]]:
     """The exit status, stdout and stderr of two ranks; the status is None if it did not end."""
     force = PLAN if script == "unfreezing.py" else None
-    (folder / "carry.py").write_text(carry_file(force, together=True, guard=guard))
+    (folder / "apply_plan.py").write_text(apply_plan_file(force, together=True, guard=guard))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     numbers = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
     started = [
         subprocess.Popen(
-            [sys.executable, "carry.py", str(SCRIPTS / script), *words],
+            [sys.executable, "apply_plan.py", str(SCRIPTS / script), *words],
             cwd=folder,
             env={
                 **os.environ,

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from cputune.emitters.assembled import carry_file
+from cputune.emitters.assembled import apply_plan_file
 from cputune.inside.applying.force import Force
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -109,8 +109,10 @@ def run(folder: Path, script: str, *words: str, ranks: int, force: Force | None)
     path.write_text(script, encoding="utf-8")
     carried = []
     if force is not None:
-        carried = [str(folder / "carry.py")]
-        (folder / "carry.py").write_text(carry_file(force, together=ranks > 1), encoding="utf-8")
+        carried = [str(folder / "apply_plan.py")]
+        (folder / "apply_plan.py").write_text(
+            apply_plan_file(force, together=ranks > 1), encoding="utf-8"
+        )
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])

@@ -14,8 +14,8 @@ from machines import TODAY, machine
 
 import cputune
 from cputune import Plan, UsageError, Workload
-from cputune.plans.delivery.applied_command import carried
-from cputune.plans.equivalence import Deviation, Licence
+from cputune.plans.delivery.applied_command import applied_command
+from cputune.plans.equivalence import Deviation, ModelAnswers
 from cputune.plans.knobs import knob_named
 from cputune.ranks.runner import ProcessRunner
 
@@ -32,9 +32,9 @@ AT_ONCE = PLAN.with_setting("accumulation", 1)
 LOADER = PLAN.with_setting("workers", 1)
 
 
-def asked(question: str, why: str) -> Licence:
+def asked(question: str, why: str) -> ModelAnswers:
     """What a script has answered to one question: it does not train the same."""
-    return Licence(answers=(Deviation(question=question, point="at the first step", why=why),))
+    return ModelAnswers(answers=(Deviation(question=question, point="at the first step", why=why),))
 
 
 def values_of(name: str, job: Workload, **fix: object) -> set[object]:
@@ -97,12 +97,12 @@ def test_flags_carry_them() -> None:
 
 
 def flags_of(plan: Plan) -> tuple[str, ...]:
-    return carried(SEEN, plan, {}).flags
+    return applied_command(SEEN, plan, {}).flags
 
 
 def test_code_carries_them() -> None:
     both = AT_ONCE.with_setting("workers", 1)
-    force = carried(replace(SEEN, parses_arguments=False), both, {}).force
+    force = applied_command(replace(SEEN, parses_arguments=False), both, {}).force
     assert force is not None
     assert force.batch(8, 4) == (32, 1)
     assert force.arguments["dataloader_num_workers"] == 1

@@ -15,7 +15,7 @@ from machines import TODAY, machine
 
 import cputune
 from cputune import Plan, Workload
-from cputune.plans.delivery.applied_command import carried
+from cputune.plans.delivery.applied_command import applied_command
 from cputune.plans.knobs import kept_between
 from cputune.ranks.compare import differences
 
@@ -63,7 +63,7 @@ class TestWhatIsOffered:
 def test_it_is_carried_into_a_script() -> None:
     plan = TWO.with_setting("gradients", "sparse").with_setting("gradient_precision", "bf16")
     for job in (JOB, Workload.script(["train.py"], global_batch_size=8)):
-        way = carried(job, plan, {})
+        way = applied_command(job, plan, {})
         assert way.force is not None
         assert way.force.torch == {"gradients": "sparse", "gradient_precision": "bf16"}
 
@@ -97,8 +97,8 @@ for number in range(3):
 if rank == 0:
     norms = [float(one.grad.double().norm()) for one in model.parameters()]
     rows = int((words.weight.grad.count_nonzero(1) != 0).sum())
-    parts = getattr(sys.modules.get("cputune_carried"), "parts", {})
-    told = [part.said() for part in parts.values() if part.name == "gradients"]
+    parts = getattr(sys.modules.get("cputune_applied"), "parts", {})
+    told = [part.report() for part in parts.values() if part.name == "gradients"]
     print(json.dumps([norms, rows, told]))
 torch.distributed.destroy_process_group()
 """
@@ -112,10 +112,10 @@ class TestRealRanks:
     def trained(self, folder: Path, settings: dict[str, str], *arguments: str) -> list[object]:
         (folder / "train.py").write_text(TRAIN, encoding="utf-8")
         plan = json.dumps({"torch": settings})
-        carry = Path(cputune.__file__).parent / "inside" / "carry"
+        applying = Path(cputune.__file__).parent / "inside" / "applying"
         ranks = []
         for rank in range(3):
-            argv = [sys.executable, str(carry), plan, "train.py", *arguments]
+            argv = [sys.executable, str(applying), plan, "train.py", *arguments]
             env = {"RANK": str(rank), "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1"}
             env |= {"MASTER_PORT": str(self.port), "OMP_NUM_THREADS": "1"}
             ranks.append(

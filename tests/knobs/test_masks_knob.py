@@ -17,8 +17,8 @@ from cputune import HostFacts, Plan, Result, UsageError, Workload
 from cputune.emitters import Emission
 from cputune.emitters.format import LaunchJob
 from cputune.emitters.prepared import make_job
-from cputune.inside import carry_script
-from cputune.plans.delivery.applied_command import carried, launch_command
+from cputune.inside import applying_script
+from cputune.plans.delivery.applied_command import applied_command, launch_command
 from cputune.plans.equivalence import Training
 from cputune.plans.knobs import KNOBS, varied
 from cputune.records.claims import host_fingerprint
@@ -97,19 +97,22 @@ class TestTheWayIntoAScript:
         ],
     )
     def test_every_kind_of_script_is_carried(self, job: Workload) -> None:
-        way = carried(job, MASKS, {})
+        way = applied_command(job, MASKS, {})
         assert way.force is not None
         assert way.force.torch == {"dropout": "bytes"}
         script, plan, *rest = launch_command(job, way)
-        assert Path(script) == carry_script()
+        assert Path(script) == applying_script()
         assert json.loads(plan)["torch"] == {"dropout": "bytes"}
         assert rest
-        assert carried(job, PLAN, {}).force is None or not carried(job, PLAN, {}).force.torch
+        assert (
+            applied_command(job, PLAN, {}).force is None
+            or not applied_command(job, PLAN, {}).force.torch
+        )
 
     def test_a_launch_brings_the_file_that_it_needs(self) -> None:
         names = {file.name for file in launch(MASKS).companions}
-        assert {"carry.py", "train.py"} <= names
-        assert "carry.py" not in {file.name for file in launch(PLAN).companions}
+        assert {"apply_plan.py", "train.py"} <= names
+        assert "apply_plan.py" not in {file.name for file in launch(PLAN).companions}
 
     @pytest.mark.torch
     @pytest.mark.matrix

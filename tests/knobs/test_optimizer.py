@@ -15,7 +15,7 @@ from machines import machine
 import cputune
 from cputune import HostFacts, Plan, UsageError, Workload
 from cputune.host.facts import Package
-from cputune.plans.delivery.applied_command import carried
+from cputune.plans.delivery.applied_command import applied_command
 from cputune.plans.knobs import knob_named
 from cputune.plans.knobs.kernels import optimizer_of
 from cputune.ranks.runner import ProcessRunner
@@ -109,9 +109,9 @@ def test_ipex_steps_by_itself() -> None:
 
 def test_it_stands_in_the_plan_its_words_its_flags_and_its_file() -> None:
     assert FUSED.describe() == "1 × 1 threads, fp32, adamw_torch_fused"
-    flags = carried(JOB, FUSED, {"transformers": "4.53.3", "torch": "2.7.1"}).flags
+    flags = applied_command(JOB, FUSED, {"transformers": "4.53.3", "torch": "2.7.1"}).flags
     assert flags[-4:-2] == ("--optim", "adamw_torch_fused")
-    assert "--optim" not in carried(JOB, PLAN, {}).flags
+    assert "--optim" not in applied_command(JOB, PLAN, {}).flags
     assert FUSED.with_setting("optimizer", "default") == PLAN
 
 

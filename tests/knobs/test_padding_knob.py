@@ -14,8 +14,8 @@ from machines import machine
 import cputune
 from cputune import Plan, UsageError, Workload
 from cputune.emitters import Emission, render
-from cputune.plans.delivery.applied_command import carried, launch_command
-from cputune.plans.equivalence import Deviation, Licence
+from cputune.plans.delivery.applied_command import applied_command, launch_command
+from cputune.plans.equivalence import Deviation, ModelAnswers
 from cputune.plans.knobs import kept_between
 from cputune.plans.workload import Padding
 from cputune.ranks.compare import differences, padding_of, samples_to_end
@@ -49,7 +49,7 @@ def test_is_not_held_at_a_value_that_the_model_was_seen_to_train_otherwise_with(
         answer = Deviation(
             question="padding", point=point, loss=(1, 1), gradient=(1, 1), apart=apart
         )
-        job = replace(JOB, padding=SEEN, licence=Licence(answers=(answer,), dtype="float32"))
+        job = replace(JOB, padding=SEEN, licence=ModelAnswers(answers=(answer,), dtype="float32"))
         if apart > 0.1:
             with pytest.raises(
                 UsageError, match="no plan of this machine has padding=cut"
@@ -101,10 +101,10 @@ def test_samples_of_like_length_are_offered_where_lengths_differ_and_they_are_as
 @pytest.mark.parametrize("framework", [None, "trainer", "accelerate", "pytorch"])
 def test_a_launch_brings_what_cuts_it(framework: str | None) -> None:
     job = replace(JOB, framework=framework, global_batch_size=8)  # type: ignore[arg-type]
-    way = carried(job, ORDERED, {})
+    way = applied_command(job, ORDERED, {})
     assert json.loads(launch_command(job, way)[1])["torch"] == {"padding": "cut", "order": "length"}
     files = render(ORDERED, job, "torchrun", Emission(facts=machine()))
-    assert "carry.py" in {file.name for file in files}
+    assert "apply_plan.py" in {file.name for file in files}
 
 
 @pytest.mark.parametrize(
@@ -169,6 +169,6 @@ def test_an_emitted_launch_says_what_it_does_with_it(tmp_path: Path) -> None:
     job = replace(JOB, framework="pytorch")
     for file in render(CUT, job, "torchrun", Emission(facts=machine())):
         (tmp_path / file.name).write_text(file.text, encoding="utf-8")
-    done = ran([sys.executable, "carry.py", "train.py"], cwd=tmp_path)
+    done = ran([sys.executable, "apply_plan.py", "train.py"], cwd=tmp_path)
     assert done.stdout.splitlines() == ["(2, 24)", "(2, 8)", "(2, 8)"], done.stderr
     assert "columns that are padding in every sample of a batch are cut off" in done.stderr

@@ -10,7 +10,7 @@ import pytest
 
 import cputune
 from cputune.emitters.prepared import versions_of
-from cputune.plans.delivery.applied_command import carried
+from cputune.plans.delivery.applied_command import applied_command
 from cputune.plans.delivery.needed_parts import AVERAGE, used
 from cputune.plans.layout import baseline_plan
 from cputune.plans.plan import Plan
@@ -51,7 +51,7 @@ def test_a_trainer_with_its_own_flags_needs_no_file_after_its_trial(
     assert len(observed) == 2
     assert all("applied" in rank for rank in observed)
     known = versions_of(facts)
-    whole = carried(workload, plan, known)
+    whole = applied_command(workload, plan, known)
     assert whole.force is not None, "before its trial all parts are written"
     way, left_out = used(whole, [observed], workload, Versions.from_names(known))
     assert way.force is None, observed[0]["applied"]

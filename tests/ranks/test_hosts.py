@@ -31,7 +31,7 @@ from cputune.host.remote.ask import script_text, sent_lines
 from cputune.host.remote.named import Node
 from cputune.host.remote.probed import Probed, probe_each
 from cputune.host.remote.reach import Mpirun, Reach, Srun
-from cputune.inside import carry_script
+from cputune.inside import applying_script
 from cputune.plans.plan import Plan
 from cputune.plans.workload import Workload
 from cputune.ranks import engines, hosts
@@ -264,8 +264,8 @@ def test_a_rank_of_this_machine_has_what_the_emitted_launch_gives_it(
 
 
 def test_what_is_sent_to_a_host_fits_into_a_pipe(facts: HostFacts, tmp_path: Path) -> None:
-    """MPICH's hydra fails where more than 64 KiB are unread; carry.py makes the most of it."""
-    files = [EmittedFile(name="carry.py", text=carry_script().read_text())]
+    """MPICH's hydra fails where more than 64 KiB are unread; apply_plan.py makes the most of it."""
+    files = [EmittedFile(name="apply_plan.py", text=applying_script().read_text())]
     nodes = tuple(Node(name=name) for name in ("alpha", "beta"))
     job = RECIPE.observed(framework="trainer", global_batch_size=8, parses_arguments=True)
     engine = engines.FromHere(Mpirun(dialect="mpich"))

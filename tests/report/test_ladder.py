@@ -16,7 +16,7 @@ from tuner.fakes import SMALL
 import cputune
 from cputune import Result
 from cputune.cli.run import command as run_command
-from cputune.plans.equivalence import Licence, Training
+from cputune.plans.equivalence import ModelAnswers, Training
 from cputune.plans.knobs import KNOBS, kind_between, kind_of
 from cputune.records.claims import Speedup, host_fingerprint
 from cputune.records.ladder import keeping, ladder_of
@@ -87,7 +87,7 @@ def test_a_gain_that_is_not_certain_is_called_undecided() -> None:
 
 def test_what_was_checked_is_said_with_its_limit(golden: Golden) -> None:
     result = climbed()
-    seen = replace(result.workload, training=Training(), licence=Licence(updates=24))
+    seen = replace(result.workload, training=Training(), licence=ModelAnswers(updates=24))
     line = ladder_of(replace(result, workload=seen))[1]
     golden(line)
     script = replace(seen, recipe=None, argv=("train.py",))

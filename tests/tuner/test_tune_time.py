@@ -27,7 +27,7 @@ from cputune import (
     TrialEnded,
     TuneOptions,
 )
-from cputune.plans.equivalence import UNASKED, Licence
+from cputune.plans.equivalence import UNASKED, ModelAnswers
 from cputune.records.options import DEFAULT_LIMIT_SECONDS
 from cputune.records.result import COMPLETED, PRUNED
 from cputune.records.steps import TimeUp
@@ -296,7 +296,7 @@ class FakeAsking(FakeSlowStart):
 
     def ask(self, questions: Sequence[str] = ("ranks",)) -> None:
         self.asked.append(tuple(questions))
-        self.workload = replace(self.workload, licence=Licence() if questions else UNASKED)
+        self.workload = replace(self.workload, licence=ModelAnswers() if questions else UNASKED)
         if questions:
             self.clock.now += 5.0
 
@@ -317,7 +317,7 @@ def test_what_was_not_asked_is_asked_when_there_is_more_time(tmp_path: Path) -> 
         ended = study(seconds, startup=5.0, step=0.3, kind=FakeAsking, kept=kept, resume=resume)
         assert ended.result is not None
     assert FakeAsking.asked == [(), ("ranks",)]
-    assert ended.result.workload.licence == Licence()
+    assert ended.result.workload.licence == ModelAnswers()
 
 
 def test_a_slow_launch_is_compared_with_what_the_topology_suggests() -> None:

@@ -17,9 +17,9 @@ from cputune.emitters.promise import PromisedTraining
 from cputune.verifier import promised_of
 from cputune.verifier.checks import what_is_trained, words_differ
 
-WORDS = ("$here/carry.py", "train.py", "--lr", "1e-3", "--token", "${TOKEN}")
+WORDS = ("$here/apply_plan.py", "train.py", "--lr", "1e-3", "--token", "${TOKEN}")
 PROMISED = PromisedTraining(words=WORDS, model="577 numbers in 4 tensors, shapes 0a", data=2000)
-SHOWN = ["python", "-u", "/x/carry.py", "train.py", "--lr", "1e-3", "--token", "swordfish"]
+SHOWN = ["python", "-u", "/x/apply_plan.py", "train.py", "--lr", "1e-3", "--token", "swordfish"]
 
 TRAINING = """
 import argparse
@@ -134,7 +134,7 @@ def test_what_a_measured_launch_has_shown_is_held() -> None:
     ("shown", "what", "seen"),
     [
         ([*SHOWN[:5], "1e-2", *SHOWN[6:]], "the command after --lr", "1e-2"),
-        ([*SHOWN[:3], "other.py", *SHOWN[4:]], "the command after $here/carry.py", "other.py"),
+        ([*SHOWN[:3], "other.py", *SHOWN[4:]], "the command after $here/apply_plan.py", "other.py"),
         ([*SHOWN[:4], *SHOWN[6:]], "the command after train.py", "nothing"),
         ([*SHOWN, "--fast"], "the command after ${TOKEN}", "--fast"),
     ],

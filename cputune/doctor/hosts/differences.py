@@ -70,7 +70,7 @@ def grouped(values: Iterable[tuple[str, str | None]]) -> dict[str, list[str]]:
     return dict(sorted(names.items(), key=lambda item: -len(item[1])))
 
 
-def in_words(groups: Mapping[str, Sequence[str]]) -> str:
+def as_text(groups: Mapping[str, Sequence[str]]) -> str:
     """``2.13.0 on a, b; 2.6.0 on c``."""
     return "; ".join(f"{value} on {names_of(names)}" for value, names in groups.items())
 
@@ -93,7 +93,7 @@ def difference(hosts: Iterable[SeenHost], read_by_name: Mapping[str, Reading]) -
     for what, read in read_by_name.items():
         groups = grouped((name, read(facts)) for name, facts in seen)
         if len(groups) > 1:
-            differs.append(f"{what}: {in_words(groups)}" if what else in_words(groups))
+            differs.append(f"{what}: {as_text(groups)}" if what else as_text(groups))
     return ". ".join(differs)
 
 
@@ -342,7 +342,7 @@ def python(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
         if host.facts is not None and host.python is not None
     )
     if len(groups) > 1:
-        yield python.finding(in_words(groups))
+        yield python.finding(as_text(groups))
 
 
 @differing("hosts-training-stack", Severity.ERROR, _STACK)

@@ -27,7 +27,7 @@ LARGE = b"x" * (64 << 10)
 """More than one packet: a path may let small ones through and drop large ones."""
 
 
-def in_words(error: Exception) -> str:
+def as_text(error: Exception) -> str:
     """The system's message for an error, without the addresses that asyncio adds."""
     if isinstance(error, OSError) and error.errno and not isinstance(error, socket.gaierror):
         return os.strerror(error.errno)
@@ -62,7 +62,7 @@ async def reach(address: str, port: int, deadline: float) -> str:
         except asyncio.TimeoutError:
             return late
         except (OSError, UnicodeError) as error:
-            why = in_words(error)
+            why = as_text(error)
             await asyncio.sleep(AGAIN_SECONDS)
     return why
 
@@ -98,7 +98,7 @@ async def meet(
             await asyncio.start_server(welcome, address or None, port)
             open_to.append(number)
         except OSError as error:
-            seen["closed"][str(port)] = in_words(error)
+            seen["closed"][str(port)] = as_text(error)
 
     absent = wait_for_others()
     expected = sum(max(0, number - len(absent)) for number in open_to)

@@ -22,7 +22,7 @@ Each knob has its part, a module with its hooks.
 
 ``force`` is what a plan sets, ``parts`` says which parts it needs, ``setting`` is what parts for
 objects of a script share. ``hooking`` sets the hooks and ``running`` runs the script. Trials import
-the parts; ``cputune.emitters.assembled`` makes one ``carry.py`` of those that a plan needs. It
+the parts; ``cputune.emitters.assembled`` makes one ``apply_plan.py`` of those that a plan needs. It
 needs only Python 3.9, and is made for transformers 4.38 to 5.x, accelerate 0.26 to 1.x and torch
 2.x.
 """

@@ -21,7 +21,7 @@ from cputune.inside.applying.run_script import main, refuse, say
 if __name__ == "__main__":
     del sys.path[1]
     if len(sys.argv) < 3:
-        sys.exit("usage: carry.py PLAN SCRIPT ARGUMENTS...")
+        sys.exit("usage: apply_plan.py PLAN SCRIPT ARGUMENTS...")
     plan = json.loads(sys.argv.pop(1))
     first = [Ending(), Guard()] if plan.pop("guard", False) else [Ending()]
     main([*first, *made(Force(**plan), refuse, say)], run_together)

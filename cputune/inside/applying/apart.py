@@ -45,7 +45,7 @@ class DrawsPart:
             ("torch", "manual_seed", self._seed),
         ]
 
-    def said(self) -> dict[str, str]:
+    def report(self) -> dict[str, str]:
         """Nothing: the first steps of a rank show its draws."""
         return {}
 

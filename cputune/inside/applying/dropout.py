@@ -58,7 +58,7 @@ class Masks:
         """Torch itself."""
         return [("torch", "", self.replace)]
 
-    def said(self) -> dict[str, str]:
+    def report(self) -> dict[str, str]:
         """What a rank shows."""
         return {"dropout": "bytes"} if self.drawn else {}
 

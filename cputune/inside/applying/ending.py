@@ -30,7 +30,7 @@ class Ending:
         atexit.register(leave)  # the first to be registered is the last to be called
         return [(GROUPS, "destroy_process_group", keep_process_groups)]
 
-    def said(self) -> dict[str, str]:
+    def report(self) -> dict[str, str]:
         """Nothing of a plan."""
         return {}
 
@@ -55,7 +55,7 @@ def end_together() -> None:
     """
     global _ended_well
     _ended_well = True
-    guard = getattr(sys.modules.get("cputune_carried"), "parts", {}).get("guard")
+    guard = getattr(sys.modules.get("cputune_applied"), "parts", {}).get("guard")
     if guard is not None:
         guard.finish()
     distributed = sys.modules.get("torch.distributed")

@@ -156,8 +156,8 @@ def _as_matrix(weight: Any) -> Any:
 def _signs(rows: int, columns: int) -> Any:
     """Random signs, the same in every rank, without torch's own generator."""
     torch = sys.modules["torch"]
-    dice = torch.Generator().manual_seed(rows)
-    return torch.randint(0, 2, (rows, columns), generator=dice).float() * 2 - 1
+    generator = torch.Generator().manual_seed(rows)
+    return torch.randint(0, 2, (rows, columns), generator=generator).float() * 2 - 1
 
 
 def how_apart(own: Figures, other: Figures) -> tuple[str, int | None, str] | None:

@@ -53,7 +53,7 @@ class Gradients:
             (module, f"{ddp}.forward", self._forward),
         ]
 
-    def said(self) -> dict[str, str]:
+    def report(self) -> dict[str, str]:
         """What a rank shows."""
         why = ""
         if not self._sends:

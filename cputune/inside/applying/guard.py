@@ -120,7 +120,7 @@ class Guard:
             *((GROUPS, name, functools.partial(self._collective, name)) for name in COLLECTIVES),
         ]
 
-    def said(self) -> dict[str, str]:
+    def report(self) -> dict[str, str]:
         """Nothing of a plan."""
         return {}
 

@@ -37,7 +37,7 @@ class LoopPart:
             (accelerator, "Accelerator.prepare_optimizer", self._prepare_optimizer),
         ]
 
-    def said(self) -> dict[str, str]:
+    def report(self) -> dict[str, str]:
         """Nothing: a rank shows its precision, its batch and its optimizer by itself."""
         return {}
 

@@ -44,9 +44,9 @@ class OfLikeLength:
         self._epoch = epoch
 
     def __iter__(self) -> Iterator[int]:
-        dice = random.Random(f"{self._seed} {self._epoch}")
+        generator = random.Random(f"{self._seed} {self._epoch}")
         samples = list(range(len(self)))
-        dice.shuffle(samples)
+        generator.shuffle(samples)
         rest = samples[len(samples) - len(samples) % self._step :]
         steps = []
         for first in range(0, len(samples) - len(rest), POOL * self._step):
@@ -57,9 +57,9 @@ class OfLikeLength:
         each = -(-len(steps) // AT_ONCE) or 1
         tenths = [steps[at : at + each] for at in range(0, len(steps), each)]
         for tenth in tenths:
-            dice.shuffle(tenth)
+            generator.shuffle(tenth)
         for together in itertools.zip_longest(*tenths, fillvalue=()):
-            yield from itertools.chain(*dice.sample(together, len(together)))
+            yield from itertools.chain(*generator.sample(together, len(together)))
         yield from rest
 
 
@@ -102,7 +102,7 @@ class Order:
             lengths, step, typed.seed if typed.data_seed is None else typed.data_seed
         )
 
-    def said(self) -> dict[str, str]:
+    def report(self) -> dict[str, str]:
         """What a rank shows."""
         return {"order": "length"} if self.why is None else {"order": f"as found, for {self.why}"}
 

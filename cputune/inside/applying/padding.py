@@ -68,7 +68,7 @@ class Cutter:
             ("torch.utils.data.dataloader", "_BaseDataLoaderIter.__next__", self._next_batch),
         ]
 
-    def said(self) -> dict[str, str]:
+    def report(self) -> dict[str, str]:
         """``cut``, ``may be cut``, or ``full`` and why."""
         if self.allowed is None:
             return {"padding_unknown": self.why}

@@ -68,12 +68,12 @@ def _figures(torch: Any, model: Any, outcome: Any) -> tuple[float, list[float], 
     loss = loss[0] if isinstance(loss, (tuple, list)) and loss else loss
     if not torch.is_tensor(loss) or loss.numel() != 1:
         outputs = outcome.items() if isinstance(outcome, Mapping) else enumerate(_all(outcome))
-        dice, loss = torch.Generator().manual_seed(0), 0.0
+        generator, loss = torch.Generator().manual_seed(0), 0.0
         for name, value in outputs:
             for tensor in _all(value) if name != "past_key_values" else ():
                 if torch.is_tensor(tensor) and tensor.requires_grad:
                     shapes.append(tensor.shape)
-                    loss = loss + (tensor * torch.rand(tensor.shape, generator=dice)).sum()
+                    loss = loss + (tensor * torch.rand(tensor.shape, generator=generator)).sum()
     learnt = [parameter for parameter in model.parameters() if parameter.requires_grad]
     gradients = torch.autograd.grad(loss, learnt, allow_unused=True)
     return float(loss.detach()), list(map(_norm, gradients)), shapes

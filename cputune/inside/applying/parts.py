@@ -14,7 +14,7 @@ from cputune.inside.applying.shared import Setting
 class Part(NamedTuple):
     """A class of a module, and whether it is made with ``say`` or with a ``Setting``.
 
-    Its objects have a ``name``, ``hooks()``, and ``said()``: what a rank shows of it.
+    Its objects have a ``name``, ``hooks()``, and ``report()``: what a rank shows of it.
     """
 
     module: str
@@ -62,10 +62,10 @@ def made(
     found = []
     for part in needed(force):
         module = importlib.import_module(f"cputune.inside.applying.{part.module}")
-        carried = getattr(module, part.name)(setting if part.takes == "setting" else say)
+        part_of_plan = getattr(module, part.name)(setting if part.takes == "setting" else say)
         if part == LEVERS["padding"]:
-            carried.cuts = force.torch["padding"] == "cut"
-        found.append(carried)
+            part_of_plan.cuts = force.torch["padding"] == "cut"
+        found.append(part_of_plan)
     return found
 
 
@@ -79,6 +79,6 @@ def did() -> dict[str, list[str]] | None:
 
 
 def the_parts() -> Mapping[str, Any]:
-    """The parts that set a plan in this process, by name, imported here or in ``carry.py``."""
-    found: Mapping[str, Any] = getattr(sys.modules.get("cputune_carried"), "parts", {})
+    """The parts that set a plan in this process, by name, imported here or in ``apply_plan.py``."""
+    found: Mapping[str, Any] = getattr(sys.modules.get("cputune_applied"), "parts", {})
     return found

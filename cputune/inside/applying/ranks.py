@@ -36,7 +36,7 @@ class RanksPart:
             found.append(("transformers.trainer", "Trainer._get_train_sampler", self._keep_groups))
         return found
 
-    def said(self) -> dict[str, str]:
+    def report(self) -> dict[str, str]:
         """Nothing: it changes no state of a rank."""
         return {}
 
@@ -126,16 +126,16 @@ def draw_together(sampler: Any) -> None:
     """Let a sampler that draws from torch's generator draw the same numbers in every rank, and
     restore it.
     """
-    dice = sys.modules["torch"].random
+    torch_random = sys.modules["torch"].random
 
     class Together(type(sampler)):  # type: ignore[misc]
         def __iter__(self) -> Iterator[object]:
-            own = dice.get_rng_state()
-            dice.set_rng_state(_of_the_first_rank(dice.get_rng_state()))
+            own = torch_random.get_rng_state()
+            torch_random.set_rng_state(_of_the_first_rank(torch_random.get_rng_state()))
             order = list(super().__iter__())
             ranks = sys.modules["torch"].distributed
             if ranks.is_available() and ranks.is_initialized() and ranks.get_rank() > 0:
-                dice.set_rng_state(own)  # the first rank goes on from there
+                torch_random.set_rng_state(own)  # the first rank goes on from there
             yield from order
 
     Together.__name__ = type(sampler).__name__

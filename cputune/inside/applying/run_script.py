@@ -15,9 +15,9 @@ from cputune.inside.applying.hooking import Hook, set_hooks
 
 
 def hooks_of(parts: Iterable[Any]) -> list[Hook]:
-    """The hooks of these parts; observers of the rank find them in ``cputune_carried``."""
+    """The hooks of these parts; observers of the rank find them in ``cputune_applied``."""
     parts = list(parts)
-    sys.modules["cputune_carried"] = module = ModuleType("cputune_carried")
+    sys.modules["cputune_applied"] = module = ModuleType("cputune_applied")
     module.parts = {part.name: part for part in parts}  # type: ignore[attr-defined]
     return [hook for part in parts for hook in part.hooks()]
 
@@ -56,13 +56,13 @@ def refuse(reason: str) -> NoReturn:
 def say(text: str) -> None:
     """The first rank prints what is changed."""
     if os.environ.get("RANK", "0") == "0":
-        sys.stderr.write(f"carry.py: {text}\n")
+        sys.stderr.write(f"apply_plan.py: {text}\n")
 
 
 def main(parts: Iterable[Any], run: Callable[[Sequence[str]], None] = run_script) -> None:
     """Run the script of the command line with these parts."""
     if len(sys.argv) < 2:
-        sys.exit("usage: carry.py SCRIPT ARGUMENTS...")
+        sys.exit("usage: apply_plan.py SCRIPT ARGUMENTS...")
     set_hooks(hooks_of(parts))
     if not getattr(sys.flags, "safe_path", False):
         del sys.path[0]  # the directory of this file, which the script would not search

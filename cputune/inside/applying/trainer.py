@@ -47,7 +47,7 @@ class TrainerPart:
             (trainer, "Trainer.train", self._train),
         ]
 
-    def said(self) -> dict[str, str]:
+    def report(self) -> dict[str, str]:
         """Nothing: a rank shows its arguments by itself."""
         return {}
 

@@ -47,7 +47,7 @@ class _Before:
         self.put_back: list[Callable[[], object]] = []
         self._torch, self._bytes = sys.modules["torch"], 0
         self._seen: dict[int, object] = {}
-        self._keep_dice()
+        self._keep_random_state()
 
     def look_into(self, value: Any) -> None:
         """Keep the attributes of an object, whatever it is, and what they hold."""
@@ -134,10 +134,12 @@ class _Before:
             bits = generator.bit_generator
             self.put_back.append(functools.partial(setattr, bits, "state", bits.state))
 
-    def _keep_dice(self) -> None:
-        dice = self._torch.random
+    def _keep_random_state(self) -> None:
+        torch_random = self._torch.random
         self.put_back.append(functools.partial(random.setstate, random.getstate()))
-        self.put_back.append(functools.partial(dice.set_rng_state, dice.get_rng_state()))
+        self.put_back.append(
+            functools.partial(torch_random.set_rng_state, torch_random.get_rng_state())
+        )
         numpy = sys.modules.get("numpy")
         if numpy is not None:
             self.put_back.append(

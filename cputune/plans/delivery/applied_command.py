@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from cputune.inside import carry_script, recipe_script
+from cputune.inside import applying_script, recipe_script
 from cputune.inside.applying.force import Force
 from cputune.plans.delivery.environment import plan_variables
 from cputune.plans.knobs import set_by
@@ -20,7 +20,7 @@ from cputune.stack import Versions, backend_flags, cpu_flag, takes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Carried:
+class AppliedCommand:
     """A plan as it is applied to a script, the same in trials and in emitted launches.
 
     Attributes:
@@ -45,8 +45,8 @@ class Carried:
         return self.force is not None and self.force.world_size > 0 and not self.force.by_flags
 
     @property
-    def carry(self) -> str | None:
-        """The arguments of ``carry.py``, which runs before the script; None if it is not needed.
+    def apply_arguments(self) -> str | None:
+        """The arguments of ``apply_plan.py``, which runs the script; None if it is not needed.
 
         It also ends the ranks of a script together.
         """
@@ -57,7 +57,7 @@ class Carried:
         return None
 
 
-def carried(workload: Workload, plan: Plan, versions: Mapping[str, str]) -> Carried:
+def applied_command(workload: Workload, plan: Plan, versions: Mapping[str, str]) -> AppliedCommand:
     """How this plan is applied to this workload with these versions of the distributions.
 
     A script gets flags if it was seen to train with TrainingArguments that it parses. In all other
@@ -68,13 +68,13 @@ def carried(workload: Workload, plan: Plan, versions: Mapping[str, str]) -> Carr
     """
     variables = plan_variables(plan, versions)
     if plan.as_found and workload.recipe is None:
-        return Carried(variables=variables)
+        return AppliedCommand(variables=variables)
     arguments, in_torch = set_by(plan, by_arguments=workload.framework == "trainer")
     torch_alone = None
     if in_torch:
         torch_alone = Force(torch=in_torch)
     drifts = workload.training is not None and workload.training.drift
-    way = Carried(
+    way = AppliedCommand(
         variables=variables,
         force=torch_alone,
         world_size=plan.world_size,
@@ -84,7 +84,7 @@ def carried(workload: Workload, plan: Plan, versions: Mapping[str, str]) -> Carr
         return way
     share = _share(workload, plan)
     if plan.as_found:  # a recipe takes its batch from its flags
-        return Carried(variables=variables, flags=share.flags)
+        return AppliedCommand(variables=variables, flags=share.flags)
     whole = Force(
         world_size=plan.world_size,
         samples_per_rank=share.samples,
@@ -115,33 +115,35 @@ def carried(workload: Workload, plan: Plan, versions: Mapping[str, str]) -> Carr
     return replace(way, force=force)
 
 
-def trial_command(workload: Workload, carried: Carried) -> tuple[str, ...]:
+def trial_command(workload: Workload, applied: AppliedCommand) -> tuple[str, ...]:
     """The arguments of python in a trial of a plan; ``tune --dry-run`` shows the same.
 
     A recipe is passed to its script as text, so that the command needs no other file.
     """
     if workload.recipe is None:
-        return (*workload.argv, *carried.flags)
+        return (*workload.argv, *applied.flags)
     recipe = json.dumps(workload.recipe.to_json(), ensure_ascii=False)
     # A trial writes nothing to "out": its hooks lead it elsewhere.
-    return (str(recipe_script()), recipe, "--output_dir", "out", *carried.flags)
+    return (str(recipe_script()), recipe, "--output_dir", "out", *applied.flags)
 
 
-def launch_command(workload: Workload, carried: Carried, *, guard: bool = True) -> tuple[str, ...]:
+def launch_command(
+    workload: Workload, applied: AppliedCommand, *, guard: bool = True
+) -> tuple[str, ...]:
     """The arguments of python that train with a plan, without measuring.
 
-    The ranks of a script end together (``inside.carry.ending``); those of a recipe do so by
+    The ranks of a script end together (``inside.applying.ending``); those of a recipe do so by
     themselves. ``guard``: ranks are compared while they train.
     """
-    command = trial_command(workload, carried)
-    carry = None
-    if not (workload.recipe is not None and carried.force is None):
-        carry = carried.carry
-    if carry is None:
+    command = trial_command(workload, applied)
+    apply_arguments = None
+    if not (workload.recipe is not None and applied.force is None):
+        apply_arguments = applied.apply_arguments
+    if apply_arguments is None:
         return command
-    if guard and carried.comparable:
-        carry = json.dumps({"guard": True, **json.loads(carry)})
-    return (str(carry_script()), carry, *command)
+    if guard and applied.comparable:
+        apply_arguments = json.dumps({"guard": True, **json.loads(apply_arguments)})
+    return (str(applying_script()), apply_arguments, *command)
 
 
 def _knob_flags(

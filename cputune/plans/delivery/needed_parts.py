@@ -13,7 +13,7 @@ from typing import Any
 from cputune.inside.applying.parts import needed
 from cputune.inside.applying.ranks import PRETENDED
 from cputune.launch.launch import launch_of
-from cputune.plans.delivery.applied_command import Carried
+from cputune.plans.delivery.applied_command import AppliedCommand
 from cputune.plans.plan import Plan
 from cputune.plans.workload import Workload
 from cputune.stack import Versions, has_argument
@@ -35,14 +35,14 @@ Trials = Sequence[Sequence[Mapping[str, Any]]]
 
 
 def fitted(
-    whole: Carried,
+    whole: AppliedCommand,
     workload: Workload,
     plan: Plan,
     versions: Mapping[str, str],
     *,
     found: Plan,
     trials: Iterable[Sequence[Mapping[str, Any]]],
-) -> tuple[Carried, dict[str, str]]:
+) -> tuple[AppliedCommand, dict[str, str]]:
     """A plan of a study without what it does not need, and why each part is left out.
 
     ``found`` is the plan as it ran, and ``trials`` what the ranks of its trials reported.
@@ -74,8 +74,8 @@ def _trains_as_typed(workload: Workload, plan: Plan, found: Plan) -> bool:
 
 
 def used(
-    way: Carried, trials: Trials, workload: Workload, versions: Versions
-) -> tuple[Carried, dict[str, str]]:
+    way: AppliedCommand, trials: Trials, workload: Workload, versions: Versions
+) -> tuple[AppliedCommand, dict[str, str]]:
     """A plan without the parts that changed nothing, and why each is left out.
 
     Arguments of TrainingArguments take the place of a part that set nothing else. Nothing is left
@@ -97,7 +97,7 @@ def used(
     if all("applied" in rank for rank in ranks):
         changed = _changed(ranks)
         if workload.takes_flags and workload.framework == "trainer":
-            flags = _said_by_flags(changed, versions)
+            flags = _set_by_flags(changed, versions)
         if force.other_ranks and any(rank.get("loader_workers") for rank in ranks):
             changed.setdefault("apart", set()).add("what its loader's processes draw is not seen")
         for part in needed(force):
@@ -121,7 +121,7 @@ def _changed(ranks: Iterable[Mapping[str, Any]]) -> dict[str, set[str]]:
     return found
 
 
-def _said_by_flags(changed: dict[str, set[str]], versions: Versions) -> tuple[str, ...]:
+def _set_by_flags(changed: dict[str, set[str]], versions: Versions) -> tuple[str, ...]:
     """Arguments that say what parts set; it is taken out of what they changed.
 
     A loss that is no sum over items is not multiplied by the ranks without ``AVERAGE``. One that is

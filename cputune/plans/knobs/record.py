@@ -240,7 +240,7 @@ def in_field(name: str) -> Put:
     return lambda plan, value, facts: replace(plan, **{name: value})  # type: ignore[arg-type]
 
 
-def in_words(value: KnobValue) -> str:
+def as_text(value: KnobValue) -> str:
     """A value as people type it."""
     if isinstance(value, bool):
         if value:
@@ -312,24 +312,24 @@ class Knob:
         )
         if isinstance(choices, Choices):
             return choices
-        return unless(choices, f"{self.name}={in_words(self.values[1])}", *self.values)
+        return unless(choices, f"{self.name}={as_text(self.values[1])}", *self.values)
 
     def parse(self, value: object) -> KnobValue:
         """Its value from text or from Python. Raises UsageError."""
         text = str(value).strip()
         for accepted in self.values:
             also = _SWITCH[accepted] if isinstance(accepted, bool) else ()
-            if text.lower() in (in_words(accepted).lower(), *also):
+            if text.lower() in (as_text(accepted).lower(), *also):
                 return accepted
         number = text.isascii() and text.isdigit() and len(text) < 10
         if self.least is not None and number and int(text) >= self.least:
             return int(text)
-        known = [in_words(v) for v in self.values if self.least is None or type(v) is not int]
+        known = [as_text(v) for v in self.values if self.least is None or type(v) is not int]
         if self.least is not None:
             known.insert(0, f"a whole number from {self.least} on")
         example = "2"
         if self.least is None:
-            useful = [in_words(v) for v in self.values if v not in self.never]
+            useful = [as_text(v) for v in self.values if v not in self.never]
             near = difflib.get_close_matches(text.lower(), useful, n=1)
             if near:
                 example = near[0]
@@ -359,7 +359,7 @@ class Knob:
         """What is set in torch for this plan; empty if nothing is."""
         if not self.set_in_torch or self.name not in plan.settings:
             return {}
-        return {self.name: in_words(plan.settings[self.name])}
+        return {self.name: as_text(plan.settings[self.name])}
 
 
 _SWITCH = {True: ("true", "on", "1"), False: ("false", "off", "0")}

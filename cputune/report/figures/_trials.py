@@ -35,7 +35,7 @@ def trials(result: Result, *, width: float = WIDTH) -> Figure:
         if rate is not None:
             _draw_speed(axes, trial, rate, _colour(result, trial))
         else:
-            _draw_unmeasured(axes, trial, in_words=len(result.trials) <= MOST_IN_WORDS)
+            _draw_unmeasured(axes, trial, as_text=len(result.trials) <= MOST_IN_WORDS)
     numbers = [trial.number for trial in result.trials]
     best = list(accumulate((_speed(_rate(result, trial)) for trial in result.trials), max))
     axes.step(numbers, best, where="post", color=BEST, linewidth=1, alpha=0.6, label="best so far")
@@ -95,7 +95,7 @@ def _draw_speed(axes: Axes, trial: Trial, rate: Throughput, colour: str) -> None
         )
 
 
-def _draw_unmeasured(axes: Axes, trial: Trial, *, in_words: bool) -> None:
+def _draw_unmeasured(axes: Axes, trial: Trial, *, as_text: bool) -> None:
     at = trial.at_most_samples_per_second or 0.0
     if trial.state == FAILED:
         axes.plot(trial.number, at, marker="x", markersize=7, color=LOST, clip_on=False)
@@ -105,7 +105,7 @@ def _draw_unmeasured(axes: Axes, trial: Trial, *, in_words: bool) -> None:
         words = "stopped"
         if trial.cut_short:
             words = "cut short"
-    if not in_words:
+    if not as_text:
         return
     axes.annotate(
         words,

@@ -10,7 +10,7 @@
 set -euo pipefail
 fail() { printf 'error: %s\nhint: %s\n' "$1" "$2" >&2; exit 3; }
 here=$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]:-$0}")")
-for file in rank.py carry.py; do
+for file in rank.py apply_plan.py; do
   [[ -f $here/$file ]] || fail "$file is not beside ${0##*/}" "copy it here"; done
 python=${PYTHON:-python3}
 [[ $(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT taskset -c 0-223 nproc 2>/dev/null) == 224 ]] ||
@@ -18,8 +18,8 @@ python=${PYTHON:-python3}
 [[ -f run_qa.py ]] || fail 'run_qa.py is not here' 'start it in the directory of the tuning'
 for word; do [[ $word != : ]] || fail "':' alone separates two programs for mpirun" "leave it out"; done
 # shellcheck disable=SC1003,SC1111,SC1112,SC2016 # words are meant as they stand
-train=("$here/carry.py" run_qa.py --do_train --output_dir '/data/my runs/$USER' --use_cpu
-  --bf16 True --ddp_backend gloo --per_device_train_batch_size 12)
+train=("$here/apply_plan.py" run_qa.py --do_train --output_dir '/data/my runs/$USER'
+  --use_cpu --bf16 True --ddp_backend gloo --per_device_train_batch_size 12)
 port=$("$python" -c 'import socket; print(socket.create_server(("", 0)).getsockname()[1])')
 rank=(env ACCELERATE_USE_CPU=true OMP_NUM_THREADS=28 ACCELERATE_MIXED_PRECISION=bf16
   MASTER_ADDR=127.0.0.1 MASTER_PORT="$port" "$python" "$here/rank.py" --launcher mpi

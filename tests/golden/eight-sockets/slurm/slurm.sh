@@ -19,13 +19,13 @@ beside=$(dirname -- "$(readlink -f -- "${submitted:-.}" || echo .)")
 for here in "${LAUNCH_DIR:-}" "$beside" "${SLURM_SUBMIT_DIR:-.}" "${SLURM_SUBMIT_DIR:-.}/launch"; do
   [[ ! -f $here/rank.py ]] || break
 done
-for file in rank.py carry.py; do
+for file in rank.py apply_plan.py; do
   [[ -f $here/$file ]] || fail "$file is not beside ${0##*/}" "LAUNCH_DIR=DIR sbatch slurm.sh"; done
 python=${PYTHON:-python3}
 for word; do [[ $word != : ]] || fail "':' alone separates two programs for mpirun" "leave it out"; done
 # shellcheck disable=SC1003,SC1111,SC1112,SC2016 # words are meant as they stand
-train=("$here/carry.py" run_qa.py --do_train --output_dir '/data/my runs/$USER' --use_cpu
-  --bf16 True --ddp_backend gloo --per_device_train_batch_size 12)
+train=("$here/apply_plan.py" run_qa.py --do_train --output_dir '/data/my runs/$USER'
+  --use_cpu --bf16 True --ddp_backend gloo --per_device_train_batch_size 12)
 port=$("$python" -c 'import socket; print(socket.create_server(("", 0)).getsockname()[1])')
 rank=("$here/rank.py" --launcher slurm
   --cpus 0-27/28-55/56-83/84-111/112-139/140-167/168-195/196-223 --bind offered)

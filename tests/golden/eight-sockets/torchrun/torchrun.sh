@@ -10,15 +10,15 @@
 set -euo pipefail
 fail() { printf 'error: %s\nhint: %s\n' "$1" "$2" >&2; exit 3; }
 here=$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]:-$0}")")
-for file in rank.py carry.py; do
+for file in rank.py apply_plan.py; do
   [[ -f $here/$file ]] || fail "$file is not beside ${0##*/}" "copy it here"; done
 python=${PYTHON:-python3}
 [[ $(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT taskset -c 0-223 nproc 2>/dev/null) == 224 ]] ||
   fail 'CPUs 0-223 are not all on this machine' 'tune where it runs'
 [[ -f run_qa.py ]] || fail 'run_qa.py is not here' 'start it in the directory of the tuning'
 # shellcheck disable=SC1003,SC1111,SC1112,SC2016 # words are meant as they stand
-train=("$here/carry.py" run_qa.py --do_train --output_dir '/data/my runs/$USER' --use_cpu
-  --bf16 True --ddp_backend gloo --per_device_train_batch_size 12)
+train=("$here/apply_plan.py" run_qa.py --do_train --output_dir '/data/my runs/$USER'
+  --use_cpu --bf16 True --ddp_backend gloo --per_device_train_batch_size 12)
 port=$("$python" -c 'import socket; print(socket.create_server(("", 0)).getsockname()[1])')
 rank=("$here/rank.py" --launcher torch
   --cpus 0-27/28-55/56-83/84-111/112-139/140-167/168-195/196-223)

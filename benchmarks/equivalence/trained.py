@@ -1,6 +1,6 @@
 """Scripts trained to the end as typed and with a plan: is what was accepted the same training?
 
-    python benchmarks/licence/trained.py [--only WORD] [--part 0/2] [-o FILE] [--json FILE]
+    python benchmarks/equivalence/trained.py [--only WORD] [--part 0/2] [-o FILE] [--json FILE]
 
 Each script of ``whole.py`` takes the way that a plan takes in ``tune``: the launch as typed is
 started and asked, the plan is started, its ranks are compared, and the whole script is rehearsed

@@ -1,4 +1,4 @@
-"""carry.py as a program: what it says, refuses and runs, and how the ranks it carries end."""
+"""apply_plan.py as a program: what it says, refuses and runs, and how the ranks it carries end."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from golden_texts import Golden
 from in_process import ran
 
 from cputune.emitters import assembled
-from cputune.emitters.assembled import carry_file
-from cputune.inside import carry_script
+from cputune.emitters.assembled import apply_plan_file
+from cputune.inside import applying_script
 from cputune.inside.applying.force import Force
 
 ACCELERATOR = """
@@ -41,12 +41,12 @@ print("trained")
 """
 
 
-def carried(
+def ran_with_plan(
     place: Path, plan: dict[str, int], *words: str, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     """Run the file that is emitted for this plan, for ranks that end together."""
-    (place / "carry.py").write_text(carry_file(Force(**plan), together=True))  # type: ignore[arg-type]
-    return ran([sys.executable, "carry.py", *words], cwd=place, env=environment)
+    (place / "apply_plan.py").write_text(apply_plan_file(Force(**plan), together=True))  # type: ignore[arg-type]
+    return ran([sys.executable, "apply_plan.py", *words], cwd=place, env=environment)
 
 
 @pytest.fixture
@@ -60,30 +60,32 @@ def place(tmp_path: Path) -> Path:
 
 
 def test_without_a_script_it_says_how_it_is_used(tmp_path: Path) -> None:
-    done = carried(tmp_path, {})
-    assert (done.returncode, done.stderr) == (1, "usage: carry.py SCRIPT ARGUMENTS...\n")
+    done = ran_with_plan(tmp_path, {})
+    assert (done.returncode, done.stderr) == (1, "usage: apply_plan.py SCRIPT ARGUMENTS...\n")
 
 
 def test_what_cannot_be_run_so_ends_with_3(place: Path, golden: Golden) -> None:
-    done = carried(place, {"world_size": 2}, "train.py")
+    done = ran_with_plan(place, {"world_size": 2}, "train.py")
     assert (done.returncode, done.stdout) == (3, "")
     golden(done.stderr)
 
 
 @pytest.mark.parametrize(("rank", "says"), [(None, True), ("0", True), ("1", False)])
 def test_the_first_rank_says_what_was_changed(place: Path, rank: str | None, says: bool) -> None:
-    done = carried(place, {"world_size": 1}, "train.py", **({} if rank is None else {"RANK": rank}))
+    done = ran_with_plan(
+        place, {"world_size": 1}, "train.py", **({} if rank is None else {"RANK": rank})
+    )
     assert done.stdout == "trained\n"
-    said = "carry.py: set for the plan: mixed_precision=no (was bf16)\n"
+    said = "apply_plan.py: set for the plan: mixed_precision=no (was bf16)\n"
     assert done.stderr == (said if says else "")
 
 
 def test_cputune_run_carries_the_same_with_what_is_installed(place: Path) -> None:
-    program = [sys.executable, str(carry_script())]
+    program = [sys.executable, str(applying_script())]
     done = ran([*program, json.dumps({"world_size": 1}), "train.py"], cwd=place)
-    said = "carry.py: set for the plan: mixed_precision=no (was bf16)\n"
+    said = "apply_plan.py: set for the plan: mixed_precision=no (was bf16)\n"
     assert (done.stdout, done.stderr) == ("trained\n", said)
-    assert ran(program, cwd=place).stderr == "usage: carry.py PLAN SCRIPT ARGUMENTS...\n"
+    assert ran(program, cwd=place).stderr == "usage: apply_plan.py PLAN SCRIPT ARGUMENTS...\n"
 
 
 LEVERS = ("dropout", "padding", "order")
@@ -114,18 +116,18 @@ CLASSES = {
 def test_the_file_has_the_parts_of_its_plan_alone(
     plan: dict[str, object], parts: set[str], together: bool, tmp_path: Path
 ) -> None:
-    text = carry_file(Force(**plan), together=together)  # type: ignore[arg-type]
+    text = apply_plan_file(Force(**plan), together=together)  # type: ignore[arg-type]
     # A loop over an Accelerator keeps its shuffles with what stands beside RanksPart.
     found = {name for name, code in CLASSES.items() if code in text}
     assert found - {"ranks"} == parts - {"ranks"}
     assert ("ranks" in found) == bool({"ranks", "loop"} & parts)
     assert ("class Ending" in text) == together
     assert "cputune.inside" not in text
-    (tmp_path / "carry.py").write_text(text)
+    (tmp_path / "apply_plan.py").write_text(text)
     (tmp_path / "train.py").write_text(
-        "import sys; print(sorted(sys.modules['cputune_carried'].parts))"
+        "import sys; print(sorted(sys.modules['cputune_applied'].parts))"
     )
-    done = ran([sys.executable, "carry.py", "train.py"], cwd=tmp_path)
+    done = ran([sys.executable, "apply_plan.py", "train.py"], cwd=tmp_path)
     own = {"ending"} if together else set()
     assert done.stdout == f"{sorted(parts | own)}\n", done.stderr
 
@@ -154,7 +156,7 @@ def test_a_module_is_imported_as_a_whole_and_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start = "from __future__ import annotations\n\n"
-    (tmp_path / "running.py").write_text(
+    (tmp_path / "run_script.py").write_text(
         f'"""One."""\n\n{start}from os import path\n\n\ndef main(parts): print(path.sep)\n'
     )
     (tmp_path / "dropout.py").write_text(
@@ -164,20 +166,20 @@ def test_a_module_is_imported_as_a_whole_and_by_name(
         assembled, "packaged_text", lambda package, name: (tmp_path / name).read_text()
     )
     for parts in ({}, {"dropout": "bytes"}):
-        text = carry_file(Force(torch=parts), together=False)
-        (tmp_path / "carry.py").write_text(text)
-        assert ran([sys.executable, "carry.py"], cwd=tmp_path).stdout == "/\n"
+        text = apply_plan_file(Force(torch=parts), together=False)
+        (tmp_path / "apply_plan.py").write_text(text)
+        assert ran([sys.executable, "apply_plan.py"], cwd=tmp_path).stdout == "/\n"
     assert "import os\nfrom os import path\n" in text
 
 
 def test_an_empty_plan_changes_nothing(place: Path) -> None:
-    done = carried(place, {}, "train.py")
+    done = ran_with_plan(place, {}, "train.py")
     assert (done.returncode, done.stdout, done.stderr) == (0, "trained\n", "")
 
 
 def test_it_runs_a_folder_as_python_does(tmp_path: Path) -> None:
     (tmp_path / "__main__.py").write_text("import sys\nprint(__name__, sys.argv[1:])")
-    done = carried(tmp_path, {}, str(tmp_path), "-x")
+    done = ran_with_plan(tmp_path, {}, str(tmp_path), "-x")
     assert done.stdout == "__main__ ['-x']\n", done.stderr
 
 
@@ -218,7 +220,7 @@ def test_ranks_that_end_well_end_together(
     (tmp_path / "torch" / "__init__.py").touch()
     (tmp_path / "torch" / "distributed.py").write_text(DISTRIBUTED)
     (tmp_path / "train.py").write_text(f"import torch.distributed\n{end}\n")
-    assert carried(tmp_path, {}, "train.py", *words).stdout == said
+    assert ran_with_plan(tmp_path, {}, "train.py", *words).stdout == said
 
 
 FREED = """
@@ -250,5 +252,5 @@ def test_a_group_that_is_destroyed_is_not_freed(tmp_path: Path, end: str, status
         (folder / "__init__.py").touch()
     (package / "distributed_c10d.py").write_text(FREED)
     (tmp_path / "train.py").write_text(DESTROYS + end)
-    done = carried(tmp_path, {}, "train.py")
+    done = ran_with_plan(tmp_path, {}, "train.py")
     assert (done.stdout, done.returncode) == ("trained\nbye\n", status), done.stderr
