@@ -6,7 +6,7 @@ BUDGET ?= 20
 OUT    ?= launch
 FORMAT ?= torchrun
 
-.PHONY: help tune facts new-check new-knob new-format new-option test test-fast test-consumers test-scripts equivalence trained test-cures test-ipex test-vm test-nodes nightly faults fuzz mutants audit lint type doc dist bench clean
+.PHONY: help tune facts new-check new-knob new-format new-option test test-fast test-consumers test-scripts equivalence trained test-fixes test-ipex test-vm test-nodes nightly faults fuzz mutants audit lint type doc dist bench clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -89,15 +89,15 @@ equivalence: $(VENV)/.dev  ## script × knob value: what the equivalence check a
 trained: $(VENV)/.dev  ## 61 scripts trained to the end as typed and with a plan: is what was accepted right? (half an hour)
 	$(BIN)/python benchmarks/equivalence/trained.py --forks
 
-test-cures: $(VENV)/.dev  ## plant faults of environments, type the cure that is printed, train (half an hour)
-	$(BIN)/python -m pytest -m cures tests/faults/cures
+test-fixes: $(VENV)/.dev  ## plant faults of environments, type the fix that is printed, train (half an hour)
+	$(BIN)/python -m pytest -m fixes tests/faults/fixes
 
 test-consumers: $(VENV)/.dev  ## hand files to every consumer that can be had, Intel MPI and Slurm too
 	$(BIN)/python tests/consumers/install.py --all
 	$(BIN)/python -m pytest -m consumer
 
 nightly: MOST :=
-nightly: test-scripts test-cures test-consumers faults mutants  ## what takes too long for `make test`, all of it
+nightly: test-scripts test-fixes test-consumers faults mutants  ## what takes too long for `make test`, all of it
 
 faults: $(VENV)/.dev  ## every fault, tried often, as a table; a quarter of an hour
 	PYTHONPATH=tests $(BIN)/python -m faults

@@ -103,7 +103,7 @@ _LAUNCHES = ("torch", "consumer")
 _ASKED_FOR = {
     # what runs a test only where it is asked for: by `-m` with the marker's name, or one of these
     "matrix": ("matrix",),  # make test-scripts
-    "cures": ("cures",),  # make test-cures
+    "fixes": ("fixes",),  # make test-fixes
     "thorough": ("consumer", "thorough"),  # make test-consumers
     "nodes": ("nodes",),  # make test-nodes
     "vm": ("vm",),  # make test-vm
@@ -124,7 +124,7 @@ SLOW = (
     "cli/test_streams.py",
     "doctor/test_advice.py",
     "doctor/test_checkfile_emitted.py",
-    "doctor/test_cures_fit.py",
+    "doctor/test_fixes_fit.py",
     "doctor/test_doctor_typed.py",
     "doctor/hosts/test_hosts_reached.py",
     "emitters/test_damaged_results.py",

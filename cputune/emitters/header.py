@@ -34,7 +34,8 @@ def header_of(job: LaunchJob, format: str, title: str, notes: Iterable[str] = ()
     lines = [f"{title} Written by cputune {_version()}.", *job.header]
     kept = list[str]()
     for line in (*lines, *(f"Note: {note}" for note in (*job.notes, *notes))):
-        if comment([*kept, line]).count("\n") <= MOST_LINES:
+        # What is extrapolated stays: how many lines the others take depends on the version's length.
+        if line in job.printed_notes or comment([*kept, line]).count("\n") <= MOST_LINES:
             kept.append(line)
     return comment(kept)
 

@@ -1,4 +1,4 @@
-"""``doctor --check-file FILE --print-fix``: the cure as a diff that ``patch`` takes."""
+"""``doctor --check-file FILE --print-fix``: the fix as a diff that ``patch`` takes."""
 
 import re
 import shutil

@@ -51,7 +51,7 @@ def test_a_mismatch_is_found_its_import_survived_and_the_cure_helps(tmp_path):
     said = f"intel_extension_for_pytorch {IPEX} was built for torch {IPEX[:3]}, not "
     assert found["ipex-ended"]["evidence"].startswith(said)
     assert "import intel_extension_for_pytorch: " in found["deep-import"]["evidence"]
-    cures = {finding["command"].removeprefix(f"{python} -m ") for finding in found.values()}
-    assert cures == {"pip uninstall -y intel_extension_for_pytorch"}
-    assert pip(python, *shlex.split(cures.pop())[1:]).returncode == 0
+    fixes = {finding["command"].removeprefix(f"{python} -m ") for finding in found.values()}
+    assert fixes == {"pip uninstall -y intel_extension_for_pytorch"}
+    assert pip(python, *shlex.split(fixes.pop())[1:]).returncode == 0
     assert doctor(python) == {}

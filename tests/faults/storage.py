@@ -60,10 +60,10 @@ def study(
 
 
 def gone_on_with(
-    watched: Watched, file: str, mend: Callable[[], object], expects: tuple[int, ...] = (0, 3)
+    watched: Watched, file: str, repair: Callable[[], object], expects: tuple[int, ...] = (0, 3)
 ) -> Outcome:
-    """How it ended; then what was wrong is mended, and the study is gone on with."""
-    first = judge(watched, expects=expects, study=file, mend=mend)
+    """How it ended; then what was wrong is fixed, and the study is gone on with."""
+    first = judge(watched, expects=expects, study=file, repair=repair)
     again = judge(study(watched.place, file, "--resume"), study=file)
     return Outcome(
         lost=first.lost + again.lost, left=first.left + again.left, why=first.why or again.why

@@ -145,14 +145,14 @@ def judge(
     *,
     expects: tuple[int, ...] = (0,),
     study: str = "cputune.db",
-    mend: Callable[[], object] = lambda: None,
+    repair: Callable[[], object] = lambda: None,
 ) -> Outcome:
-    """How it ended, against what is documented; ``mend`` is called before its study is read."""
+    """How it ended, against what is documented; ``repair`` is called before its study is read."""
     ended, said = watched.wait(LONGEST_SECONDS), watched.said
     if ended is None:
         watched.end()
     left = (*watched.left_behind(), *map(str, watched.folders()))
-    mend()
+    repair()
     record = on_record(watched.place / study)
     kept = set(record)
     if "cannot be written" in said:  # then they are in the result

@@ -13,7 +13,7 @@ import pytest
 @pytest.mark.torch
 @pytest.mark.timeout(600)
 def test_nothing_changes_but_what_is_computed_in_vain() -> None:
-    names = ("asking_cases.py", "padding_cases.py", "scale_cases.py")
+    names = ("equivalence_cases.py", "padding_cases.py", "scale_cases.py")
     cases = [str(Path(__file__).with_name(name)) for name in names]  # one process imports torch
     done = subprocess.run(
         [

@@ -20,7 +20,7 @@ import pytest
 from mutants.planting import Mutant
 from mutants.rooms import Room
 
-APART = "not consumer and not vm and not ipex and not matrix and not nodes and not cures"
+APART = "not consumer and not vm and not ipex and not matrix and not nodes and not fixes"
 """Tests that have a target of their own, and need what may not be there."""
 OPTIONS = ("-x", "-q", "--failed-first", "-p", "no:randomly")
 ALONE = ("--noconftest", "-o", "filterwarnings=")

@@ -108,7 +108,7 @@ class Cluster:
         """Pull the cable of a host."""
         self._at_switch("ip", "link", "set", host, "down")
 
-    def mend(self, host: str) -> None:
+    def repair(self, host: str) -> None:
         """Plug the cable in again."""
         self._at_switch("ip", "link", "set", host, "up")
 

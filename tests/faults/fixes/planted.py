@@ -155,7 +155,7 @@ class Fault:
 
     ``variables`` are exported and ``typed`` is run in the shell, ``plant`` changes files before
     that; ``@`` in a variable is the folder of the environment. ``shows`` is what the training tells
-    after the cure; ``ends`` whether it ended, or waited for ever, before it.
+    after the fix; ``ends`` whether it ended, or waited for ever, before it.
     """
 
     code: str
@@ -178,7 +178,7 @@ CORES = len(os.sched_getaffinity(0))
 
 
 def team(code: str, **variables: str) -> Fault:
-    """A fault of threads or CPUs: after its cure torch has all cores."""
+    """A fault of threads or CPUs: after its fix torch has all cores."""
     name = ",".join(f"{key}={text}" for key, text in variables.items())
     return Fault(code=code, name=name, variables=variables, shows={"threads": CORES, "cpus": CORES})
 

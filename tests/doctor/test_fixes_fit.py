@@ -1,4 +1,4 @@
-"""Cures fit together: who pastes them, and those of what then comes up, has none left."""
+"""Fixes fit together: who pastes them, and those of what then comes up, has none left."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def settings_of(script: str) -> dict[str, str | None]:
 MOST_ROUNDS = 4
 
 
-def cures(facts: HostFacts) -> dict[str, str | None]:
+def fixes(facts: HostFacts) -> dict[str, str | None]:
     """What the commands of all findings set; of two, that of the worse finding."""
     found: dict[str, str | None] = {}
     for finding in diagnose(facts).findings:
@@ -52,9 +52,9 @@ def cures(facts: HostFacts) -> dict[str, str | None]:
 
 
 def sourced(facts: HostFacts) -> HostFacts:
-    """The machine as it is after its cures were pasted, and those of what then came up."""
+    """The machine as it is after its fixes were pasted, and those of what then came up."""
     for _ in range(MOST_ROUNDS):
-        merged = {**facts.environment, **cures(facts)}
+        merged = {**facts.environment, **fixes(facts)}
         environment = {name: text for name, text in merged.items() if text is not None}
         words = environment.get("LD_PRELOAD", "").replace(":", " ").split()
         missing = tuple(path for path in facts.preload_missing if path in words)
@@ -82,7 +82,7 @@ variables = st.fixed_dictionaries(
 @given(machines, variables)
 def test_cures_come_to_an_end(machine: HostFacts, variables: dict[str, str]) -> None:
     after = sourced(with_variables(machine, variables))
-    assert cures(after) == {}
+    assert fixes(after) == {}
 
 
 @settings(max_examples=80, deadline=None)
@@ -118,7 +118,7 @@ def test_our_check_of_files_takes_the_launch_that_was_advised(machine: str, stac
 def test_recorded_machines_end_clean(shape: dict[str, Any], packages: dict[str, str]) -> None:
     facts = probe(machine(None, **shape, record={"packages": packages}))
     after = sourced(facts)
-    assert cures(after) == {}
+    assert fixes(after) == {}
     variables = f"MASTER_ADDR=10.0.0.7 OMP_NUM_THREADS={advised(after).threads}"
     launch = f"{variables} mpirun -n {advised(after).ranks} python train.py --use_cpu"
     condemned = {finding.code for finding in check_file(launch, "run.sh", after)}

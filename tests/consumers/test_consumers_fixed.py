@@ -29,7 +29,7 @@ RUNS = (
 )
 
 
-def mended_file(name, tmp_path):
+def fixed_file(name, tmp_path):
     text, left = fix_text((GUIDES / name).read_text(), name, probe(), LiveHost())
     assert [one.code for one in left if one.severity.value == "error"] == []
     (tmp_path / name).write_text(text)
@@ -46,11 +46,11 @@ def environment_of(launcher_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("launcher_path", ["mpich"], indirect=True)
 @pytest.mark.parametrize(("name", "ranks", "bf16"), RUNS, ids=lambda value: str(value))
-def test_a_guides_file_trains_once_it_is_mended(
+def test_a_guides_file_trains_once_it_is_fixed(
     name, ranks, bf16, launcher_path, tmp_path, monkeypatch
 ):
     monkeypatch.setenv("PATH", launcher_path)
-    path = mended_file(name, tmp_path)
+    path = fixed_file(name, tmp_path)
     path.write_text(path.read_text().replace("/tmp/debug_squad", str(tmp_path / "out")))
     done = ran(["bash", path.name], env=environment_of(launcher_path), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -61,8 +61,8 @@ def test_a_guides_file_trains_once_it_is_mended(
 @pytest.mark.torch
 @pytest.mark.slow
 @pytest.mark.thorough
-def test_a_mended_configuration_starts_accelerate(tmp_path):
-    path = mended_file("accelerate_one.yaml", tmp_path)
+def test_a_fixed_configuration_starts_accelerate(tmp_path):
+    path = fixed_file("accelerate_one.yaml", tmp_path)
     line = f"accelerate launch --config_file {path} run_qa.py --output_dir out"
     done = ran(shlex.split(line), env=environment_of("/usr/bin:/bin"), cwd=tmp_path)
     assert "trained: world 1" in done.stdout, done.stderr

@@ -1,6 +1,6 @@
-"""Cures are tested by effect: fault planted, cure typed as it is printed, then a Trainer trains.
+"""Fixes are tested by effect: fault planted, fix typed as it is printed, then a Trainer trains.
 
-All of them: ``make test-cures``. Of the sample here the doctor is asked, and no Trainer is started.
+All of them: ``make test-fixes``. Of the sample here the doctor is asked, and no Trainer is started.
 """
 
 from __future__ import annotations
@@ -36,25 +36,25 @@ def shell(made: Environment, fault: Fault, *lines: str) -> subprocess.CompletedP
     )
 
 
-def cure(made: Environment, fault: Fault) -> str:
+def fix(made: Environment, fault: Fault) -> str:
     """What the doctor prints for this fault: the commands of all findings with its code."""
     done = shell(made, fault, DOCTOR)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)["findings"]
     assert fault.code in {finding["code"] for finding in found}, found
     commands = [f["command"] for f in found if f["code"] == fault.code and f["command"]]
-    assert commands, "no cure is printed"
+    assert commands, "no fix is printed"
     return "\n".join(dict.fromkeys(commands))
 
 
-@pytest.mark.cures
+@pytest.mark.fixes
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault.code}-{fault.name}")
 def test_after_the_cure_a_trainer_trains(fault: Fault, tmp_path: Path) -> None:
     made = Environment(tmp_path, fault)
     if fault.ends and os.environ.get("CURES_BEFORE"):
         before = shell(made, fault, f"timeout 60 {fault.launch}")
         assert '"trained"' not in before.stdout, "it trains with the fault in place"
-    typed = cure(made, fault)
+    typed = fix(made, fault)
     done = shell(made, fault, typed, fault.launch)
     told = [line for line in done.stdout.splitlines() if line.startswith('{"trained"')]
     assert told, f"{typed}\n{done.stdout[-1500:]}\n{done.stderr[-3000:]}"
@@ -67,5 +67,5 @@ def test_after_the_cure_a_trainer_trains(fault: Fault, tmp_path: Path) -> None:
 def test_after_the_cure_the_doctor_finds_it_no_more(code: str, tmp_path: Path) -> None:
     fault = next(fault for fault in FAULTS if fault.code == code)
     made = Environment(tmp_path, fault)
-    done = shell(made, fault, cure(made, fault), DOCTOR)
+    done = shell(made, fault, fix(made, fault), DOCTOR)
     assert fault.code not in {finding["code"] for finding in json.loads(done.stdout)["findings"]}
