@@ -34,7 +34,7 @@ def header_of(job: LaunchJob, format: str, title: str, notes: Iterable[str] = ()
     lines = [f"{title} Written by cputune {_version()}.", *job.header]
     kept = list[str]()
     for line in (*lines, *(f"Note: {note}" for note in (*job.notes, *notes))):
-        # What is extrapolated stays: how many lines the others take depends on the version's length.
+        # What is extrapolated stays, however long the version in the first line is.
         if line in job.printed_notes or comment([*kept, line]).count("\n") <= MOST_LINES:
             kept.append(line)
     return comment(kept)
