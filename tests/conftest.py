@@ -15,7 +15,7 @@ from golden_texts import Golden, path_of, reviewed
 from in_process import Ended, Run
 
 if TYPE_CHECKING:
-    from cputune.records.result import Result
+    from cputune import Result
 
 _INTERRUPTING = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 

@@ -12,8 +12,8 @@ import pytest
 from in_process import ran
 from launches import HOSTILE, THOROUGH, two_ranks
 
+from cputune import Plan
 from cputune.emitters import parse_hosts
-from cputune.plans.plan import Plan
 
 pytestmark = [pytest.mark.consumer, pytest.mark.torch, pytest.mark.slow]
 

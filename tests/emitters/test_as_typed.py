@@ -9,9 +9,9 @@ import pytest
 from confirmed import UNCOMPARED
 from emit_machines import TODAY, machine, tuned
 
-from cputune import EmittedFile, Plan, Result, Workload, emit
+from cputune import EmittedFile, Plan, Result, Trial, Workload, emit
 from cputune.emitters.header import MOST_LINES
-from cputune.records.result import COMPLETED, Reports, Trial
+from cputune.records.result import COMPLETED, Reports
 
 OF_TRAINER, OF_ONE_LOOP, OF_RANK = 45, 35, 104
 """Lines of a launch with its header."""

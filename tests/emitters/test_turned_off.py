@@ -8,13 +8,11 @@ from pathlib import Path
 import pytest
 from emit_machines import IPEX_ERA, TODAY, machine, script_workload
 
-from cputune import UsageError
-from cputune.emitters import FORMATS, Cluster, emit, parse_hosts
+from cputune import Cluster, HostFacts, UsageError, Workload, emit
+from cputune.emitters import FORMATS, parse_hosts
 from cputune.emitters.turned_off import turned_off
-from cputune.host.facts import HostFacts
 from cputune.plans.delivery.applied_command import AppliedCommand, applied_command
 from cputune.plans.layout import mild_plan
-from cputune.plans.workload import Workload
 
 ERA = {**TODAY, "transformers": "4.56.2", "torch": "2.8.0"}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from cputune.host.remote.named import Node
+from cputune import Node
 from cputune.host.remote.reach import Reach
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from consumers.launches import HOSTILE, TINY, result_of, two_ranks
 
 import cputune
+from cputune import Workload
 from cputune.emitters import parse_hosts
-from cputune.plans.workload import Workload
 
 WITNESS = Path(__file__).parents[1] / "consumers" / "witness.py"
 

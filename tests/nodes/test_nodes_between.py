@@ -10,7 +10,8 @@ from nodes.cluster import Cluster, two_hosts
 from nodes.launches import tiny
 from nodes.namespaces import Odd
 
-from cputune.doctor.hosts import HostsDiagnosis, look_at_hosts
+from cputune import HostsDiagnosis
+from cputune.doctor.hosts import look_at_hosts
 from cputune.doctor.hosts.network import Rate
 from cputune.host import this_interpreter
 from cputune.host.remote.named import parse_hosts

@@ -9,9 +9,9 @@ from shutil import which
 
 import pytest
 
-from cputune.errors import CannotError, UsageError
+from cputune import CannotError, Node, UsageError
 from cputune.host import Host
-from cputune.host.remote.named import Node, allocated_nodes, parse_distinct_hosts
+from cputune.host.remote.named import allocated_nodes, parse_distinct_hosts
 from cputune.host.remote.reach import TOO_OLD, Mpirun, Reach, Srun, Ssh, find_reach
 
 NODE = Node(name="n2")

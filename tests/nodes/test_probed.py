@@ -12,10 +12,8 @@ import pytest
 from nodes.fakes import FakeReach
 
 import cputune
-from cputune.errors import CannotError
-from cputune.host.facts import HostFacts
+from cputune import CannotError, HostFacts, Node
 from cputune.host.remote.ask import Answer, ask_each, script_text
-from cputune.host.remote.named import Node
 from cputune.host.remote.probed import Probed, _Shelf, probe_each
 from cputune.host.remote.reach import Mpirun
 

@@ -20,7 +20,7 @@ from nodes.cluster import Cluster, two_hosts
 from nodes.launches import assert_four_ranks, witnessed
 from nodes.namespaces import Odd, until
 
-from cputune.plans.workload import Workload
+from cputune import Workload
 
 pytestmark = [pytest.mark.nodes, pytest.mark.torch, pytest.mark.slow]
 

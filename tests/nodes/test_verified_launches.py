@@ -19,7 +19,7 @@ from nodes.launches import tiny, write
 from nodes.namespaces import Odd, until
 from nodes.slurm_nodes import slurm
 
-from cputune.plans.workload import Workload
+from cputune import Workload
 
 pytestmark = [pytest.mark.nodes, pytest.mark.torch, pytest.mark.slow]
 

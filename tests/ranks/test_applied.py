@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 
 import cputune
+from cputune import Plan, Workload
 from cputune.emitters.prepared import versions_of
 from cputune.plans.delivery.applied_command import applied_command
 from cputune.plans.delivery.needed_parts import AVERAGE, used
 from cputune.plans.layout import baseline_plan
-from cputune.plans.plan import Plan
-from cputune.plans.workload import Workload
 from cputune.ranks.runner import ProcessRunner
 from cputune.stack import Versions
 

@@ -22,23 +22,31 @@ from golden_texts import Golden
 from nodes.fakes import FakeReach
 
 import cputune
+from cputune import (
+    CannotError,
+    Cluster,
+    CputuneError,
+    EmittedFile,
+    HostFacts,
+    Node,
+    Plan,
+    TrialError,
+    Unreachable,
+    UsageError,
+    Workload,
+)
 from cputune.doctor.hosts.network import Rate
-from cputune.emitters.format import Emission, EmittedFile
-from cputune.errors import CannotError, CputuneError, Unreachable, UsageError
+from cputune.emitters.format import Emission
 from cputune.host import Host, this_interpreter
-from cputune.host.facts import HostFacts, Link, Network
+from cputune.host.facts import Link, Network
 from cputune.host.remote.ask import script_text, sent_lines
-from cputune.host.remote.named import Node
 from cputune.host.remote.probed import Probed, probe_each
 from cputune.host.remote.reach import Mpirun, Reach, Srun
 from cputune.inside import applying_script
-from cputune.plans.plan import Plan
-from cputune.plans.workload import Workload
 from cputune.ranks import engines, hosts
 from cputune.ranks.hosts import RankHosts, interface_between, open_hosts
 from cputune.ranks.runner import ProcessRunner
-from cputune.records.options import Cluster
-from cputune.records.steps import HostLost, Infeasible, TrialError
+from cputune.records.steps import HostLost, Infeasible
 
 LIGHT = Path(__file__).parent.parent / "faults" / "light.py"
 CPUS = sorted(os.sched_getaffinity(0))

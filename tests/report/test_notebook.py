@@ -97,8 +97,8 @@ def test_it_is_a_page(executed: Any) -> None:
 
 
 def test_the_study_is_shown_while_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    from cputune import StudyEnded, StudyStarted, TrialStarted
     from cputune.report import notebook
-    from cputune.tuner.events import StudyEnded, StudyStarted, TrialStarted
 
     drawn: list[Any] = []
 

@@ -17,8 +17,8 @@ from in_process import ran
 from script_cases import CASES, Case
 
 import cputune
-from cputune.plans.plan import Plan
-from cputune.records.result import Measured, Result
+from cputune import Plan, Result
+from cputune.records.result import Measured
 
 CPUS = sorted(os.sched_getaffinity(0))
 MPICH = ":".join(map(str, Path(sys.prefix).glob("consumers/mpich-*/bin")))

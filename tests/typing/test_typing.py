@@ -17,7 +17,7 @@ from golden_texts import Golden
 from in_process import ran
 
 import cputune
-from cputune.errors import Unreachable
+from cputune import Unreachable
 
 HERE = Path(__file__).parent
 

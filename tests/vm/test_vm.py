@@ -16,8 +16,7 @@ from hosts import recordings
 from hosts.lscpu import COMMAND, assert_as_lscpu
 from vm.guest import Guest
 
-from cputune.host import RecordedHost
-from cputune.host.probing import probe
+from cputune import RecordedHost, probe
 from cputune.report.machine_text import host_document
 from cputune.text import cpulist
 

@@ -14,6 +14,7 @@ from golden_texts import Golden
 from nodes.fakes import FakeReach
 from unknown_machine import UNKNOWN
 
+from cputune import Node
 from cputune.doctor.hosts.network import (
     OfPorts,
     Rate,
@@ -24,7 +25,6 @@ from cputune.doctor.hosts.network import (
 )
 from cputune.host.facts import Network
 from cputune.host.remote.ask import script_text
-from cputune.host.remote.named import Node
 from cputune.host.remote.probed import Probed
 
 REACH = FakeReach()
