@@ -140,6 +140,7 @@ SLOW = (
     "ranks/test_runner.py",
     "report/test_notebook.py",
     "report/test_report_page.py",
+    "tuner/test_stores.py",
     "tuner/test_tune_storage.py",
     "tuner/test_tune_study.py",
     "tuner/test_tune_time.py",

@@ -204,6 +204,8 @@ _NOT_REPEATED = ("script", "resume", "force", "json", "dry_run", "max_time_secon
 
 def _typed_command(ctx: click.Context, job: Workload) -> tuple[str, ...]:
     """The command as typed, without values of secrets and without a time limit."""
+    from cputune.tuner.databases import without_credentials
+
     words = ["cputune", "tune"]
     for parameter in ctx.command.params:
         name = parameter.name or ""
@@ -220,7 +222,10 @@ def _typed_command(ctx: click.Context, job: Workload) -> tuple[str, ...]:
         if not isinstance(value, tuple):
             values = (value,)
         for each in values:
-            words += [flag, str(each)]
+            text = str(each)
+            if name == "study":
+                text = without_credentials(text)
+            words += [flag, text]
     if job.recipe is None:
         words.append("--")
         words += job.launch or ("python", *job.argv)

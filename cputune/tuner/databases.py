@@ -143,6 +143,15 @@ def database_of(named: str | Path | None, name: str | None = None) -> StudyDatab
     return StudyServer(address=str(named), name=name)
 
 
+def without_credentials(named: str) -> str:
+    """What ``--study`` names, without user, password and options; a file name stays as it is."""
+    if "://" not in named:
+        return named
+    parts = urlsplit(named)
+    host = parts.netloc.rpartition("@")[2]
+    return f"{parts.scheme}://{host}{parts.path}"
+
+
 def no_study(shown: str | Path, why: str) -> CannotError:
     """The error for a database that cannot be used, and why."""
     return CannotError(
@@ -392,9 +401,7 @@ class StudyServer:
     @property
     def shown(self) -> str:
         """Server and database, without user, password and options."""
-        parts = urlsplit(self.address)
-        host = parts.netloc.rpartition("@")[2]
-        return visible(f"{parts.scheme}://{host}{parts.path}, study {self.name!r}")
+        return visible(f"{without_credentials(self.address)}, study {self.name!r}")
 
     def holds_study(self) -> bool:
         """Whether a study of this name is in the database."""

@@ -1,14 +1,14 @@
-"""A study on record: what is written down, what is read back, which files are refused."""
+"""A study in a file: what befalls files, and which are refused. What each store of trials promises
+is in ``test_stores.py``.
+"""
 
 from __future__ import annotations
 
-import math
 import os
 import shutil
 import sqlite3
 import sys
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,21 +17,13 @@ import optuna
 import pytest
 from golden_texts import Golden
 from in_process import ran
-from sqlalchemy.pool import NullPool
-from tuner.fakes import PLANS, SMALL, FakeRunner, failing, truthful
+from tuner.fakes import SMALL, FakeRunner, truthful
 
 import cputune
 from cputune import CannotError, Message, Result, Trial, TrialEnded
-from cputune.records.result import COMPLETED, FAILED, PRUNED, State, Throughput
-from cputune.records.steps import Crashed
 from cputune.tuner import databases
 from cputune.tuner.reading import Run
-from cputune.tuner.storage import (
-    StudyStorage,
-)
-
-SPACE = cputune.search_space(SMALL.facts, SMALL.workload)
-RATE = Throughput(centre=4.0, low=3.0, high=5.0)
+from cputune.tuner.storage import StudyStorage
 
 
 def tuned(study: Path, script: Any = truthful(), **options: Any) -> Result:  # noqa: B008
@@ -58,119 +50,32 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-class TestWhatIsToldOfATrial:
-    """What is told of a trial comes back, whatever became of it."""
+@pytest.mark.parametrize("there", [b"", None])
+def test_an_empty_file_is_no_study_yet(tmp_path: Path, there: bytes | None, golden: Golden) -> None:
+    if there is not None:
+        (tmp_path / "s.db").write_bytes(there)
+    (tmp_path / ".s.db.new").write_text("of one that was killed")
+    book = StudyStorage(tmp_path / "s.db", resume=False)
+    assert (book.workload, book.past()) == (None, [])
+    book.claim({"seed": 3, "schema": 1})
+    book.remember(SMALL.workload)
+    assert book.write_down() is None
+    book.claim({"seed": 3, "schema": 1})
+    with pytest.raises(CannotError) as raised:
+        book.claim({"seed": 4, "schema": 2})
+    golden(raised.value)
+    assert book.workload == SMALL.workload
+    book.close()
+    assert [path.name for path in tmp_path.iterdir()] == ["s.db"]
 
-    @pytest.mark.parametrize("private", [True, False])
-    @pytest.mark.parametrize(
-        ("state", "logs", "value"),
-        [
-            (COMPLETED, (0.5, 1.5), 0.25),
-            (PRUNED, (0.5, 1.5), math.exp(1.5)),
-            (FAILED, (0.5,), None),
-        ],
-    )
-    def test_each_state(
-        self,
-        tmp_path: Path,
-        state: State,
-        logs: tuple[float, ...],
-        value: float | None,
-        private: bool,
-    ) -> None:
-        rate = RATE if state == COMPLETED else None
-        trial = Trial(number=0, plan=PLANS[0], state=state, samples_per_second=rate, reason="why")
-        run = Run(logs=list(logs), losses=[2.0, None, math.nan])
-        path = tmp_path / "s.db"
-        for found in ([], [trial]):
-            book = StudyStorage(path, resume=True, private=private)
-            assert path.stat().st_mode & 0o777 == (0o600 if private else 0o644)
-            assert [told for told, _ in book.past()] == found
-            if not found:
-                assert book.begin(SPACE, PLANS[0]) == PLANS[0]
-                book.end(trial, run)
-                assert book.write_down() is None
-            else:
-                ((_, again),) = book.past()
-                assert (again.logs, again.losses) == (list(logs), [2.0, None, None])
-                (frozen,) = book._record.get_trials()
-                assert "cputune.trial" in frozen.user_attrs
-                assert frozen.user_attrs["reason"] == "why"
-                assert frozen.value == pytest.approx(value)
-                seconds = {index: math.exp(one) for index, one in enumerate(logs)}
-                assert frozen.intermediate_values == pytest.approx(seconds)
-            book.close()
 
-    def test_one_that_was_cut_off_is_not_on_record(self, tmp_path: Path) -> None:
-        for abandoned in (True, False):
-            book = StudyStorage(tmp_path / f"{abandoned}.db", resume=False)
-            book.abandon()  # of none
-            book.begin_baseline()
-            if abandoned:
-                book.abandon()
-            book.close()
-            again = StudyStorage(tmp_path / f"{abandoned}.db", resume=True)
-            assert again.past() == []
-            again.close()
-
-    @pytest.mark.parametrize("after", [False, True])
-    def test_one_that_an_interrupt_met_while_it_was_written_is_there_once(
-        self, after: bool, tmp_path: Path, sound: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        path = tmp_path / "s.db"
-        path.write_bytes(sound.read_bytes())
-        before = read(path)
-        trial, run = before[0]
-        add = optuna.Study.add_trial
-
-        def interrupted(study: optuna.Study, frozen: optuna.trial.FrozenTrial) -> None:
-            monkeypatch.setattr(optuna.Study, "add_trial", add)
-            if after:
-                add(study, frozen)
-            raise KeyboardInterrupt
-
-        book = StudyStorage(path, resume=True)
-        book.begin_baseline()
-        book.end(replace(trial, number=len(before)), run)
-        monkeypatch.setattr(optuna.Study, "add_trial", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            book.write_down()
-        assert book.write_down() is None
-        book.close()
-        assert [one.number for one, _ in read(path)] == [*range(len(before) + 1)]
-        with closing(sqlite3.connect(path)) as file:
-            (rows,) = file.execute("select count(*) from trials").fetchone()
-        assert rows == len(before) + 1
-
-    def test_a_study_without_a_trial_is_taken_away(self, tmp_path: Path, sound: Path) -> None:
-        for resume, left in ((True, ["s.db"]), (False, [])):
-            place = tmp_path / str(resume)
-            place.mkdir()
-            if resume:
-                shutil.copy(sound, place)
-            StudyStorage(place / "s.db", resume=resume).discard()
-            assert [path.name for path in place.iterdir()] == left
-        StudyStorage(None, resume=False).discard()
-
-    @pytest.mark.parametrize("there", [b"", None])
-    def test_an_empty_file_is_no_study_yet(
-        self, tmp_path: Path, there: bytes | None, golden: Golden
-    ) -> None:
-        if there is not None:
-            (tmp_path / "s.db").write_bytes(there)
-        (tmp_path / ".s.db.new").write_text("of one that was killed")
-        book = StudyStorage(tmp_path / "s.db", resume=False)
-        assert (book.workload, book.past()) == (None, [])
-        book.claim({"seed": 3, "schema": 1})
-        book.remember(SMALL.workload)
-        assert book.write_down() is None
-        book.claim({"seed": 3, "schema": 1})
-        with pytest.raises(CannotError) as raised:
-            book.claim({"seed": 4, "schema": 2})
-        golden(raised.value)
-        assert book.workload == SMALL.workload
-        book.close()
-        assert [path.name for path in tmp_path.iterdir()] == ["s.db"]
+@pytest.mark.parametrize(("private", "mode"), [(True, 0o600), (False, 0o644)])
+def test_who_may_read_the_file_is_decided_at_each_opening(
+    private: bool, mode: int, tmp_path: Path
+) -> None:
+    for _ in range(2):
+        StudyStorage(tmp_path / "s.db", resume=True, private=private).close()
+        assert (tmp_path / "s.db").stat().st_mode & 0o777 == mode
 
 
 def test_a_study_is_made_whole_or_not_at_all(
@@ -283,25 +188,6 @@ class TestDamagedStudies:
         golden(raised.value)
 
 
-class TestStorage:
-    def test_optuna_reads_the_trials_with_their_states(self, tmp_path: Path) -> None:
-        script = failing(Crashed("rank 0 died"), when="bf16")
-        result = tuned(tmp_path / "s.db", script)
-        storage = optuna.storages.RDBStorage(
-            f"sqlite:///{tmp_path / 's.db'}", engine_kwargs={"poolclass": NullPool}
-        )
-        study = optuna.load_study(study_name=None, storage=storage)
-        states = {"completed": "COMPLETE", "pruned": "PRUNED", "failed": "FAIL"}
-        assert [t.state.name for t in study.trials] == [states[t.state] for t in result.trials]
-        assert study.trials[1].user_attrs["reason"].startswith("rank 0 died")
-        assert study.trials[-1].params["precision"] in ("fp32", "bf16")
-        assert study.best_trial.value == pytest.approx(SMALL.seconds(result.best.plan) / 8, rel=0.5)
-
-
-def removed(study: Path) -> None:
-    study.unlink()
-
-
 def cut_off(study: Path) -> None:
     os.truncate(study, study.stat().st_size // 2)
 
@@ -331,7 +217,6 @@ class TestAStudyThatCannotBeWritten:
     @pytest.mark.parametrize(
         ("fault", "cause"),
         [
-            (removed, "the file is gone"),
             (emptied, "the file is empty"),
             (cut_off, "the file is damaged or truncated"),
             (overwritten, "the file is damaged or truncated"),
@@ -348,37 +233,6 @@ class TestAStudyThatCannotBeWritten:
         assert cause in warning
         (note,) = (note for note in result.notes if "--resume" in note)
         assert cause in note
-
-    def test_even_after_its_last_trial(self, tmp_path: Path) -> None:
-        last = len(tuned(tmp_path / "whole.db").trials) - 1
-        result, _ = self.tuned(tmp_path / "s.db", removed, after=last)
-        assert any("the file is gone" in note for note in result.notes)
-        assert not (tmp_path / "s.db").exists()
-
-    def test_what_another_program_held_is_written_when_it_is_free(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
-    ) -> None:
-        study, said, holding = tmp_path / "s.db", [], []
-
-        def impatient(path: Path) -> sqlite3.Connection:
-            return sqlite3.connect(path, timeout=0.01, check_same_thread=False)
-
-        monkeypatch.setattr(databases, "connect", impatient)
-
-        def hear(event: Any) -> None:
-            if isinstance(event, Message):
-                said.append(event.text)
-            if isinstance(event, TrialEnded) and event.trial.number == 1:
-                holding.append(sqlite3.connect(study))
-                holding[0].execute("begin exclusive")
-            if isinstance(event, TrialEnded) and event.trial.number == 3:
-                holding[0].close()
-
-        result = tuned(study, on_event=hear)
-        golden(said[0])
-        assert said[1:] == ["the study is writable again"]
-        assert not [note for note in result.notes if "--resume" in note]
-        assert [trial for trial, _ in read(study)] == list(result.trials)
 
     def test_because_files_may_not_grow_tells_so(self, tmp_path: Path, golden: Golden) -> None:
         paths = [path for path in sys.path if path.endswith(("tests", "benchmarks"))]
