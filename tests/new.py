@@ -148,19 +148,22 @@ from __future__ import annotations
 
 import pytest
 
-from cputune.plans.knobs import knob_named
-
-KNOB = knob_named("{name}")
-
-
-def test_where_it_is_offered() -> None:
-    pytest.fail(f"FILL: facts on which {{KNOB.name}} is offered, and facts on which it is not")
-
 
 @pytest.mark.torch
-def test_a_rank_shows_it() -> None:
-    pytest.fail(f"FILL: ProcessRunner, a plan with {{KNOB.name}}, and what its ranks show")
+def test_real_ranks_show_it() -> None:
+    pytest.fail("FILL: ProcessRunner, a plan with {name}, and what its ranks show")
 ''',
+    )
+    reported = f'{{"{name}": "FILL: what a rank reports"}}'
+    shown = f'    ("{name}", "{name}", "other", {reported}, "other", "FILL: what it shows"),\n'
+    yield Row(
+        path="tests/knobs/test_knobs.py", before=r'^\)\n"""How a rank shows each knob', text=shown
+    )
+    left_out = f'    ("{name}=other", FACTS, RECIPE, {{}}, "FILL: why not there"),\n'
+    yield Row(
+        path="tests/knobs/test_offered.py",
+        before=r'^\)\n\n\n@pytest.mark.parametrize\(\("what"',
+        text=left_out,
     )
     yield changelog(f"knob `{name}`")
 

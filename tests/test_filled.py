@@ -41,7 +41,8 @@ def checkout(tmp_path: Path) -> Path:
     for room in ("records", "cli"):
         (tmp_path / "cputune" / room).mkdir()
     rows = ("docs/emit.md", "docs/verify.md", "tests/doctor/test_doctor_checks.py", "CHANGELOG.md")
-    for path in (*rows, "cputune/records/options.py", "cputune/cli/help_groups.py"):
+    of_knobs = ("tests/knobs/test_knobs.py", "tests/knobs/test_offered.py")
+    for path in (*rows, *of_knobs, "cputune/records/options.py", "cputune/cli/help_groups.py"):
         shutil.copy(HERE / path, tmp_path / path)
     return tmp_path
 
@@ -50,7 +51,7 @@ def checkout(tmp_path: Path) -> Path:
     ("kind", "name", "place", "parts"),
     [
         ("check", "swap-full", "limits", 3),
-        ("knob", "page_size", "", 4),
+        ("knob", "page_size", "", 6),
         ("format", "example", "", 7),
         ("option", "dry_run", "tune", 4),
         ("option", "dry_run", "emit", 4),

@@ -573,3 +573,38 @@ class TestHeader:
         assert ("CCL_WORKER_COUNT=1" in script) is era
         assert ("--use_ipex" in script) is era
         assert ("--ddp_backend ccl" in script) is era
+
+
+SET = {
+    "ACCELERATE_USE_IPEX": "true",
+    "KMP_AFFINITY": "compact",
+    "MALLOC_ARENA_MAX": "1",
+    "OMP_NUM_THREADS": "7",
+    "HF_HOME": "/data/hf",
+    "SLURM_JOB_ID": "7",
+}
+"""Of a shell; the plan sets the threads itself, and the last two change nothing of it."""
+REMOVED = ("ACCELERATE_USE_IPEX", "KMP_AFFINITY", "MALLOC_ARENA_MAX")
+
+
+class TestVariablesOfTheShell:
+    """What is set in this shell and would change the plan is removed by a launch, by name."""
+
+    def files(self, format: str, environment: dict[str, str]) -> tuple[EmittedFile, ...]:
+        case = one_socket()
+        facts = replace(case.facts, environment=environment)
+        return emit(case.result, format, workload=script_workload(), facts=facts, mpi="openmpi5")
+
+    @pytest.mark.parametrize("format", SHELL_FORMATS)
+    def test_what_changes_the_plan_is_removed(self, format: str, launch: Launch) -> None:
+        _, seen = launch.run(self.files(format, SET), environment=SET)
+        assert not set(REMOVED) & set(seen)
+        assert (seen["HF_HOME"], seen["OMP_NUM_THREADS"]) == ("/data/hf", "4")
+
+    @pytest.mark.parametrize("format", SHELL_FORMATS)
+    def test_nothing_is_removed_that_is_not_set(self, format: str) -> None:
+        lines = self.files(format, {"HF_HOME": "/data/hf"})[0].text.splitlines()
+        assert not [line for line in lines if line.startswith("unset ") and "SLURM_" not in line]
+        lines = self.files(format, SET)[0].text.splitlines()
+        (unset,) = [line for line in lines if line.startswith("unset ACC")]
+        assert unset.startswith(f"unset {' '.join(REMOVED)}")

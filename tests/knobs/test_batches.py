@@ -9,14 +9,12 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
-from golden_texts import Golden
 from machines import TODAY, machine
 
 import cputune
-from cputune import Plan, UsageError, Workload
+from cputune import Plan, Workload
 from cputune.plans.delivery.applied_command import applied_command
 from cputune.plans.equivalence import Deviation, ModelAnswers
-from cputune.plans.knobs import knob_named
 from cputune.ranks.runner import ProcessRunner
 
 FACTS = machine(cores_per_socket=2, packages=TODAY)
@@ -42,49 +40,6 @@ def values_of(name: str, job: Workload, **fix: object) -> set[object]:
     return set(next(knob.values for knob in space.knobs if knob.name == name))
 
 
-def test_a_script_that_accumulates_is_offered_all_at_once() -> None:
-    assert values_of("accumulation", SEEN) == {"default", 1}
-    typed = Workload.script(["t.py", "--gradient_accumulation_steps", "8"])
-    assert values_of("accumulation", typed) == {"default", 1}
-
-
-def test_a_step_that_waits_for_its_data_is_offered_one_loader_and_two() -> None:
-    assert values_of("workers", WAITS) == {"default", 1, 2}
-
-
-@pytest.mark.parametrize(
-    ("name", "job", "reason"),
-    [
-        ("accumulation", Workload.from_recipe("bert-mini"), "does not accumulate"),
-        ("accumulation", replace(SEEN, accumulation=1), "does not accumulate"),
-        ("accumulation", SCRIPT, "not known before it has run"),
-        ("accumulation", replace(SEEN, framework="accelerate"), "own loop decides"),
-        ("accumulation", replace(SEEN, batch_per_rank=4), "--batch-per-rank fixes"),
-        ("workers", SEEN, "not known before it has run"),
-        ("workers", replace(SEEN, loading_share=0.012), "waits for its data 1.2 % of its time"),
-        ("workers", replace(WAITS, argv=("t.py", "--dataloader_num_workers", "4")), "script sets"),
-        ("workers", replace(WAITS, framework="accelerate"), "creates its data loader itself"),
-        ("workers", replace(WAITS, licence=asked("workers", "it asks the model")), "asks the mod"),
-        ("workers", replace(WAITS, licence=asked("samples", "it counts")), "it counts"),
-    ],
-)
-def test_is_left_out_with_the_reason(name: str, job: Workload, reason: str) -> None:
-    assert values_of(name, job) == {"default"}
-    left_out = cputune.search_space(FACTS, job).left_out
-    assert reason in next(out.why for out in left_out if out.what == name)
-
-
-def test_a_number_that_is_asked_for_is_honoured_where_it_divides_the_batch(golden: Golden) -> None:
-    recipe = Workload.from_recipe("bert-mini")
-    assert values_of("accumulation", recipe, accumulation=2) == {2}
-    assert values_of("workers", SEEN, workers=3) == {3}
-    with pytest.raises(UsageError, match="workers=3"):
-        values_of("workers", replace(SEEN, licence=asked("weights", "it asks")), workers=3)
-    with pytest.raises(UsageError, match="accumulation=3") as caught:
-        values_of("accumulation", SEEN, accumulation=3)
-    golden(str(caught.value.hint))
-
-
 def test_flags_carry_them() -> None:
     assert flags_of(PLAN)[-2:] == ("--per_device_train_batch_size", "8")
     assert "--gradient_accumulation_steps" not in flags_of(PLAN)
@@ -106,24 +61,6 @@ def test_code_carries_them() -> None:
     assert force is not None
     assert force.batch(8, 4) == (32, 1)
     assert force.arguments["dataloader_num_workers"] == 1
-
-
-@pytest.mark.parametrize(
-    ("plan", "words", "state", "seen"),
-    [
-        (AT_ONCE, "not accumulated", {"accumulation": 4}, 4),
-        (PLAN.with_setting("accumulation", 4), "accumulated 4 times", {"accumulation": 4}, 4),
-        (LOADER, "1 loader", {"loader_workers": 0}, 0),
-    ],
-)
-def test_it_stands_in_the_words_of_the_plan_and_a_rank_shows_it(
-    plan: Plan, words: str, state: dict[str, int], seen: int
-) -> None:
-    assert plan.describe() == f"1 × 1 threads, fp32, {words}"
-    ((name, value),) = plan.settings.items()
-    (shown,) = knob_named(name).shown
-    assert (shown.expected(plan, 0), shown.seen(plan, state)) == (value, seen)
-    assert shown.expected(PLAN, 0) is None
 
 
 @pytest.mark.torch
@@ -176,4 +113,5 @@ def test_a_script_with_slow_data_is_seen_to_wait_and_its_workers_are_seen(
             assert state["loader_workers"] == workers
         assert runner.workload.loading_share is not None
         assert runner.workload.loading_share > 0.03
-        assert values_of("workers", runner.workload) == {"default", 1, 2}
+        space = cputune.search_space(FACTS, runner.workload)
+        assert {1, 2} <= {plan.setting("workers") for plan in space.plans()}

@@ -15,7 +15,6 @@ from machines import TODAY, machine
 
 import cputune
 from cputune import Plan, Workload
-from cputune.plans.delivery.applied_command import applied_command
 from cputune.plans.knobs import kept_between
 from cputune.ranks.compare import differences
 
@@ -25,30 +24,7 @@ TWO = Plan(processes_per_node=2, threads_per_process=1, cpus=((0,), (1,)))
 FACTS = machine(cores_per_socket=4, packages=TODAY)
 
 
-def values_of(job: Workload, name: str, **how: object) -> set[object]:
-    space = cputune.search_space(FACTS, job, **how)
-    return set(next(knob.values for knob in space.knobs if knob.name == name))
-
-
-def why(job: Workload, what: str) -> str:
-    left_out = cputune.search_space(FACTS, job).left_out
-    return next(out.why for out in left_out if out.what == what)
-
-
 class TestWhatIsOffered:
-    def test_rows_that_no_token_touches_are_left_out_where_there_are_many(self) -> None:
-        assert values_of(SPARSE, "gradients") == {"dense", "sparse"}
-        assert "before it has run" in why(JOB, "gradients=sparse")
-        full = replace(SPARSE, touched_bytes=43_000_000)
-        assert why(full, "gradients=sparse") == "a step touches 98% of the gradients"
-        assert values_of(full, "gradients", fix={"gradients": "sparse"}) == {"sparse"}
-
-    def test_bf16_wants_leave(self) -> None:
-        assert values_of(JOB, "gradient_precision") == {"fp32"}
-        assert "--allow-bf16-gradients" in why(JOB, "gradient_precision=bf16")
-        allowed = values_of(JOB, "gradient_precision", allow_bf16_gradients=True)
-        assert allowed == {"fp32", "bf16"}
-
     def test_one_rank_sends_nothing(self) -> None:
         space = cputune.search_space(FACTS, SPARSE, allow_bf16_gradients=True)
         alone = [plan for plan in space.plans() if plan.world_size == 1]
@@ -58,14 +34,6 @@ class TestWhatIsOffered:
     def test_what_of_the_training_stays_the_same(self) -> None:
         assert kept_between(TWO, TWO.with_setting("gradients", "sparse")) == "mathematics"
         assert kept_between(TWO, TWO.with_setting("gradient_precision", "bf16")) == "nothing"
-
-
-def test_it_is_carried_into_a_script() -> None:
-    plan = TWO.with_setting("gradients", "sparse").with_setting("gradient_precision", "bf16")
-    for job in (JOB, Workload.script(["train.py"], global_batch_size=8)):
-        way = applied_command(job, plan, {})
-        assert way.force is not None
-        assert way.force.torch == {"gradients": "sparse", "gradient_precision": "bf16"}
 
 
 def test_a_rank_that_sends_otherwise_says_why(golden: Golden) -> None:

@@ -7,7 +7,9 @@ import json
 import pkgutil
 import re
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from golden_texts import Golden
@@ -15,8 +17,11 @@ from machines import machine
 
 import cputune.inside
 import cputune.plans.knobs
-from cputune import Plan, UsageError
+from cputune import Plan, UsageError, Workload
+from cputune.emitters import Emission, render
+from cputune.inside import applying_script
 from cputune.inside.messages import RankState
+from cputune.plans.delivery.applied_command import applied_command, launch_command
 from cputune.plans.delivery.environment import is_cleared
 from cputune.plans.knobs import KNOBS, NAMES, TODAY, keeps_mathematics, knob_named
 from cputune.plans.knobs.record import KEPT, Ask, Knob
@@ -25,7 +30,7 @@ from cputune.stack import Versions, takes
 from cputune.text.documents import record_of
 
 PLAN = guide_plan(machine(sockets=2, cores_per_socket=4))
-FACTS = machine(libraries=("tcmalloc", "jemalloc", "libiomp5"))
+FACTS = machine(libraries=("tcmalloc", "jemalloc", "libiomp5", "libgomp"))
 
 RICH = replace(
     PLAN,
@@ -38,7 +43,43 @@ RICH = replace(
 )
 """A plan that sets what many knobs can."""
 
+ADAMW = {"class": "AdamW", "fused": True, "foreach": False}
+SGD = {"class": "SGD", "fused": False, "foreach": True}
+
+SCRIPT = replace(Workload.script(["train.py"]), global_batch_size=16)
+ERA = {"torch": "2.7.1", "transformers": "4.53.3", "accelerate": "1.8.0"}
+"""These take every argument of a knob, ``use_ipex`` too."""
+JOBS = {
+    "recipe": replace(Workload.from_recipe("bert-mini"), global_batch_size=16),
+    "never run": SCRIPT,
+    "trainer with flags": SCRIPT.observed(
+        framework="trainer", global_batch_size=16, parses_arguments=True, accumulation=4
+    ),
+    "trainer in code": replace(SCRIPT, framework="trainer", parses_arguments=False),
+    "accelerate": replace(SCRIPT, framework="accelerate"),
+    "loop over torch": replace(SCRIPT, framework="pytorch"),
+}
+
 every_knob = pytest.mark.parametrize("knob", KNOBS, ids=lambda knob: knob.name)
+
+
+def plans_of(knob: Knob) -> list[Plan]:
+    """A plan for each value with a name, and for 1 of a number; of a layout knob the usual plan."""
+    if knob.put is None:
+        return [PLAN]
+    values = [*knob.values]
+    if knob.least is not None:
+        values.append(1)
+    return [plan for value in values if (plan := knob.put(PLAN, value, FACTS)) is not None]
+
+
+def typed_fields(flags: tuple[str, ...]) -> dict[str, str]:
+    """The value of each flag; of one without a value it is True."""
+    typed = {}
+    for word, after in pairwise([*flags, "--"]):
+        if word.startswith("--"):
+            typed[word.removeprefix("--")] = "True" if after.startswith("--") else after
+    return typed
 
 
 @every_knob
@@ -73,23 +114,40 @@ class TestEveryKnob:
         assert json.loads(json.dumps(dict(knob.arguments(PLAN)))) == dict(knob.arguments(PLAN))
 
     def test_its_values_can_be_told_apart(self, knob: Knob) -> None:
-        if knob.offers is None or knob.put is None:
-            return
-        plans = [knob.put(PLAN, value, FACTS) for value in knob.choices(FACTS, Ask()).values]
+        plans = plans_of(knob)
         assert len(set(plans)) == len(plans)
-        carried = [
-            (dict(knob.variables(p)), p.preload, dict(knob.arguments(p)), dict(knob.in_torch(p)))
-            for p in plans
-        ]
-        assert all(one not in carried[:index] for index, one in enumerate(carried))
+        applied = []
+        for plan in plans:
+            way = applied_command(JOBS["trainer with flags"], plan, ERA)
+            applied.append((way.variables, plan.preload, way.flags, way.force))
+        assert all(one not in applied[:index] for index, one in enumerate(applied))
 
     def test_its_values_stand_in_words_and_in_a_file(self, knob: Knob) -> None:
-        if knob.offers is None or knob.put is None:
-            return
-        plans = [knob.put(PLAN, value, FACTS) for value in knob.choices(FACTS, Ask()).values]
-        for plan in filter(None, plans):
+        for plan in plans_of(knob):
             assert record_of(Plan, json.loads(json.dumps(plan.to_json()))) == plan
             assert (plan.describe() == PLAN.describe()) == (plan == PLAN)
+
+    @pytest.mark.parametrize("job", JOBS.values(), ids=JOBS)
+    def test_its_values_get_into_every_kind_of_script(self, knob: Knob, job: Workload) -> None:
+        for plan in plans_of(knob):
+            way = applied_command(job, plan, ERA)
+            assert knob.variables(plan).items() <= way.variables.items()
+            fields, in_torch = knob.arguments(plan), knob.in_torch(plan)
+            if job.framework != "trainer" or not fields:
+                assert not in_torch or in_torch.items() <= way.force.torch.items()
+            if job.takes_flags:
+                typed = typed_fields(way.flags)
+                for name, value in fields.items():
+                    assert typed.get(name, "False") == str(value or False)
+            elif job.framework != "pytorch":
+                assert fields.items() <= way.force.arguments.items()
+            script, *_ = launch_command(job, way)
+            ends_together = job.recipe is None and plan.world_size > 1
+            needs_file = way.force is not None or ends_together
+            assert (script == str(applying_script())) == needs_file
+            if in_torch:
+                files = render(plan, job, "torchrun", Emission(facts=FACTS, versions=ERA))
+                assert "apply_plan.py" in {file.name for file in files}
 
     def test_what_shows_it_is_in_the_state_of_a_rank(self, knob: Knob) -> None:
         assert {shown.key for shown in knob.shown} <= RankState.__annotations__.keys()
@@ -100,24 +158,27 @@ class TestEveryKnob:
             takes(Versions.from_names({}), knob.argument)
 
     def test_its_variables_are_cleared_before_they_are_set(self, knob: Knob) -> None:
-        plans = [PLAN, RICH]
-        if knob.offers is not None and knob.put is not None:
-            there = knob.choices(FACTS, Ask()).values
-            plans += [p for value in there if (p := knob.put(PLAN, value, FACTS)) is not None]
+        plans = [PLAN, RICH, *plans_of(knob)]
         named = {name for plan in plans for name in knob.variables(plan)}
         assert all(is_cleared(name) for name in named)
+
+    def test_its_values_are_read_in_words(self, knob: Knob, golden: Golden) -> None:
+        if knob.put is not None:
+            golden([plan.describe() for plan in plans_of(knob)])
+
+    def test_its_value_of_before_gives_the_plan_of_before(self, knob: Knob) -> None:
+        if knob.put is not None:
+            plans = [knob.put(plan, knob.value_in(PLAN), FACTS) for plan in plans_of(knob)]
+            assert set(plans) == {PLAN}
 
     def test_says_what_it_keeps_of_the_training(self, knob: Knob) -> None:
         assert knob.keeps in KEPT
 
     def test_is_held_to_the_mathematics_where_it_says_so(self, knob: Knob) -> None:
         assert keeps_mathematics(PLAN, PLAN)
-        if knob.put is None or knob.offers is None:
-            return
-        plans = (knob.put(PLAN, value, FACTS) for value in knob.choices(FACTS, Ask()).values)
         promised = knob.keeps in ("numbers", "mathematics")
-        others = [plan for plan in plans if plan not in (None, PLAN)]
-        assert {keeps_mathematics(PLAN, plan) for plan in others if plan} <= {promised}
+        others = [plan for plan in plans_of(knob) if plan != PLAN]
+        assert {keeps_mathematics(PLAN, plan) for plan in others} <= {promised}
 
 
 def test_a_knob_that_no_rank_shows_says_why(golden: Golden) -> None:
@@ -216,24 +277,90 @@ def test_an_unknown_knob_is_named_with_those_that_there_are() -> None:
     assert set(NAMES) <= set(re.findall(r"\w+", caught.value.hint))
 
 
-@pytest.mark.parametrize(
-    ("name", "state", "expected", "seen"),
-    [
-        ("threads", {"threads": 4}, 4, 4),
-        ("precision", {"dtype": "float32"}, "bfloat16", "float32"),
-        ("backend", {"world_size": 2, "backend": "gloo"}, "gloo", "gloo"),
-        ("backend", {"world_size": 1, "backend": None}, "gloo", None),
-        ("allocator", {"allocator": "jemalloc"}, "default", "jemalloc"),
-        ("openmp", {"openmp": "libgomp"}, None, "libgomp"),
-        ("ipex", {"ipex": True}, "off", "on"),
-        ("ipex", {"ipex": False}, "off", "off"),
-    ],
+SHOWN: tuple[tuple[str, str, object, dict[str, object], object, object], ...] = (
+    ("ranks", "world size", None, {"world_size": 1}, 2, 1),
+    ("threads", "threads", None, {"threads": 4}, 4, 4),
+    ("threads", "affinity", None, {"affinity": [4, 5, 6, 7]}, "0-3", "4-7"),
+    ("precision", "precision", None, {"dtype": "float32"}, "bfloat16", "float32"),
+    ("backend", "backend", None, {"world_size": 2, "backend": "gloo"}, "gloo", "gloo"),
+    ("backend", "backend", None, {"world_size": 1, "backend": None}, "gloo", None),
+    ("ccl_workers", "oneCCL workers", None, {"ccl_workers": [0, 1]}, None, 2),
+    ("ccl_workers", "CPUs of oneCCL workers", None, {"ccl_workers": [0, 1]}, None, "0-1"),
+    ("gradients", "gradients sent", "sparse", {"gradients": "dense"}, "sparse", "dense"),
+    (
+        "gradient_precision",
+        "gradients in transit",
+        "bf16",
+        {"gradient_precision": "bf16"},
+        "bf16",
+        "bf16",
+    ),
+    ("allocator", "allocator", None, {"allocator": "jemalloc"}, "default", "jemalloc"),
+    ("allocator", "preload", None, {"mapped": []}, None, ""),
+    ("malloc", "memory of tensors", "kept", {"mapped_blocks": 0}, "kept", "kept"),
+    (
+        "malloc",
+        "memory of tensors",
+        "huge_pages",
+        {"mapped_blocks": 12},
+        "kept",
+        "12 mapped blocks",
+    ),
+    ("malloc", "memory of tensors", None, {"mapped_blocks": None}, None, None),
+    ("malloc", "huge pages", "huge_pages", {"huge_pages_bytes": 8 << 20}, "in use", "in use"),
+    ("malloc", "huge pages", "huge_pages", {"huge_pages_bytes": 2 << 20}, "in use", "2 MiB"),
+    ("malloc", "huge pages", "kept", {"huge_pages_bytes": None}, None, None),
+    ("openmp", "OpenMP runtime", None, {"openmp": "libgomp"}, None, "libgomp"),
+    ("ipex", "IPEX", None, {"ipex": True}, "off", "on"),
+    ("ipex", "IPEX", None, {"ipex": False}, "off", "off"),
+    (
+        "optimizer",
+        "optimizer",
+        "adamw_torch_fused",
+        {"optimizer": ADAMW},
+        "AdamW, fused",
+        "AdamW, fused",
+    ),
+    (
+        "optimizer",
+        "optimizer",
+        None,
+        {"optimizer": {**ADAMW, "fused": False}},
+        None,
+        "AdamW as a loop",
+    ),
+    ("optimizer", "optimizer", None, {"optimizer": SGD}, None, "SGD, foreach"),
+    ("accumulation", "accumulation", 1, {"accumulation": 4}, 1, 4),
+    ("accumulation", "accumulation", 4, {"accumulation": 4}, 4, 4),
+    ("accumulation", "accumulation", None, {"accumulation": 4}, None, 4),
+    ("workers", "loader workers", 1, {"loader_workers": 0}, 1, 0),
+    ("padding", "padding", "cut", {"padding": "may be cut"}, "cut", "may be cut"),
+    ("order", "order of samples", "length", {"order": "random"}, "length", "random"),
+    ("dropout", "dropout masks", "bytes", {"dropout": "torch"}, "bytes", "torch"),
 )
-def test_what_a_rank_shows_is_held_against_the_plan(
-    name: str, state: dict[str, object], expected: object, seen: object
+"""How a rank shows each knob: by what, the value in the plan (None: that of ``PLAN``), the state of
+a rank, what the plan expects, and what the state shows.
+"""
+
+
+@pytest.mark.parametrize(("name", "what", "value", "state", "expected", "seen"), SHOWN)
+def test_what_a_rank_shows_is_compared_with_the_plan(
+    name: str, what: str, value: Any, state: dict[str, object], expected: object, seen: object
 ) -> None:
-    shown = knob_named(name).shown[0]
-    assert (shown.expected(PLAN, 0), shown.seen(PLAN, state)) == (expected, seen)
+    knob = knob_named(name)
+    plan: Plan | None = PLAN
+    if value is not None and knob.put is not None:
+        plan = knob.put(PLAN, value, FACTS)
+    assert plan is not None
+    (shown,) = (shown for shown in knob.shown if shown.what == what)
+    assert (shown.expected(plan, 0), shown.seen(plan, state)) == (expected, seen)
+
+
+def test_each_knob_has_a_row_of_what_ranks_show() -> None:
+    shown = {
+        (knob.name, one.what) for knob in KNOBS for one in knob.shown if one.key != "environment"
+    }
+    assert shown == {row[:2] for row in SHOWN}
 
 
 def test_the_cpus_of_a_rank_are_those_of_its_place_on_the_node() -> None:

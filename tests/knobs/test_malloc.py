@@ -39,18 +39,6 @@ def test_lives_beside_the_malloc_of_glibc_alone(pages: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("pages", "reason"), [("never", "enabled says never"), (None, "enabled says nothing")]
-)
-def test_huge_pages_are_left_out_where_the_kernel_gives_none(
-    pages: str | None, reason: str
-) -> None:
-    facts = with_pages(pages)
-    assert ("default", "huge_pages") not in plans_of(facts)
-    left_out = cputune.search_space(facts, JOB, knobs=["malloc"]).left_out
-    assert reason in next(out.why for out in left_out if out.what == "malloc=huge_pages")
-
-
-@pytest.mark.parametrize(
     ("blocks", "values"),
     [(None, {"default"}), (0, {"default"}), (40, {"default", "kept", "huge_pages"})],
 )
@@ -65,24 +53,6 @@ def test_its_variables_are_read_as_a_process_starts_and_others_are_cleared() -> 
     assert set(HUGE.environment()) - set(PLAN.environment()) <= {*LOADED_ONCE}
     assert all(map(is_cleared, HUGE.environment().keys() - PLAN.environment().keys()))
     assert is_cleared("MALLOC_ARENA_MAX")
-
-
-@pytest.mark.parametrize(
-    ("state", "memory", "pages"),
-    [
-        ({"mapped_blocks": 0, "huge_pages_bytes": 8 << 20}, "kept", "in use"),
-        ({"mapped_blocks": 12, "huge_pages_bytes": 2 << 20}, "12 mapped blocks", "2 MiB"),
-        ({"mapped_blocks": None, "huge_pages_bytes": None}, None, None),
-    ],
-)
-def test_a_rank_shows_it_by_its_memory(
-    state: dict[str, object], memory: str | None, pages: str | None
-) -> None:
-    kept, huge, *_ = KNOB.shown
-    assert (kept.seen(HUGE, state), huge.seen(HUGE, state)) == (memory, pages)
-    assert (kept.expected(HUGE, 0), huge.expected(HUGE, 0)) == ("kept", "in use")
-    assert (kept.expected(KEPT, 0), huge.expected(KEPT, 0)) == ("kept", None)
-    assert kept.expected(PLAN, 0) is None
 
 
 LOOK = """

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from golden_texts import Golden
 from machines import TODAY, machine
 
 import cputune
@@ -17,9 +15,6 @@ from cputune import HostFacts, Plan, Result, UsageError, Workload
 from cputune.emitters import Emission
 from cputune.emitters.format import LaunchJob
 from cputune.emitters.prepared import make_job
-from cputune.inside import applying_script
-from cputune.plans.delivery.applied_command import applied_command, launch_command
-from cputune.plans.equivalence import Training
 from cputune.plans.knobs import KNOBS, varied
 from cputune.records.claims import host_fingerprint
 from cputune.records.result import Measured, Throughput
@@ -39,81 +34,14 @@ def amd(torch: str = "2.13.0", vendor: str | None = "AuthenticAMD") -> HostFacts
     return replace(facts, cpu=replace(facts.cpu, vendor=vendor, isa=("avx512_bf16", "avx512f")))
 
 
-def values_of(facts: HostFacts, name: str, *knobs: str, **fix: str) -> set[object]:
-    space = cputune.search_space(facts, JOB, knobs=knobs or None, fix=fix)
-    return set(next(knob.values for knob in space.knobs if knob.name == name))
-
-
-def why(facts: HostFacts, what: str, *knobs: str) -> str:
-    left_out = cputune.search_space(facts, JOB, knobs=knobs or None).left_out
-    return next(out.why for out in left_out if out.what == what)
-
-
 class TestAskingForAKnob:
-    def test_it_is_varied_alone(self) -> None:
-        assert values_of(amd(), "dropout", "dropout") == {"torch", "bytes"}
-        assert values_of(amd(), "precision", "dropout") == {"fp32"}
-        assert values_of(amd(), "dropout", "ranks") == {"torch"}
-
-    def test_a_model_that_drops_nothing_has_no_masks_to_draw(self, golden: Golden) -> None:
-        job = replace(JOB, training=Training(dropout=False))
-        space = cputune.search_space(amd(), job)
-        (why_not,) = (out.why for out in space.left_out if out.what == "dropout=bytes")
-        golden(why_not)
-        dropping = cputune.search_space(amd(), replace(JOB, training=Training(dropout=True)))
-        assert {"torch", "bytes"} in [set(k.values) for k in dropping.knobs if k.name == "dropout"]
-
     def test_without_names_all_are(self) -> None:
         assert varied(None) == {knob.name for knob in KNOBS}
         with pytest.raises(UsageError, match="'colour'"):
             varied(["colour"])
 
 
-class TestWhereItLives:
-    @pytest.mark.parametrize(
-        ("facts", "reason"),
-        [
-            (amd(vendor="GenuineIntel"), "on all threads already"),
-            (amd(vendor=None), "not known"),
-            (amd("1.13.1"), "cannot be replaced from Python"),
-        ],
-    )
-    def test_masks_of_bytes_are_left_out_with_the_reason(
-        self, facts: HostFacts, reason: str
-    ) -> None:
-        assert values_of(facts, "dropout") == {"torch"}
-        assert reason in why(facts, "dropout=bytes")
-
-
 class TestTheWayIntoAScript:
-    @pytest.mark.parametrize(
-        "job",
-        [
-            JOB,
-            SCRIPT,
-            replace(SCRIPT, framework="trainer", parses_arguments=True),
-            replace(SCRIPT, framework="accelerate"),
-            replace(SCRIPT, framework="pytorch"),
-        ],
-    )
-    def test_every_kind_of_script_is_carried(self, job: Workload) -> None:
-        way = applied_command(job, MASKS, {})
-        assert way.force is not None
-        assert way.force.torch == {"dropout": "bytes"}
-        script, plan, *rest = launch_command(job, way)
-        assert Path(script) == applying_script()
-        assert json.loads(plan)["torch"] == {"dropout": "bytes"}
-        assert rest
-        assert (
-            applied_command(job, PLAN, {}).force is None
-            or not applied_command(job, PLAN, {}).force.torch
-        )
-
-    def test_a_launch_brings_the_file_that_it_needs(self) -> None:
-        names = {file.name for file in launch(MASKS).companions}
-        assert {"apply_plan.py", "train.py"} <= names
-        assert "apply_plan.py" not in {file.name for file in launch(PLAN).companions}
-
     @pytest.mark.torch
     @pytest.mark.matrix
     @pytest.mark.timeout(900)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,6 @@ from machines import machine
 import cputune
 from cputune import Plan, UsageError, Workload
 from cputune.emitters import Emission, render
-from cputune.plans.delivery.applied_command import applied_command, launch_command
 from cputune.plans.equivalence import Deviation, ModelAnswers
 from cputune.plans.knobs import kept_between
 from cputune.plans.workload import Padding
@@ -26,21 +24,6 @@ CUT = PLAN.with_setting("padding", "cut")
 ORDERED = CUT.with_setting("order", "length")
 SEEN = Padding(share=0.89, left=0.23)
 NO_MASK = Padding(share=0.0, left=1.0, kept="the batches have no mask")
-
-
-@pytest.mark.parametrize(
-    ("padding", "why"),
-    [
-        (None, "not known before it has run"),
-        (replace(SEEN, kept="the loss counts it"), "89% of the tokens are padding, but the loss"),
-        (replace(SEEN, left=0.99), "1.0% of the columns"),
-        (NO_MASK, "the batches have no mask"),
-    ],
-)
-def test_is_left_out_with_the_reason(padding: Padding | None, why: str) -> None:
-    space = cputune.search_space(machine(), replace(JOB, padding=padding))
-    assert {plan.setting("padding") for plan in space.plans()} == {"full"}
-    assert why in next(out.why for out in space.left_out if out.what == "padding=cut")
 
 
 def test_is_not_held_at_a_value_that_the_model_was_seen_to_train_otherwise_with() -> None:
@@ -71,40 +54,6 @@ def test_what_it_keeps_is_named() -> None:
     assert CUT.describe() == "1 × 1 threads, fp32, padding cut"
     assert kept_between(CUT, ORDERED) == "distribution"
     assert ORDERED.describe() == "1 × 1 threads, fp32, padding cut, samples of like length"
-
-
-@pytest.mark.parametrize(
-    ("job", "padding", "why"),
-    [
-        (JOB, SEEN, None),
-        (JOB, replace(SEEN, share=0.3, left=1.0, kept="no tail"), None),  # each to its longest
-        (JOB, replace(SEEN, kept="the loss counts it"), "cannot be cut: the loss counts it"),
-        (JOB, replace(SEEN, share=0.5, left=0.5), "already have similar lengths"),
-        (JOB, None, "not known before it has run"),
-        (JOB, NO_MASK, "the batches have no mask"),
-        (replace(JOB, framework="accelerate"), SEEN, "creates its data loader itself"),
-    ],
-)
-def test_samples_of_like_length_are_offered_where_lengths_differ_and_they_are_asked_for(
-    job: Workload, padding: Padding | None, why: str | None
-) -> None:
-    of = replace(job, padding=padding)
-    unasked = cputune.search_space(machine(), of)
-    assert {plan.setting("order") for plan in unasked.plans()} == {"random"}
-    space = cputune.search_space(machine(), of, keep="distribution")
-    orders = {plan.setting("order") for plan in space.plans()}
-    assert orders == ({"random", "length"} if why is None else {"random"})
-    if why is not None:
-        assert why in next(out.why for out in space.left_out if out.what == "order=length")
-
-
-@pytest.mark.parametrize("framework", [None, "trainer", "accelerate", "pytorch"])
-def test_a_launch_brings_what_cuts_it(framework: str | None) -> None:
-    job = replace(JOB, framework=framework, global_batch_size=8)  # type: ignore[arg-type]
-    way = applied_command(job, ORDERED, {})
-    assert json.loads(launch_command(job, way)[1])["torch"] == {"padding": "cut", "order": "length"}
-    files = render(ORDERED, job, "torchrun", Emission(facts=machine()))
-    assert "apply_plan.py" in {file.name for file in files}
 
 
 @pytest.mark.parametrize(
