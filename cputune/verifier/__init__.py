@@ -27,11 +27,11 @@ from cputune.records.options import keywords
 from cputune.records.result import Result
 from cputune.verifier.kubernetes import (
     DOCUMENT,
-    beside_reserve,
     is_broken,
     is_job,
-    judge_alone,
     judge_documents,
+    judge_without_plan,
+    with_emitted_threads,
 )
 from cputune.verifier.records import (
     FAILED,
@@ -106,32 +106,28 @@ def verify(
     tuned = None
     if result is not None:
         tuned = Result.load(Path(result))
-    found = find([Path(path) for path in paths])
-    artefacts = [
-        (
-            artefact,
-            expectation(
-                artefact,
-                tuned,
-                steps=steps,
-                timeout_seconds=timeout_seconds,
-                run=run,
-                ssh=tuple(shlex.split(ssh)),
-                submit=submit,
-                outer=host.environment(),
-            ),
-        )
-        for artefact in found
-        if artefact.format != DOCUMENT
-    ]
     verifications = []
-    for one in found:
-        if one.format == DOCUMENT:
+    launches: list[tuple[Artefact, Expected]] = []
+    for artefact in find([Path(path) for path in paths]):
+        if artefact.format == DOCUMENT:
+            checks = tuple(judge_without_plan(artefact))
             verifications.append(
-                Verification(path=str(one.path), format=DOCUMENT, checks=tuple(judge_alone(one)))
+                Verification(path=str(artefact.path), format=DOCUMENT, checks=checks)
             )
+            continue
+        expected = expectation(
+            artefact,
+            tuned,
+            steps=steps,
+            timeout_seconds=timeout_seconds,
+            run=run,
+            ssh=tuple(shlex.split(ssh)),
+            submit=submit,
+            outer=host.environment(),
+        )
+        launches.append((artefact, expected))
     with measuring_lock(on_wait) if run and not share_machine else nullcontext():
-        for artefact, expected in artefacts:
+        for artefact, expected in launches:
             if on_event is not None:
                 on_event(f"{artefact.path} ({artefact.format})")
             verifications.append(_verification(artefact, expected, host))
@@ -171,9 +167,15 @@ def find(paths: Sequence[Path]) -> tuple[Artefact, ...]:
             files = entries(path)
         else:
             files = [path]
-        inside = [artefact for file in files if is_file(file) and (artefact := read(file))]
-        if not inside and is_file(path) and (document := read_job(path)):
-            inside = [document]
+        inside = []
+        for file in files:
+            artefact = read(file) if is_file(file) else None
+            if artefact is not None:
+                inside.append(artefact)
+        if not inside and is_file(path):
+            document = read_job(path)
+            if document is not None:
+                inside.append(document)
         if not inside and is_folder(path):
             raise UsageError(
                 f"{path} contains no launch file", hint="cputune emit --format all -o DIR"
@@ -232,14 +234,17 @@ def promised_of(path: Path, text: str) -> Promise:
     return promise_in(text, beside)
 
 
-def expectation(artefact: Artefact, result: Result | None, **asked: Any) -> Expected:
-    """What an artefact is compared with: the given result, else the plan that it contains."""
+def expectation(artefact: Artefact, result: Result | None, **options: Any) -> Expected:
+    """What an artefact is compared with: the given result, else the plan that it contains.
+
+    ``options``: how it is tried, as fields of ``Expected``.
+    """
     promise = promised_of(artefact.path, artefact.text)
     if result is not None and promise.plan is not None:
         best, workload, nodes = result.best, result.workload, promise.plan.nodes
         plan = replace(best.plan, nodes=nodes, as_found=False)
         if promise.document is not None:
-            plan = beside_reserve(plan, promise.plan)
+            plan = with_emitted_threads(plan, promise.plan)
         fixed = None
         if workload.batch_per_rank is None:
             fixed = workload.global_batch_size
@@ -252,4 +257,4 @@ def expectation(artefact: Artefact, result: Result | None, **asked: Any) -> Expe
             sequence_length=promise.sequence_length if recipe is None else recipe.every_length,
             global_batch_size=promise.global_batch_size or fixed,
         )
-    return Expected(**keywords(promise), **asked)
+    return Expected(**keywords(promise), **options)

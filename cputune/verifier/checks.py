@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
 
 from cputune.emitters.promise import PromisedTraining
@@ -44,7 +44,7 @@ States = Sequence[tuple[int, RankState]]
 
 
 def outcomes(
-    seen: Launched,
+    launched: Launched,
     expected: Expected,
     consumer: str,
     interpreter: str | None = None,
@@ -56,24 +56,26 @@ def outcomes(
     ``interpreter`` is the required one; None if any will do. ``dealt_out``: a scheduler assigned
     the CPUs; else they are those of the plan.
     """
-    yield started(seen, expected, consumer)
+    yield started(launched, expected, consumer)
     states = []
-    for rank in seen.ranks:
+    for rank in launched.ranks:
         if rank.state is not None:
             states.append((rank.number, rank.state))
     if not states:
         return
     for check, compared in _rows(expected, states, interpreter, dealt_out=dealt_out).items():
-        yield held(check, compared, consumer)
+        yield rows_check(check, compared, consumer)
     if expected.plan.nodes > 1:
         yield spread(expected.plan, states, consumer)
     if expected.global_batch_size is not None:
-        yield global_batch(seen.ranks, expected.global_batch_size, consumer)
-    yield loss(seen.ranks, consumer)
-    if expected.training is not None and seen.training is not None:
+        yield global_batch(launched.ranks, expected.global_batch_size, consumer)
+    yield loss(launched.ranks, consumer)
+    if expected.training is not None and launched.training is not None:
         recipe = expected.sequence_length is not None
-        verdict = equivalent(expected.training, seen.training, other_data=recipe)
-        differs = [Evidence(what="training", seen=sentence) for sentence in verdict.differs]
+        verdict = equivalent(expected.training, launched.training, other_data=recipe)
+        differs = []
+        for sentence in verdict.differs:
+            differs.append(Evidence(what="training", seen=sentence))
         good = f"{verdict.summary}; compared in the first {LOOKED_AT} updates"
         yield judged("first updates", consumer, differs, good)
     if expected.trained is not None:
@@ -89,7 +91,7 @@ def _rows(
         if not (dealt_out and row.by_cpu_number):
             rows.setdefault(row.what, []).append(row)
     if dealt_out:
-        rows["affinity"] = list(own_affinity(expected.plan, states))
+        rows["affinity"] = list(exclusive_affinity(expected.plan, states))
     for number, state in states:
         for check, what, wanted, shown in _promised(expected, state, interpreter):
             rows.setdefault(check, []).append(_row(what, number, wanted, shown))
@@ -109,32 +111,18 @@ def what_is_trained(
         rows.append(Evidence(what="data set", expected=wanted, seen=f"{samples} samples"))
     wrong = [row for row in rows if row.seen != row.expected]
     good = "the command and its arguments are as emitted"
-    differences = [f"{row.what}: {row.seen}, promised {row.expected}" for row in wrong[:1]]
-    return judged(
-        "what is trained", consumer, wrong, good, rows, wrong="".join(differences) or None
-    )
+    difference = None
+    if wrong:
+        difference = f"{wrong[0].what}: {wrong[0].seen}, promised {wrong[0].expected}"
+    return judged("what is trained", consumer, wrong, good, rows, wrong=difference)
 
 
 def words_differ(promised: Sequence[str], shown: Sequence[str]) -> Iterator[Evidence]:
     """How the command of a rank differs from the promised one; ``${NAME}`` is any word."""
     if not (promised and shown):
         return
-    first = os.path.basename(promised[0])
-    starts = [n for n, word in enumerate(shown) if os.path.basename(word) == first]
-    script = next((n for n, word in enumerate(shown) if word.endswith(".py")), 1)
-    if starts:
-        begins = starts[-1]
-    else:
-        begins = script
-    own = [*hide_arguments(("python", *shown[begins:]))[0]][1:]
-    if starts:
-        own[0] = promised[0]
-    for number, word in enumerate(promised[: len(own)]):
-        if word.startswith(BESIDE) and os.path.basename(own[number]) == os.path.basename(word):
-            own[number] = word
-        if (said := _SECRET.search(word)) and own[number].startswith(word[: said.start()]):
-            own[number] = word
-    same = SequenceMatcher(None, promised, own, autojunk=False)
+    shown_words = _as_promised(promised, shown)
+    same = SequenceMatcher(None, promised, shown_words, autojunk=False)
     for kind, begin, end, other, last in same.get_opcodes():
         if kind != "equal":
             lead = ""
@@ -143,8 +131,35 @@ def words_differ(promised: Sequence[str], shown: Sequence[str]) -> Iterator[Evid
             yield Evidence(
                 what=f"the command{lead}",
                 expected=shlex.join(promised[begin:end]) or "nothing",
-                seen=shlex.join(own[other:last]) or "nothing",
+                seen=shlex.join(shown_words[other:last]) or "nothing",
             )
+
+
+def _as_promised(promised: Sequence[str], shown: Sequence[str]) -> list[str]:
+    """The command of a rank from its script on, with the promised words for those that mean the
+    same: the script, a file next to the launch, a secret.
+    """
+    first = os.path.basename(promised[0])
+    begins = None
+    for number, word in enumerate(shown):
+        if os.path.basename(word) == first:
+            begins = number
+    is_named = begins is not None
+    if begins is None:
+        begins = next((n for n, word in enumerate(shown) if word.endswith(".py")), 1)
+    hidden, _ = hide_arguments(("python", *shown[begins:]))
+    shown_words = list(hidden[1:])
+    if is_named:
+        shown_words[0] = promised[0]
+    for number, word in enumerate(promised[: len(shown_words)]):
+        shown_word = shown_words[number]
+        in_folder = word.startswith(BESIDE)
+        if in_folder and os.path.basename(shown_word) == os.path.basename(word):
+            shown_words[number] = word
+        secret = _SECRET.search(word)
+        if secret is not None and shown_word.startswith(word[: secret.start()]):
+            shown_words[number] = word
+    return shown_words
 
 
 _SECRET = re.compile(r"\$\{\w+\}$")
@@ -154,31 +169,43 @@ def _row(what: str, rank: int, expected: str, seen: str) -> Compared:
     return Compared(what=what, rank=rank, expected=expected, seen=seen, by_cpu_number=False)
 
 
-def held(name: str, rows: Sequence[Compared], consumer: str) -> Outcome:
+def rows_check(name: str, rows: Sequence[Compared], consumer: str) -> Outcome:
     """A check that fails with the first row that differs."""
-    evidence = [
-        Evidence(what=row.what, rank=row.rank, expected=row.expected, seen=row.seen or "not shown")
-        for row in rows
-    ]
-    wrong = [line for row, line in zip(rows, evidence, strict=True) if row.differs]
+    evidence: list[Evidence] = []
+    wrong: list[Evidence] = []
+    for row in rows:
+        shown_text = row.seen or "not shown"
+        evidence.append(
+            Evidence(what=row.what, rank=row.rank, expected=row.expected, seen=shown_text)
+        )
+        if row.differs:
+            wrong.append(evidence[-1])
     if wrong:
         summary = f"rank {wrong[0].rank}: {wrong[0].seen}, the plan has {wrong[0].expected}"
         return judged(name, consumer, wrong, "", evidence, wrong=summary)
     unknown = next((row for row in rows if row.seen is None), None)
     if unknown is not None:
-        why = f"rank {unknown.rank}: not known: {unknown.unknown}"
-        return not_checked(name, why, consumer=consumer, evidence=evidence)
-    shown: dict[int | None, list[str]] = {}
-    for row in evidence:
-        shown.setdefault(row.rank, []).append(row.seen)
-    alike, *others = shown.values()
-    text = f"{', '.join(alike)} in every rank"
-    if any(other != alike for other in others):
-        text = " | ".join(dict.fromkeys(row.seen for row in evidence))
-    return judged(name, consumer, (), text, evidence)
+        reason = f"rank {unknown.rank}: not known: {unknown.unknown}"
+        return not_checked(name, reason, consumer=consumer, evidence=evidence)
+    by_rank: dict[int | None, list[str]] = {}
+    for line in evidence:
+        by_rank.setdefault(line.rank, []).append(line.seen)
+    first, *others = by_rank.values()
+    if any(other != first for other in others):
+        summary = " | ".join(dict.fromkeys(line.seen for line in evidence))
+    else:
+        summary = f"{', '.join(first)} in every rank"
+    return judged(name, consumer, (), summary, evidence)
 
 
-SHOWN_BY_KNOBS = frozenset(shown.what for knob in KNOBS for shown in knob.shown) | {"LD_PRELOAD"}
+def _shown_by_knobs() -> frozenset[str]:
+    names = {"LD_PRELOAD"}
+    for knob in KNOBS:
+        names.update(shown.what for shown in knob.shown)
+    return frozenset(names)
+
+
+SHOWN_BY_KNOBS = _shown_by_knobs()
 """Variables with separate checks; for LD_PRELOAD what is mapped counts."""
 
 CHANGES_A_PLAN = re.compile(
@@ -193,20 +220,14 @@ def _promised(
     expected: Expected, state: RankState, interpreter: str | None
 ) -> Iterator[tuple[str, str, str, str]]:
     """(check, what, promised, shown) of what is promised besides the plan, and a rank shows."""
-    promised, seen = expected.environment, state.get("environment")
-    if promised is not None and seen is not None:
-        added = {
-            name
-            for name, value in seen.items()
-            if CHANGES_A_PLAN.fullmatch(name)
-            and (is_cleared(name) or expected.outer.get(name) != value)
-        } - set(promised)
+    promised, variables = expected.environment, state.get("environment")
+    if promised is not None and variables is not None:
+        added = _added(variables, expected.outer) - set(promised)
         for name in sorted((set(promised) - SHOWN_BY_KNOBS) | added):
-            wanted, shown = promised.get(name), seen.get(name)
+            wanted, shown = promised.get(name), variables.get(name)
             if wanted in ("true", "false") and shown is not None:
                 shown = shown.lower()  # accelerate's launcher writes True, and reads both
-            texts = [f"no {name}" if text is None else f"{name}={text}" for text in (wanted, shown)]
-            yield "environment", name, texts[0], texts[1]
+            yield "environment", name, _assignment(name, wanted), _assignment(name, shown)
         if "preload" in state and not expected.plan.as_found:
             yield _preloaded(promised.get("LD_PRELOAD", ""), state["preload"])
     length, tokens = state.get("sequence_length"), expected.sequence_length
@@ -214,19 +235,41 @@ def _promised(
         yield "workload", "tokens of a sample", f"{tokens} tokens", f"{length} tokens"
     python = state.get("executable")
     if python is not None:
-        # An environment has its python under several names (torchrun's first line has another).
-        same = interpreter is None or (
-            os.path.dirname(interpreter) == os.path.dirname(python)
-            and real_path(interpreter) == real_path(python)
-        )
-        yield "interpreter", "interpreter", python if same else str(interpreter), python
+        wanted = python
+        if interpreter is not None and not _same_python(interpreter, python):
+            wanted = interpreter
+        yield "interpreter", "interpreter", wanted, python
 
 
-def _preloaded(promised: str, seen: Sequence[str]) -> tuple[str, str, str, str]:
+def _added(variables: Mapping[str, str], outer: Mapping[str, str]) -> set[str]:
+    """The variables that change a plan, except those that were so outside and are not cleared."""
+    added = set()
+    for name, value in variables.items():
+        if CHANGES_A_PLAN.fullmatch(name) and (is_cleared(name) or outer.get(name) != value):
+            added.add(name)
+    return added
+
+
+def _assignment(name: str, value: str | None) -> str:
+    if value is None:
+        return f"no {name}"
+    return f"{name}={value}"
+
+
+def _same_python(one: str, other: str) -> bool:
+    """An environment has its python under several names (torchrun's first line has another)."""
+    in_one_folder = os.path.dirname(one) == os.path.dirname(other)
+    return in_one_folder and real_path(one) == real_path(other)
+
+
+def _preloaded(promised: str, paths: Sequence[str]) -> tuple[str, str, str, str]:
     """What LD_PRELOAD has loaded, by the names of the files: no library besides the plan's."""
-    own = [os.path.basename(name) for name in re.split(r"[:\s]+", promised) if name]
-    names = [os.path.basename(path) for path in seen]
-    others = [name for name in names if not any(_same_library(name, one) for one in own)]
+    planned = [os.path.basename(name) for name in re.split(r"[:\s]+", promised) if name]
+    others = []
+    for path in paths:
+        name = os.path.basename(path)
+        if not any(_same_library(name, one) for one in planned):
+            others.append(name)
     wanted = "nothing else is preloaded"
     if others:
         shown = f"{', '.join(others)} is preloaded"
@@ -240,55 +283,54 @@ def _same_library(one: str, other: str) -> bool:
     return one.partition(".so")[0] == other.partition(".so")[0]
 
 
-def started(seen: Launched, expected: Expected, consumer: str) -> Outcome:
+def started(launched: Launched, expected: Expected, consumer: str) -> Outcome:
     """Whether every rank of the plan made its steps, and how the launch ended if not.
 
     A script that reports what is missing here was not checked, and did not fail.
     """
     steps, world = expected.steps, expected.plan.world_size
-    evidence = [
-        Evidence(
-            what="steps",
-            rank=rank.number,
-            expected=f"at least {steps}",
-            seen=str(len(rank.steps)) + (f"; {rank.trouble}" if rank.trouble else ""),
+    evidence = []
+    for rank in launched.ranks:
+        made = str(len(rank.steps))
+        if rank.trouble:
+            made += f"; {rank.trouble}"
+        evidence.append(
+            Evidence(what="steps", rank=rank.number, expected=f"at least {steps}", seen=made)
         )
-        for rank in seen.ranks
-    ]
-    if seen.enough:
-        ranks = count(len(seen.ranks), "rank")
-        good = f"{ranks} made {steps} steps in {seen.seconds:.0f} s"
-        missing = len(seen.ranks) != world
+    if launched.enough:
+        ranks = count(len(launched.ranks), "rank")
+        good = f"{ranks} made {steps} steps in {launched.seconds:.0f} s"
+        missing = len(launched.ranks) != world
         wrong = f"{ranks} ran, the plan has {world}"
         return judged("launch", consumer, evidence[:missing], good, evidence, wrong=wrong)
-    refused = REFUSAL.search(seen.output)
-    if refused is not None and not seen.ranks:
-        why = f"it cannot run here: {refused[1]}"
-        return not_checked("launch", why, refused[2], consumer)
-    trained = sum(bool(rank.steps) for rank in seen.ranks)
+    refused = REFUSAL.search(launched.output)
+    if refused is not None and not launched.ranks:
+        reason = f"it cannot run here: {refused[1]}"
+        return not_checked("launch", reason, refused[2], consumer)
+    trained = sum(bool(rank.steps) for rank in launched.ranks)
     if 0 < trained < world:
         summary = (
             f"{count(trained, 'rank')} trained, the plan has {world}: {world - trained} missing"
         )
-    elif seen.timed_out:
-        summary = f"no {steps} steps within {seen.seconds:.0f} s"
+    elif launched.timed_out:
+        summary = f"no {steps} steps within {launched.seconds:.0f} s"
     else:
-        summary = f"it ended with {seen.returncode} before {steps} steps"
-    if not seen.ranks:
+        summary = f"it ended with {launched.returncode} before {steps} steps"
+    if not launched.ranks:
         summary += ", and no rank trained"
-    lines = [line for line in seen.output.splitlines() if line.strip()]
-    evidence += [Evidence(what="output", seen=line[:400]) for line in lines[-15:]]
+    lines = [line for line in launched.output.splitlines() if line.strip()]
+    for line in lines[-15:]:
+        evidence.append(Evidence(what="output", seen=line[:400]))
     return judged(
         "launch", consumer, [Evidence(what="end", seen=summary)], "", evidence, wrong=summary
     )
 
 
-def _by_node(plan: Plan, states: States) -> list[States]:
-    nodes = (number // plan.processes_per_node for number, _ in states)
-    return [
-        [state for state in states if state[0] // plan.processes_per_node == node]
-        for node in dict.fromkeys(nodes)
-    ]
+def _by_node(plan: Plan, states: States) -> list[list[tuple[int, RankState]]]:
+    nodes: dict[int, list[tuple[int, RankState]]] = {}
+    for number, state in states:
+        nodes.setdefault(number // plan.processes_per_node, []).append((number, state))
+    return list(nodes.values())
 
 
 def spread(plan: Plan, states: States, consumer: str) -> Outcome:
@@ -296,38 +338,41 @@ def spread(plan: Plan, states: States, consumer: str) -> Outcome:
 
     Machines with one name cannot be distinguished.
     """
-    name_of = {number: state.get("host", "not known") for number, state in states}
-    rows = [Evidence(what="host", rank=number, seen=name) for number, name in name_of.items()]
-    nodes = []
-    for of_node in _by_node(plan, states):
-        nodes.append({name_of[number] for number, _ in of_node})
-    names = sorted(set(name_of.values()))
+    rows = []
+    hosts_of: dict[int, set[str]] = {}
+    for number, state in states:
+        name = state.get("host", "not known")
+        rows.append(Evidence(what="host", rank=number, seen=name))
+        hosts_of.setdefault(number // plan.processes_per_node, set()).add(name)
+    names = sorted({row.seen for row in rows})
     if len(names) == 1:
-        why = f"all ranks ran on {names[0]}; {plan.nodes} machines cannot be confirmed"
-        return not_checked("hosts", why, consumer=consumer, evidence=rows)
-    good = len(names) == len(nodes) and all(len(seen) == 1 for seen in nodes)
+        reason = f"all ranks ran on {names[0]}; {plan.nodes} machines cannot be confirmed"
+        return not_checked("hosts", reason, consumer=consumer, evidence=rows)
+    good = len(names) == len(hosts_of) and all(len(hosts) == 1 for hosts in hosts_of.values())
     counted = [f"{sum(row.seen == name for row in rows)} on {name}" for name in names]
     summary = f"ranks: {', '.join(counted)}"
     return judged("hosts", consumer, () if good else rows, summary, rows, wrong=summary)
 
 
-def own_affinity(plan: Plan, states: States) -> Iterator[Compared]:
+def exclusive_affinity(plan: Plan, states: States) -> Iterator[Compared]:
     """Whether every rank has as many CPUs as threads, and none of another rank of its node.
 
     For a scheduler that assigns CPUs by its own numbering.
     """
     for of_node in _by_node(plan, states):
-        together = [cpu for _, state in of_node for cpu in state.get("affinity", ())]
+        together: list[int] = []
+        for _, state in of_node:
+            together += state.get("affinity", ())
         for number, state in of_node:
-            own = state.get("affinity", ())
-            alone = all(together.count(cpu) == 1 for cpu in own)
-            seen = cpulist.render(own) or "none"
-            enough = alone and len(own) >= plan.threads_per_process
+            cpus = state.get("affinity", ())
+            alone = all(together.count(cpu) == 1 for cpu in cpus)
+            shown = cpulist.render(cpus) or "none"
+            enough = alone and len(cpus) >= plan.threads_per_process
             if enough:
-                wanted = seen
+                wanted = shown
             else:
                 wanted = f"{plan.threads_per_process} CPUs of its own"
-            yield _row("affinity", number, wanted, seen)
+            yield _row("affinity", number, wanted, shown)
 
 
 def loss(ranks: Sequence[Rank], consumer: str) -> Outcome:
@@ -442,8 +487,8 @@ def throughput_check(ratio: Ratio | None, consumer: str) -> Outcome:
     name = "throughput"
     if ratio is None:
         remedy = "tune first: `cputune emit` stores the measured speed in the file"
-        why = "nothing was measured to compare with"
-        return not_checked(name, why, remedy, consumer, left_out=True)
+        reason = "nothing was measured to compare with"
+        return not_checked(name, reason, remedy, consumer, left_out=True)
     text = (
         f"{figure(ratio.measured, 4)} samples/s, {ratio.ratio:.2f} × the tuned "
         f"{ratio.tuned:.4g} ({ratio.low:.2f} to {ratio.high:.2f}, {ratio.steps} steps)"
@@ -453,8 +498,8 @@ def throughput_check(ratio: Ratio | None, consumer: str) -> Outcome:
     busy = ratio.delayed_steps >= ratio.steps / 2
     if ratio.high < SLOWEST_RATIO and not busy:
         return Outcome(name=name, state=FAILED, summary=text, consumer=consumer)
-    why = "too noisy to tell"
+    reason = "too noisy to tell"
     if busy:
-        why = f"{ratio.delayed_steps} steps waited for a CPU"
+        reason = f"{ratio.delayed_steps} steps waited for a CPU"
     remedy = "verify again when nothing else runs here, with more --steps"
-    return not_checked(name, f"{text}; {why}", remedy, consumer)
+    return not_checked(name, f"{text}; {reason}", remedy, consumer)

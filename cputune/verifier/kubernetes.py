@@ -75,8 +75,8 @@ def judge_documents(artefact: Artefact, expected: Expected, host: Host) -> Answe
     claims = _claims(documents, artefact)
     for job in jobs:
         distribution, operator, through = OPERATORS[job["kind"]]
-        yield held_to_plan(job, expected)
-        yield from looked_through(job, claims)
+        yield compared_with_plan(job, expected)
+        yield from checks_without_plan(job, claims)
         yield round_trip(job, distribution, through)
         yield admission(job, operator)
         yield not_checked("launch", NOT_STARTED, AS_A_SCRIPT, left_out=True)
@@ -109,7 +109,7 @@ def is_job(text: str) -> bool:
     return any(versions_of_kind(str(at(one, "kind"))) for one in documents)
 
 
-def judge_alone(artefact: Artefact) -> Iterator[Outcome]:
+def judge_without_plan(artefact: Artefact) -> Iterator[Outcome]:
     """The checks of each job of a file that need no plan."""
     try:
         documents = list(yaml.safe_load_all(artefact.text))
@@ -120,9 +120,9 @@ def judge_alone(artefact: Artefact) -> Iterator[Outcome]:
     for job in documents:
         if not versions_of_kind(str(at(job, "kind"))):
             continue
-        why = "the document names no plan"
-        yield not_checked("plan", why, f"cputune emit --like {artefact.path}", left_out=True)
-        yield from looked_through(job, claims)
+        reason = "the document names no plan"
+        yield not_checked("plan", reason, f"cputune emit --like {artefact.path}", left_out=True)
+        yield from checks_without_plan(job, claims)
         if job["kind"] in OPERATORS:
             distribution, operator, through = OPERATORS[job["kind"]]
             yield round_trip(job, distribution, through)
@@ -131,10 +131,10 @@ def judge_alone(artefact: Artefact) -> Iterator[Outcome]:
 
 
 def _no_yaml(error: Exception) -> Outcome:
-    said = str(error).partition("\n")[0]
+    problem = str(error).partition("\n")[0]
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
-        said = f"{error.problem}, line {error.problem_mark.line + 1}"
-    return Outcome(name="syntax", state=FAILED, summary=f"no YAML: {said}")
+        problem = f"{error.problem}, line {error.problem_mark.line + 1}"
+    return Outcome(name="syntax", state=FAILED, summary=f"no YAML: {problem}")
 
 
 CLAIM_FILE = "pvc.yaml"
@@ -143,17 +143,17 @@ CLAIM_FILE = "pvc.yaml"
 def _claims(documents: Sequence[Any], artefact: Artefact) -> dict[str, Manifest]:
     """The volume claims of the file and of ``pvc.yaml`` next to it, by name."""
     beside = artefact.path.parent / CLAIM_FILE
-    found = list(documents)
+    candidates = list(documents)
     with contextlib.suppress(OSError, yaml.YAMLError):
-        found += yaml.safe_load_all(read_document(beside))
-    return {
-        str(at(one, "metadata", "name")): one
-        for one in found
-        if at(one, "kind") == "PersistentVolumeClaim"
-    }
+        candidates += yaml.safe_load_all(read_document(beside))
+    claims = {}
+    for candidate in candidates:
+        if at(candidate, "kind") == "PersistentVolumeClaim":
+            claims[str(at(candidate, "metadata", "name"))] = candidate
+    return claims
 
 
-def looked_through(job: Manifest, claims: Mapping[str, Manifest]) -> Iterator[Outcome]:
+def checks_without_plan(job: Manifest, claims: Mapping[str, Manifest]) -> Iterator[Outcome]:
     """What needs neither the plan nor an SDK: the schema, the names, the volumes, the class of
     the pods, and their lifetime.
     """
@@ -166,44 +166,63 @@ def looked_through(job: Manifest, claims: Mapping[str, Manifest]) -> Iterator[Ou
         ("lifetime", "the job as a whole", lifetime_faults(job), "it starts and may end by itself"),
     )
     for check, consumer, faults, good in questions:
-        found = list(faults)
+        faulty = list(faults)
         wrong = None
-        if found:
-            first = found[0]
+        if faulty:
+            first = faulty[0]
             wanted = ""
             if first.expected is not None:
                 wanted = f", expected {first.expected}"
             wrong = f"{first.what}: {first.seen}{wanted}"
-        yield judged(check, consumer, found, good, wrong=wrong)
+        yield judged(check, consumer, faulty, good, wrong=wrong)
 
 
 IN_PODS = frozenset(["LD_PRELOAD", "CCL_WORKER_AFFINITY", "HF_HOME"])
 """Variables that a pod sets in another way than a script: paths in its image and its volume."""
 
 
-def held_to_plan(job: Manifest, expected: Expected) -> Outcome:
+def compared_with_plan(job: Manifest, expected: Expected) -> Outcome:
     """What the document decides, compared with its decision when it was emitted, and the plan."""
     shown = decided(job)
+    promised = _promised_values(job, expected, shown)
+    names = list(promised)
+    for name in shown:
+        if name not in promised and not _may_be_added(name):
+            names.append(name)
+    meaning = _SameMeaning(expected.plan, promised, shown)
+    rows: list[Evidence] = []
+    wrong: list[Evidence] = []
+    for name in names:
+        wanted = promised.get(name, NOTHING)
+        row = Evidence(what=name, expected=wanted, seen=shown.get(name, NOTHING))
+        rows.append(row)
+        if not meaning.same(row):
+            wrong.append(row)
+    difference = None
+    if wrong:
+        difference = f"{wrong[0].what}: {wrong[0].seen}, the plan has {wrong[0].expected}"
+    good = f"{len(rows)} values are as emitted"
+    if meaning.fewer:
+        good += f", with {meaning.fewer} fewer CPUs per pod"
+    return judged("plan", "the plan in the file", wrong, good, wrong=difference)
+
+
+def _promised_values(job: Manifest, expected: Expected, shown: Manifest) -> dict[str, str]:
+    """What the document decided when it was emitted, with the plan and its variables."""
     promised = dict(promise_of(at(job, "metadata", "annotations", PLAN)).document or {})
-    plan = expected.plan
-    promised |= {RANKS: str(plan.processes_per_node), PODS: str(plan.nodes)}
-    prefixes = {name.rpartition(": ")[0] for name in shown if name.rpartition(": ")[2] == "image"}
+    promised[RANKS] = str(expected.plan.processes_per_node)
+    promised[PODS] = str(expected.plan.nodes)
+    variables = {}
     for name, value in (expected.environment or {}).items():
         if name not in IN_PODS:
-            inside = value.replace("$", "$$")  # the kubelet expands $(NAME)
-            promised |= {f"{before}: {name}".removeprefix(": "): inside for before in prefixes}
-    others = [name for name in shown if name not in promised and not _is_own(name)]
-    rows = [
-        Evidence(what=name, expected=promised.get(name, NOTHING), seen=shown.get(name, NOTHING))
-        for name in [*promised, *others]
-    ]
-    kept = _Kept(plan, promised, shown)
-    wrong = [row for row in rows if not kept.same(row)]
-    differences = [f"{row.what}: {row.seen}, the plan has {row.expected}" for row in wrong[:1]]
-    good = f"{len(rows)} values are as emitted"
-    if kept.fewer:
-        good += f", with {kept.fewer} fewer CPUs per pod"
-    return judged("plan", "the plan in the file", wrong, good, wrong="".join(differences) or None)
+            variables[name] = value.replace("$", "$$")  # the kubelet expands $(NAME)
+    # Each container that has an image gets the variables of the plan.
+    for shown_name in shown:
+        prefix, _, last = shown_name.rpartition(": ")
+        if last == "image":
+            for name, value in variables.items():
+                promised[f"{prefix}: {name}".removeprefix(": ")] = value
+    return promised
 
 
 LEAST_SHARED_BYTES = 2**30
@@ -216,7 +235,7 @@ def _few_less(threads: int, planned: int) -> bool:
     return min(math.ceil(_LEAST_THREADS * planned), planned - 1) <= threads < planned
 
 
-def beside_reserve(plan: Plan, emitted: Plan) -> Plan:
+def with_emitted_threads(plan: Plan, emitted: Plan) -> Plan:
     """A tuned plan with as few threads as a document of it has.
 
     Unchanged if the document differs otherwise, or by more than a few threads.
@@ -228,7 +247,7 @@ def beside_reserve(plan: Plan, emitted: Plan) -> Plan:
     return plan
 
 
-class _Kept:
+class _SameMeaning:
     """Whether values of a document that are written otherwise still mean what was emitted.
 
     ``fewer``: how many CPUs a pod has less than it was emitted with.
@@ -250,9 +269,9 @@ class _Kept:
             case "requests.cpu" | "limits.cpu":
                 return self._cpus(prefix, row)
             case "requests.memory" | "limits.memory":
-                seen = self._asked(prefix, name)
+                amount_shown = self._amount(prefix, name)
                 wanted = quantity_of(row.expected)
-                return None not in (seen, wanted) and seen >= wanted  # type: ignore[operator]
+                return None not in (amount_shown, wanted) and amount_shown >= wanted  # type: ignore[operator]
             case "OMP_NUM_THREADS":
                 return self._threads(prefix, row)
             case "args":
@@ -269,7 +288,7 @@ class _Kept:
                 return amount is not None and amount >= LEAST_SHARED_BYTES
         return name.startswith("/") and {row.seen, row.expected} <= PERSISTENT
 
-    def _asked(self, prefix: str, name: str) -> Fraction | None:
+    def _amount(self, prefix: str, name: str) -> Fraction | None:
         """A quantity of the document; a request that is left out equals the limit."""
         text = self.shown.get(prefix + name, NOTHING)
         if text == NOTHING and name.startswith("requests."):
@@ -278,21 +297,26 @@ class _Kept:
 
     def _cpus(self, prefix: str, row: Evidence) -> bool:
         """As many CPUs, or fewer whole ones that still give each thread one."""
-        seen, wanted = self._asked(prefix, row.what.rpartition(": ")[2]), quantity_of(row.expected)
-        if seen is None or wanted is None or seen == wanted:
-            return seen == wanted
-        threads = _whole(self.shown.get(f"{prefix}OMP_NUM_THREADS"), self.plan.threads_per_process)
+        shown, wanted = (
+            self._amount(prefix, row.what.rpartition(": ")[2]),
+            quantity_of(row.expected),
+        )
+        if shown is None or wanted is None or shown == wanted:
+            return shown == wanted
+        threads = _whole_number(
+            self.shown.get(f"{prefix}OMP_NUM_THREADS"), self.plan.threads_per_process
+        )
         needed = self.plan.processes_per_node * (threads + self.plan.ccl_workers)
-        if seen > wanted or seen.denominator != 1 or seen < needed:
+        if shown > wanted or shown.denominator != 1 or shown < needed:
             return False
-        self.fewer = int(wanted - seen)
+        self.fewer = int(wanted - shown)
         return True
 
     def _threads(self, prefix: str, row: Evidence) -> bool:
         """A few threads less, if the pod has fewer CPUs, too."""
         planned = self.plan.threads_per_process
-        threads = _whole(row.seen, 0)
-        given = self._asked(prefix, "limits.cpu")
+        threads = _whole_number(row.seen, 0)
+        given = self._amount(prefix, "limits.cpu")
         promised = quantity_of(self.promised.get(f"{prefix}limits.cpu", NOTHING))
         if given is None or promised is None or given >= promised:
             return False
@@ -300,26 +324,33 @@ class _Kept:
 
     def _arguments(self, prefix: str, row: Evidence) -> bool:
         """The same words, if place.py is given the number of CPUs that the pod has."""
-        cpus = self._asked(prefix, "limits.cpu")
-        words = [shlex.split(text) for text in (row.seen, str(row.expected))]
-        for line in words:
-            if len(line) > 1 and line[0].endswith(f"/{PLACE_SCRIPT}") and line[1].isdigit():
-                if line is words[0] and Fraction(line[1]) != cpus:
-                    return False
-                line[1] = "CPUS"
-        return words[0] == words[1]
+        shown, promised = shlex.split(row.seen), shlex.split(str(row.expected))
+        if _is_placed(shown):
+            if Fraction(shown[1]) != self._amount(prefix, "limits.cpu"):
+                return False
+            shown[1] = "CPUS"
+        if _is_placed(promised):
+            promised[1] = "CPUS"
+        return shown == promised
 
 
-def _whole(text: object, otherwise: int) -> int:
+def _is_placed(command: Sequence[str]) -> bool:
+    """Whether a command is place.py with a number of CPUs."""
+    return len(command) > 1 and command[0].endswith(f"/{PLACE_SCRIPT}") and command[1].isdigit()
+
+
+def _whole_number(text: object, otherwise: int) -> int:
     if str(text).isdigit():
         return int(str(text))
     return otherwise
 
 
-def _is_own(name: str) -> bool:
+def _may_be_added(name: str) -> bool:
     """Whether an addition to the plan may stay: a volume, a variable no library reads."""
     last = name.rpartition(" ")[2]
-    return last.startswith("/") or (last == last.upper() and not is_cleared(last))
+    if last.startswith("/"):
+        return True
+    return last == last.upper() and not is_cleared(last)
 
 
 def round_trip(
@@ -332,23 +363,23 @@ def round_trip(
     except metadata.PackageNotFoundError:
         return not_installed(name, distribution, INSTALL)
     consumer = f"{distribution} {version}"
-    asked = with_text_quantities(document)
+    sent = with_text_quantities(document)
     spec = document.get("spec")
     of_training = document.get("kind") == "PyTorchJob" and isinstance(spec, Mapping)
-    if of_training and "runPolicy" not in asked["spec"]:
+    if of_training and "runPolicy" not in sent["spec"]:
         # Only the models want one; the API server sets it.
-        asked = {**asked, "spec": {**asked["spec"], "runPolicy": {"cleanPodPolicy": "None"}}}
+        sent = {**sent, "spec": {**sent["spec"], "runPolicy": {"cleanPodPolicy": "None"}}}
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            back = through(asked)
+            back = through(sent)
     except AttributeError as error:  # kubeflow-training 1.9.4 has no model of a metric
         return not_checked(name, f"the SDK lacks a model: {error}", consumer=consumer)
     except Exception as error:  # the models raise errors of any kind
         message = str(error).strip() or type(error).__name__
         refused = f"the models refuse the document: {message.splitlines()[0]}"
         return judged(name, consumer, [Evidence(what="refusal", seen=message)], "", wrong=refused)
-    differences = tuple(_differences(asked, back, document.get("kind", "document")))
+    differences = tuple(_differences(sent, back, document.get("kind", "document")))
     wrong = "the document changes in a round trip through the models"
     return judged(name, consumer, differences[:20], "came back equal", wrong=wrong)
 
@@ -356,13 +387,14 @@ def round_trip(
 def with_text_quantities(value: Any, key: str = "") -> Any:
     """A document with quantities as text: ``cpu: 8`` is valid, and the models hold only text."""
     if isinstance(value, Mapping):
-        amounts = key in ("limits", "requests")
-        return {
-            name: str(inner)
-            if amounts and type(inner) is int
-            else with_text_quantities(inner, name)
-            for name, inner in value.items()
-        }
+        texts = {}
+        for name, inner in value.items():
+            # type(): a bool is an int, too.
+            if key in ("limits", "requests") and type(inner) is int:
+                texts[name] = str(inner)
+            else:
+                texts[name] = with_text_quantities(inner, name)
+        return texts
     if isinstance(value, list):
         return [with_text_quantities(inner) for inner in value]
     return value
@@ -388,15 +420,15 @@ def _through_trainer_api(document: Manifest) -> Any:
     return job.to_dict()
 
 
-def _differences(expected: object, seen: object, where: str) -> Iterator[Evidence]:
-    if isinstance(expected, Mapping) and isinstance(seen, Mapping):
-        for key in [*expected, *(key for key in seen if key not in expected)]:
-            yield from _differences(expected.get(key), seen.get(key), f"{where}.{key}")
-    elif isinstance(expected, list) and isinstance(seen, list) and len(expected) == len(seen):
-        for index, (wanted, other) in enumerate(zip(expected, seen, strict=True)):
+def _differences(expected: object, shown: object, where: str) -> Iterator[Evidence]:
+    if isinstance(expected, Mapping) and isinstance(shown, Mapping):
+        for key in {**expected, **shown}:
+            yield from _differences(expected.get(key), shown.get(key), f"{where}.{key}")
+    elif isinstance(expected, list) and isinstance(shown, list) and len(expected) == len(shown):
+        for index, (wanted, other) in enumerate(zip(expected, shown, strict=True)):
             yield from _differences(wanted, other, f"{where}[{index}]")
-    elif expected != seen or isinstance(expected, bool) is not isinstance(seen, bool):
-        yield Evidence(what=where, expected=repr(expected), seen=repr(seen))
+    elif expected != shown or isinstance(expected, bool) is not isinstance(shown, bool):
+        yield Evidence(what=where, expected=repr(expected), seen=repr(shown))
 
 
 def admission(job: Manifest, consumer: str) -> Outcome:

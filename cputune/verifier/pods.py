@@ -74,13 +74,20 @@ class PodTemplate:
     @property
     def containers(self) -> Sequence[Mapping[str, Any]]:
         """Those that run at the same time, with what the ``trainer`` gives one of them."""
-        found = _mappings(at(self.spec, "containers"))
+        containers = _mappings(at(self.spec, "containers"))
         if self.program is None:
-            return found
+            return containers
         trainer = {**self.program, "resources": self.program.get("resourcesPerNode")}
-        own = [one for one in found if one.get("name") == self.trains] or [{"name": self.trains}]
-        others = [one for one in found if one.get("name") != self.trains]
-        return [{**trainer, **own[0], "env": _env(trainer, own[0])}, *others]
+        training: Mapping[str, Any] | None = None
+        others: list[Mapping[str, Any]] = []
+        for container in containers:
+            if container.get("name") != self.trains:
+                others.append(container)
+            elif training is None:
+                training = container
+        if training is None:
+            training = {"name": self.trains}
+        return [{**trainer, **training, "env": _env(trainer, training)}, *others]
 
     @property
     def first(self) -> Sequence[Mapping[str, Any]]:
@@ -89,16 +96,16 @@ class PodTemplate:
 
     @property
     def training(self) -> Mapping[str, Any] | None:
-        found = self.containers
+        containers = self.containers
         if self.trains is not None:
-            return next((one for one in found if one.get("name") == self.trains), None)
-        if found:
-            return found[0]
+            return next((one for one in containers if one.get("name") == self.trains), None)
+        if containers:
+            return containers[0]
         return None
 
 
 def _env(trainer: Mapping[str, Any], container: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return [*_mappings(trainer.get("env")), *_mappings(container.get("env"))]
+    return _mappings(trainer.get("env")) + _mappings(container.get("env"))
 
 
 def _mappings(value: object) -> list[Mapping[str, Any]]:
@@ -203,16 +210,16 @@ def name_faults(job: Mapping[str, Any]) -> Iterator[Evidence]:
 
 def _job_name(name: str, job: Mapping[str, Any]) -> Iterator[Evidence]:
     kind = job.get("kind")
-    pattern, said = (_SUBDOMAIN, "small letters, digits, - and .")
+    pattern, allowed = (_SUBDOMAIN, "small letters, digits, - and .")
     if kind != "Job":
-        pattern, said = (_LABEL_1035, "small letters, digits and -, a letter first, at most 63")
+        pattern, allowed = (_LABEL_1035, "small letters, digits and -, a letter first, at most 63")
     if not pattern.fullmatch(name):
-        yield Evidence(what="metadata.name", seen=name, expected=said)
+        yield Evidence(what="metadata.name", seen=name, expected=allowed)
         return
     longest = max((f"{name}{rest}" for rest in _appended(job)), key=len, default=name)
     if len(longest) > MOST_LETTERS:
-        seen = f"{longest} has {len(longest)} letters"
-        yield Evidence(what="metadata.name", seen=seen, expected=f"at most {MOST_LETTERS}")
+        problem = f"{longest} has {len(longest)} letters"
+        yield Evidence(what="metadata.name", seen=problem, expected=f"at most {MOST_LETTERS}")
 
 
 def _appended(job: Mapping[str, Any]) -> Iterator[str]:
@@ -249,7 +256,7 @@ def _label_key(place: str, key: str) -> Iterator[Evidence]:
 
 
 def _names_of_pod(template: PodTemplate, kind: str) -> Iterator[Evidence]:
-    place, seen = template.place, list[object]()
+    place, names = template.place, list[object]()
     if kind == "PyTorchJob" and template.training is None:
         yield Evidence(
             what=f"{place}.containers",
@@ -261,12 +268,12 @@ def _names_of_pod(template: PodTemplate, kind: str) -> Iterator[Evidence]:
     for container in (*template.containers, *template.first):
         name = container.get("name")
         yield from _one(f"{place}.containers.{name}", name, _LABEL, "DNS label of at most 63")
-        if name in seen:
+        if name in names:
             yield Evidence(what=f"{place}.containers", seen=f"two are called {name}")
         if kind == "TrainJob" and name != template.trains:
             text = f"the torch runtimes have no container {name}"
             yield Evidence(what=f"{place}.containers", seen=text, expected=template.trains)
-        seen.append(name)
+        names.append(name)
         image = container.get("image")
         if isinstance(image, str) and "<" not in image and not _IMAGE.fullmatch(image):
             yield Evidence(what=f"{place}.{name}.image", seen=image or "empty", expected="an image")
@@ -306,8 +313,8 @@ def _runtime(reference: Mapping[str, Any]) -> Iterator[Evidence]:
     place = "runtimeRef"
     kind, group = reference.get("kind"), reference.get("apiGroup")
     if kind not in (None, "ClusterTrainingRuntime", "TrainingRuntime"):
-        known = "ClusterTrainingRuntime or TrainingRuntime"
-        yield Evidence(what=f"{place}.kind", seen=str(kind), expected=known)
+        kinds = "ClusterTrainingRuntime or TrainingRuntime"
+        yield Evidence(what=f"{place}.kind", seen=str(kind), expected=kinds)
     if group not in (None, "trainer.kubeflow.org"):
         yield Evidence(what=f"{place}.apiGroup", seen=str(group), expected="trainer.kubeflow.org")
     yield from _one(f"{place}.name", reference.get("name"), _SUBDOMAIN, "name of a runtime")
@@ -385,11 +392,11 @@ def _written(container: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             and value.startswith("/")
         ):
             yield str(variable.get("name")), value
-    words = [word for key in ("command", "args") for word in _strings(container.get(key))]
-    for number, word in enumerate(words):
+    arguments = _strings(container.get("command")) + _strings(container.get("args"))
+    for number, word in enumerate(arguments):
         flag, equals, value = word.partition("=")
         if not equals:
-            value = "".join(words[number + 1 : number + 2])
+            value = "".join(arguments[number + 1 : number + 2])
         if flag in _OUTPUTS and value.startswith("/"):
             yield flag, value
     yield "shared memory", "/dev/shm"
@@ -397,13 +404,14 @@ def _written(container: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _read_only(template: PodTemplate, container: Mapping[str, Any]) -> Iterator[Evidence]:
     volumes = {str(one.get("name")): one for one in _mappings(template.spec.get("volumes"))}
-    mounts = {
-        str(mount.get("mountPath")).rstrip("/"): mount
-        for mount in _mappings(container.get("volumeMounts"))
-    }
+    mounts = {}
+    for mount in _mappings(container.get("volumeMounts")):
+        mounts[str(mount.get("mountPath")).rstrip("/")] = mount
     locked = at(container, "securityContext", "readOnlyRootFilesystem") is True
     what = f"{template.place}.{container.get('name')}"
-    needed = [*_written(container), *([("torchrun", "/tmp")] if locked else [])]
+    needed = list(_written(container))
+    if locked:
+        needed.append(("torchrun", "/tmp"))
     for writer, folder in needed:
         over = []
         for path in mounts:
@@ -411,20 +419,28 @@ def _read_only(template: PodTemplate, container: Mapping[str, Any]) -> Iterator[
                 over.append(path)
         if not over:
             if locked:
-                seen = f"the root file system is read-only, and no volume is mounted at {folder}"
+                problem = f"the root file system is read-only, and no volume is mounted at {folder}"
                 yield Evidence(
-                    what=what, seen=seen, expected=f"a volume that {writer} can write to"
+                    what=what, seen=problem, expected=f"a volume that {writer} can write to"
                 )
             continue
         mount = mounts[max(over, key=len)]
         volume = _mapping(volumes.get(str(mount.get("name"))))
-        kinds = [kind for kind in volume if kind != "name"]
-        read_only = mount.get("readOnly") is True or any(
-            at(volume, kind, "readOnly") is True for kind in kinds
-        )
-        if read_only or {"configMap", "secret", "downwardAPI", "image"} & set(kinds):
-            seen = f"{mount.get('mountPath')} is read-only, and {writer} writes to {folder}"
-            yield Evidence(what=what, seen=seen, expected="a volume that can be written to")
+        if _is_read_only(mount, volume):
+            problem = f"{mount.get('mountPath')} is read-only, and {writer} writes to {folder}"
+            yield Evidence(what=what, seen=problem, expected="a volume that can be written to")
+
+
+def _is_read_only(mount: Mapping[str, Any], volume: Mapping[str, Any]) -> bool:
+    if mount.get("readOnly") is True:
+        return True
+    for kind in volume:
+        # The kubelet mounts volumes of these kinds read-only.
+        if kind in ("configMap", "secret", "downwardAPI", "image"):
+            return True
+        if kind != "name" and at(volume, kind, "readOnly") is True:
+            return True
+    return False
 
 
 def _claim_faults(
@@ -443,15 +459,17 @@ def _claim_faults(
         if modes and set(modes) <= {"ReadOnlyMany"}:
             yield Evidence(what=what, seen="ReadOnlyMany", expected="a claim that is written to")
         elif template.count > 1 and not {"ReadWriteMany", "ReadOnlyMany"} & set(modes):
-            said = f"{template.count} pods mount it"
-            yield Evidence(what=what, seen=f"{', '.join(modes)}; {said}", expected="ReadWriteMany")
+            mounted = f"{template.count} pods mount it"
+            yield Evidence(
+                what=what, seen=f"{', '.join(modes)}; {mounted}", expected="ReadWriteMany"
+            )
         size = at(claim, "spec", "resources", "requests", "storage")
         if quantity_of(size) is None:
             yield Evidence(what=f"claim {name}.storage", seen=str(size), expected="20Gi")
         spaces = at(claim, "metadata", "namespace"), metadata.get("namespace")
         if None not in spaces and spaces[0] != spaces[1]:
-            seen = f"it is in {spaces[0]}, the job in {spaces[1]}"
-            yield Evidence(what=f"claim {name}.namespace", seen=seen, expected="one namespace")
+            problem = f"it is in {spaces[0]}, the job in {spaces[1]}"
+            yield Evidence(what=f"claim {name}.namespace", seen=problem, expected="one namespace")
 
 
 # --- quality of service -----------------------------------------------------------------
@@ -466,8 +484,8 @@ def service_faults(job: Mapping[str, Any]) -> Iterator[Evidence]:
         launches_only = job.get("kind") == "MPIJob" and template.place == "Launcher"
         if launches_only and not at(job, "spec", "runLauncherAsWorker"):
             continue
-        whole = template.spec.get("resources")
-        if whole is not None and not list(_unequal(template.place, _mapping(whole))):
+        of_pod = template.spec.get("resources")
+        if of_pod is not None and not list(_unequal(template.place, _mapping(of_pod))):
             continue
         for container in (*template.containers, *template.first):
             place = f"{template.place}.{container.get('name')}"
@@ -487,8 +505,10 @@ def _unequal(place: str, resources: Mapping[str, Any]) -> Iterator[Evidence]:
         if limit is None:
             yield Evidence(what=f"{place}.limits.{what}", seen="missing", expected="a limit")
         elif request != limit:
-            seen = f"requests {requests.get(what)}, limits {limits.get(what)}"
-            yield Evidence(what=f"{place}.{what}", seen=seen, expected="requests equal to limits")
+            problem = f"requests {requests.get(what)}, limits {limits.get(what)}"
+            yield Evidence(
+                what=f"{place}.{what}", seen=problem, expected="requests equal to limits"
+            )
         elif what == "cpu" and limit.denominator != 1:
             yield Evidence(what=f"{place}.cpu", seen=str(limits[what]), expected="whole CPUs")
 
@@ -503,33 +523,33 @@ def lifetime_faults(job: Mapping[str, Any]) -> Iterator[Evidence]:
     marks = {**_mapping(metadata.get("labels")), **_mapping(metadata.get("annotations"))}
     queued = any(queue in marks for queue in _QUEUES)
     if policy.get("suspend") is True and not queued:
-        seen = "true, and no queue label is set that would start the job"
-        yield Evidence(what="suspend", seen=seen, expected="false, or a label of a queue")
+        problem = "true, and no queue label is set that would start the job"
+        yield Evidence(what="suspend", seen=problem, expected="false, or a label of a queue")
     yield from _deadline("activeDeadlineSeconds", policy.get("activeDeadlineSeconds"))
     if policy.get("ttlSecondsAfterFinished") == 0:
-        seen = "0: the job and its logs are deleted the moment it ends"
-        yield Evidence(what="ttlSecondsAfterFinished", seen=seen, expected="3600, for example")
+        problem = "0: the job and its logs are deleted the moment it ends"
+        yield Evidence(what="ttlSecondsAfterFinished", seen=problem, expected="3600, for example")
     if policy.get("cleanPodPolicy") == "All":
-        seen = "All: the pods and their logs are deleted when the job ends"
-        yield Evidence(what="cleanPodPolicy", seen=seen, expected="None or Running")
+        problem = "All: the pods and their logs are deleted when the job ends"
+        yield Evidence(what="cleanPodPolicy", seen=problem, expected="None or Running")
     manager = policy.get("managedBy")
     if isinstance(manager, str) and "kueue" not in manager and "kubeflow.org/" not in manager:
-        seen = f"{manager}: the operator ignores the job"
-        yield Evidence(what="managedBy", seen=seen, expected="the operator")
+        problem = f"{manager}: the operator ignores the job"
+        yield Evidence(what="managedBy", seen=problem, expected="the operator")
     templates = list(templates_of(job))
     pods = sum(template.count for template in templates)
     least = at(policy, "schedulingPolicy", "minAvailable")
     if isinstance(least, int) and least > pods:
-        seen = f"{least}, and the job has {pods}"
-        yield Evidence(what="minAvailable", seen=seen, expected=f"{pods} or less")
+        problem = f"{least}, and the job has {pods}"
+        yield Evidence(what="minAvailable", seen=problem, expected=f"{pods} or less")
     for template in templates:
         yield from _lifetime_of_pod(template, queued=queued)
 
 
 def _deadline(what: str, seconds: object) -> Iterator[Evidence]:
     if isinstance(seconds, int) and 0 <= seconds < LEAST_SECONDS:
-        seen = f"{seconds} s, too short to pull an image"
-        yield Evidence(what=what, seen=seen, expected=f"{LEAST_SECONDS} or more, or none")
+        problem = f"{seconds} s, too short to pull an image"
+        yield Evidence(what=what, seen=problem, expected=f"{LEAST_SECONDS} or more, or none")
 
 
 def _lifetime_of_pod(template: PodTemplate, *, queued: bool) -> Iterator[Evidence]:
@@ -537,16 +557,16 @@ def _lifetime_of_pod(template: PodTemplate, *, queued: bool) -> Iterator[Evidenc
     deadline = spec.get("activeDeadlineSeconds")
     yield from _deadline(f"{place}.activeDeadlineSeconds", deadline)
     if spec.get("schedulingGates") and not queued:
-        seen = "the pod is not scheduled while it has one"
-        yield Evidence(what=f"{place}.schedulingGates", seen=seen, expected="none")
+        problem = "the pod is not scheduled while it has one"
+        yield Evidence(what=f"{place}.schedulingGates", seen=problem, expected="none")
     for kept in ("annotations", "labels"):
         if _mapping(template.metadata.get(kept)).get(_SIDECAR) == "true":
-            seen = "true: the sidecar keeps a finished pod running, and catches its traffic"
-            yield Evidence(what=f"{place}.{_SIDECAR}", seen=seen, expected="false")
+            problem = "true: the sidecar keeps a finished pod running, and catches its traffic"
+            yield Evidence(what=f"{place}.{_SIDECAR}", seen=problem, expected="false")
     for context in (spec, *template.containers):
         secured = _mapping(context.get("securityContext"))
         root = secured.get("runAsUser") == 0
         refused = secured.get("runAsNonRoot", at(spec, "securityContext", "runAsNonRoot"))
         if root and refused is True:
-            seen = "0 with runAsNonRoot: the kubelet refuses to start it"
-            yield Evidence(what=f"{place}.runAsUser", seen=seen, expected="another user")
+            problem = "0 with runAsNonRoot: the kubelet refuses to start it"
+            yield Evidence(what=f"{place}.runAsUser", seen=problem, expected="another user")

@@ -155,7 +155,7 @@ def judged(
 
 def not_checked(
     name: str,
-    why: str,
+    reason: str,
     remedy: str | None = None,
     consumer: str | None = None,
     evidence: Sequence[Evidence] = (),
@@ -166,7 +166,7 @@ def not_checked(
     return Outcome(
         name=name,
         state=NOT_CHECKED,
-        summary=why,
+        summary=reason,
         remedy=remedy,
         consumer=consumer,
         evidence=tuple(evidence),
@@ -176,5 +176,5 @@ def not_checked(
 
 def not_installed(name: str, consumer: str, install: str) -> Outcome:
     """A check that could not be made because its consumer is not installed."""
-    why = f"{consumer} is not installed, so this was not checked"
-    return not_checked(name, why, install, consumer)
+    reason = f"{consumer} is not installed, so this was not checked"
+    return not_checked(name, reason, install, consumer)

@@ -58,8 +58,8 @@ _NOT_NEGATIVE = frozenset(
 @cache
 def _table() -> Mapping[str, Any]:
     text = resources.files("cputune.verifier").joinpath("operators.json").read_text("utf-8")
-    known: Mapping[str, Any] = json.loads(text)
-    return known
+    table: Mapping[str, Any] = json.loads(text)
+    return table
 
 
 def versions_of_kind(kind: str) -> tuple[str, ...]:
@@ -70,11 +70,11 @@ def versions_of_kind(kind: str) -> tuple[str, ...]:
 def schema_faults(job: Mapping[str, Any]) -> Iterator[Evidence]:
     """Every value of a job that the API server refuses, or drops because it has no such key."""
     kind, version = str(job.get("kind")), str(job.get("apiVersion"))
-    known = _table()["kinds"].get(kind, {})
-    if version not in known:
-        yield Evidence(what="apiVersion", seen=version, expected=" or ".join(known))
+    versions = _table()["kinds"].get(kind, {})
+    if version not in versions:
+        yield Evidence(what="apiVersion", seen=version, expected=" or ".join(versions))
         return
-    yield from _faults(job, known[version], kind)
+    yield from _faults(job, versions[version], kind)
     metadata = job.get("metadata")
     yield from _metadata_faults(metadata if isinstance(metadata, Mapping) else {}, kind)
 
@@ -85,10 +85,12 @@ def refused_document(text: str, fixed: str) -> str | None:
         before, after = (list(yaml.safe_load_all(one)) for one in (text, fixed))
     except (yaml.YAMLError, ValueError, RecursionError):
         return None
-    known = {row for job in before for row in _faults_of(job)}
+    earlier = set[Evidence]()
+    for job in before:
+        earlier.update(_faults_of(job))
     for job in after:
         for row in _faults_of(job):
-            if row not in known:
+            if row not in earlier:
                 return f"the API server would refuse {row.what}: {row.seen}"
     return None
 
@@ -162,9 +164,11 @@ def _faults(value: object, number: int, place: str) -> Iterator[Evidence]:
         for index, item in enumerate(value):
             yield from _faults(item, schema["items"], f"{place}[{index}]")
     else:
-        words = schema.get("enum") or _ONE_OF.get(key, ())
-        if words and isinstance(value, str) and value not in words:
-            yield Evidence(what=place, seen=repr(value), expected=" or ".join(filter(None, words)))
+        choices = schema.get("enum") or _ONE_OF.get(key, ())
+        if choices and isinstance(value, str) and value not in choices:
+            yield Evidence(
+                what=place, seen=repr(value), expected=" or ".join(filter(None, choices))
+            )
     length = None
     if isinstance(value, int | float):
         length = value

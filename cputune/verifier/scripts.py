@@ -73,11 +73,16 @@ def read_script(artefact: Artefact, expected: Expected, host: Host) -> Answer:
             yield not_installed(name, program, install)
             continue
         done = _ask((program_path, *options, str(real_path(artefact.path))), host)
-        lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+        lines = _lines_of(done)
         if done.returncode != 0 and not lines:
             lines = [f"ended with {done.returncode}"]
         complaints = [Evidence(what=program, seen=line) for line in lines[:20]]
         yield judged(name, program, complaints, "no complaints")
+
+
+def _lines_of(done: Completed) -> list[str]:
+    """What a program has printed, without empty lines."""
+    return [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
 
 
 def _beside_python(host: Host, program: str) -> str | None:
@@ -100,8 +105,8 @@ def run_script(artefact: Artefact, expected: Expected, host: Host) -> Answer:
     The script itself reports what it needs and does not find.
     """
     environment = host.environment()
-    python, gone = interpreter(artefact, environment, host)
-    yield from as_it_was(artefact, expected, host)
+    python, missing = interpreter(artefact, environment, host)
+    yield from files_check(artefact, expected, host)
     yield from variables_of(artefact, expected)
     if not expected.run or any(missing_beside(artefact)):
         yield not_run(is_requested=not expected.run)
@@ -111,10 +116,10 @@ def run_script(artefact: Artefact, expected: Expected, host: Host) -> Answer:
     else:
         command = Command(argv=("bash", str(real_path(artefact.path))), environment=environment)
         yield from measured([command], expected, artefact.format, interpreter=python)
-    yield from gone
+    yield from missing
 
 
-def as_it_was(artefact: Artefact, expected: Expected, host: Host) -> Answer:
+def files_check(artefact: Artefact, expected: Expected, host: Host) -> Answer:
     """Whether the script, and each file that the command names, is there and is what it was."""
     if expected.trained is not None:
         promised = expected.trained.files
@@ -163,10 +168,10 @@ def variables_of(artefact: Artefact, expected: Expected) -> Iterator[Outcome]:
                 expect = f"{name}={wanted}"
             rows.append(Evidence(what=name, expected=expect, seen=f"{name}={value}"))
     good = "it sets no variable that is not the plan's"
-    said = None
+    difference = None
     if rows:
-        said = f"{rows[0].seen}, the plan has {rows[0].expected}"
-    yield judged("variables", "the script", rows, good, wrong=said)
+        difference = f"{rows[0].seen}, the plan has {rows[0].expected}"
+    yield judged("variables", "the script", rows, good, wrong=difference)
 
 
 _LAUNCHERS_OWN = ("I_MPI_PIN_RESPECT_CPUSET",)
@@ -182,9 +187,9 @@ def over_hosts(
     plan, consumer = expected.plan, artefact.format
     nodes, reach = tuple(Node(name=host) for host in expected.hosts), Ssh(words=expected.ssh)
     if len(nodes) != plan.nodes:
-        why = f"it starts ranks on {plan.nodes} nodes, but does not name the hosts"
+        reason = f"it starts ranks on {plan.nodes} nodes, but does not name the hosts"
         yield not_checked(
-            "launch", why, "emit it with their names: cputune emit --hosts a,b", consumer
+            "launch", reason, "emit it with their names: cputune emit --hosts a,b", consumer
         )
         return
     try:
@@ -206,13 +211,13 @@ def over_hosts(
         )
 
         def begin(reporting: Mapping[str, str]) -> Sequence[RankCommand]:
-            post = reporting[SOCKET_VARIABLE]
+            socket = reporting[SOCKET_VARIABLE]
             variables = {
                 **reporting,
                 SCRATCH_VARIABLE: f"{HERE}/scratch",
                 SOCKET_VARIABLE: RELAYED,
             }
-            return engine.start(replace(launch, variables=variables, post=post))
+            return engine.start(replace(launch, variables=variables, post=socket))
 
         try:
             yield from measured(begin, expected, consumer, interpreter=python)
@@ -259,9 +264,9 @@ def measured(
 
     tuned, ratio = expected.samples_per_second, None
     try:
-        seen = start()
-        if tuned is not None and seen.enough:
-            ratio = throughput(seen.steps, tuned)
+        launched = start()
+        if tuned is not None and launched.enough:
+            ratio = throughput(launched.steps, tuned)
             if ratio is not None and ratio.ratio < SLOWEST_RATIO:
                 again = start()
                 second = None
@@ -272,8 +277,8 @@ def measured(
         message = f"it cannot be started: {error}"
         yield Outcome(name="launch", state=FAILED, consumer=consumer, summary=message)
         return
-    yield from outcomes(seen, expected, consumer, interpreter, dealt_out=dealt_out)
-    if seen.enough:
+    yield from outcomes(launched, expected, consumer, interpreter, dealt_out=dealt_out)
+    if launched.enough:
         yield throughput_check(ratio, consumer)
     if ratio is not None:
         yield ratio
@@ -288,22 +293,22 @@ def interpreter(
     measured one, and the outcome says so.
     """
     # An emitted script keeps the interpreter of the tuning in a variable.
-    found = (value for name, value in assignments(artefact.text) if name == "tuned")
-    tuned = next(found, None)
+    values = (value for name, value in assignments(artefact.text) if name == "tuned")
+    tuned = next(values, None)
     chosen = environment.get("PYTHON", tuned)
     python = chosen and host.which(chosen)
     if python or chosen is None:
         return python, ()
-    why = f"the plan was tuned with {chosen}, which is not here"
-    return None, (not_checked("interpreter", why, "set PYTHON to the interpreter that trains"),)
+    reason = f"the plan was tuned with {chosen}, which is not here"
+    return None, (not_checked("interpreter", reason, "set PYTHON to the interpreter that trains"),)
 
 
 def not_run(*, is_requested: bool = True) -> Outcome:
-    """The launch that was not run, because that was ``asked`` or because files are missing."""
+    """The launch that was not run, because you chose that or because files are missing."""
     without = "cputune verify without --no-run"
     if not is_requested:
-        why = "it was not run: files are missing next to it"
-        return not_checked("launch", why, "copy all files that were emitted together")
+        reason = "it was not run: files are missing next to it"
+        return not_checked("launch", reason, "copy all files that were emitted together")
     return not_checked("launch", "it was not run, as requested", without, left_out=True)
 
 
@@ -327,31 +332,32 @@ def submit_script(artefact: Artefact, expected: Expected, host: Host) -> Answer:
         return
     consumer = _ask(("sbatch", "--version"), host).stdout.strip() or "slurm"
     done = _ask(("sbatch", "--test-only", path), host)
-    lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+    lines = _lines_of(done)
     if lines:
         last = lines[-1]
     else:
         last = f"ended with {done.returncode}"
-    if any(phrase in line for line in lines for phrase in NO_CONTROLLER):
-        why = f"no cluster answers: {lines[0]}"
+    printed = "\n".join(lines)
+    if any(phrase in printed for phrase in NO_CONTROLLER):
+        reason = f"no cluster answers: {lines[0]}"
         remedy = "run this on a login node of the cluster"
-        yield not_checked(TEST_ONLY, why, remedy, consumer)
+        yield not_checked(TEST_ONLY, reason, remedy, consumer)
         return
     refused = [Evidence(what="sbatch", seen=line) for line in lines or [last]]
     yield judged(TEST_ONLY, consumer, refused if done.returncode else (), last, wrong=last)
     if done.returncode:
         return
-    yield from as_it_was(artefact, expected, host)
+    yield from files_check(artefact, expected, host)
     yield from variables_of(artefact, expected)
     if not expected.run or any(missing_beside(artefact)):
         yield not_run(is_requested=not expected.run)
     elif not expected.submit:
-        why = "not submitted: a job uses nodes of the cluster"
-        yield not_checked("launch", why, f"cputune verify --submit {artefact.path}", consumer)
+        reason = "not submitted: a job uses nodes of the cluster"
+        yield not_checked("launch", reason, f"cputune verify --submit {artefact.path}", consumer)
     else:
-        python, gone = interpreter(artefact, host.environment(), host)
+        python, missing = interpreter(artefact, host.environment(), host)
         yield from _run_batch(path, expected, consumer, python, host)
-        yield from gone
+        yield from missing
 
 
 def _run_batch(
@@ -362,8 +368,8 @@ def _run_batch(
     nodes = _ask(("sinfo", "--noheader", "--Node", "--format=%o"), host).stdout.split()
     with WorkFolder() as work:
         output = work.path / "job.out"
-        own = ("sbatch", "--wait", f"--job-name={name}", f"--output={output}")
-        command = Command(argv=(*own, path), environment=host.environment())
+        options = ("sbatch", "--wait", f"--job-name={name}", f"--output={output}")
+        command = Command(argv=(*options, path), environment=host.environment())
         try:
             yield from measured(
                 [command],

@@ -15,7 +15,7 @@ from golden_texts import Golden
 
 from cputune import Cluster, emit, verify
 from cputune.verifier import promised_of
-from cputune.verifier.kubernetes import held_to_plan
+from cputune.verifier.kubernetes import compared_with_plan
 from cputune.verifier.records import Expected
 
 Job = dict[str, Any]
@@ -139,7 +139,7 @@ def test_what_a_team_adds_is_its_own(format: str, tmp_path: Path) -> None:
 def test_a_document_is_held_against_another_result_too(tmp_path: Path, golden: Golden) -> None:
     job = yaml.safe_load(emitted("pytorchjob", tmp_path / "launch").read_text(encoding="utf-8"))
     other = replace(one_socket().result.best.plan, threads_per_process=2, nodes=3)
-    seen = held_to_plan(job, Expected(plan=other, environment=other.environment()))
+    seen = compared_with_plan(job, Expected(plan=other, environment=other.environment()))
     assert seen.state == "failed"
     golden(seen.summary)
 
