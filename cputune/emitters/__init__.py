@@ -52,7 +52,7 @@ PRINTED_FORMATS: Mapping[str, Format] = {
 
 
 @keywords_of(Emission)
-def emit(result: Result | None, format: str, asked: Emission) -> tuple[EmittedFile, ...]:
+def emit(result: Result | None, format: str, options: Emission) -> tuple[EmittedFile, ...]:
     """The files of one format; the first is the one to start or submit.
 
     ``result`` is what was tuned; None for the guide's plan on ``facts``. ``format`` is a name in
@@ -64,9 +64,9 @@ def emit(result: Result | None, format: str, asked: Emission) -> tuple[EmittedFi
     """
     formats = _named(format)
     if result is not None:
-        result = keeping(result, asked.keep)
-    job = make_job(result, asked)
-    kind = None if asked.patch is None else asked.patch.get("kind")
+        result = keeping(result, options.keep)
+    job = make_job(result, options)
+    kind = None if options.patch is None else options.patch.get("kind")
     if kind is not None and str(kind).lower() not in [chosen.name for chosen in formats]:
         raise UsageError(
             f"the patch is for a {kind}, but this format writes none",
@@ -86,9 +86,11 @@ def emit(result: Result | None, format: str, asked: Emission) -> tuple[EmittedFi
     return judged(job, files)
 
 
-def render(plan: Plan, workload: Workload, format: str, asked: Emission) -> tuple[EmittedFile, ...]:
+def render(
+    plan: Plan, workload: Workload, format: str, options: Emission
+) -> tuple[EmittedFile, ...]:
     """The files of a plan that was not measured yet, as a trial starts it. Raises UsageError."""
-    return _written(plan_job(plan, workload, asked), _named(format))
+    return _written(plan_job(plan, workload, options), _named(format))
 
 
 def _named(format: str) -> tuple[Format, ...]:
@@ -109,10 +111,12 @@ def _written(job: LaunchJob, formats: tuple[Format, ...]) -> tuple[EmittedFile, 
         if chosen.alone and job.plan.world_size == 1:
             written = without_code(written)
         main, *others = chosen.write(written)
-        notes = (*job.printed_notes, *(() if chosen.printed else written.notes), *main.notes)
-        for file in (replace(main, notes=notes), *others):
-            files.setdefault(file.name, file)
-        for file in () if chosen.printed else written.companions:
+        notes = job.printed_notes
+        if not chosen.printed:
+            notes += written.notes
+            others += written.companions
+        files.setdefault(main.name, replace(main, notes=notes + main.notes))
+        for file in others:
             files.setdefault(file.name, file)
     jobs = [chosen.name for chosen in formats if chosen in (PYTORCHJOB, TRAINJOB)]
     if len(jobs) > 1:  # one folder starts one job

@@ -117,8 +117,8 @@ def _alone(job: LaunchJob, bound: tuple[str, ...], trained: tuple[str, ...]) -> 
         threads=plan.threads_per_process, precision=precision(job), ipex=plan.ipex
     )
     blocktime = planned.get("KMP_BLOCKTIME")
-    own = () if blocktime is None else (assigned("KMP_BLOCKTIME", blocktime),)
-    until_it_ends = ("setpriv", "--pdeathsig", "TERM", "env", *_TAKEN_BACK, *own)
+    after_accelerate = () if blocktime is None else (assigned("KMP_BLOCKTIME", blocktime),)
+    until_it_ends = ("setpriv", "--pdeathsig", "TERM", "env", *_TAKEN_BACK, *after_accelerate)
     through = (*until_it_ends, *bound, bash.PYTHON)
     return start(
         "accelerate",
@@ -141,7 +141,7 @@ def configuration(job: LaunchJob) -> Manifest:
     """The YAML of this accelerate release. Any key that it does not know is a ValueError."""
     plan = job.plan
     version = Versions.from_names(job.versions).accelerate
-    known = _known_keys(job)
+    keys = _known_keys(job)
     config: Manifest = {
         "compute_environment": "LOCAL_MACHINE",
         "distributed_type": "MULTI_CPU",
@@ -159,9 +159,9 @@ def configuration(job: LaunchJob) -> Manifest:
         "same_network": True,
         "use_cpu": True,
     }
-    if "enable_cpu_affinity" not in known:
+    if "enable_cpu_affinity" not in keys:
         del config["enable_cpu_affinity"]
-    if "ipex_config" in known:
+    if "ipex_config" in keys:
         config["ipex_config"] = {"ipex": plan.ipex}
     config["mpirun_config"] = {}
     # Not where the file's host file (a path below the current directory) beats the flag's.

@@ -44,22 +44,27 @@ def apply_plan_file(force: Force | None, *, together: bool, guard: bool = False)
     ``together``: the ranks of a script that ended well wait for each other, and leave together.
     ``guard``: they are compared while they train.
     """
-    first = ["ending"] if together else []
-    first += ["guard"] if guard else []
-    parts = needed(force or Force())
     read = _Pieces()
-    for name in ("run_script", *first, *(part.module for part in parts)):
-        read.add(name)
+    read.add("run_script")
+    made: list[str] = []
+    if together:
+        read.add("ending")
+        made.append("Ending()")
+    if guard:
+        read.add("guard")
+        made.append("Guard()")
+    for part in needed(force or Force()):
+        read.add(part.module)
+        made.append(f"{part.name}({part.takes})")
     text = START + _imports(read.imports, "")
     if read.typing:
         text += "\nif TYPE_CHECKING:\n" + _imports(read.typing, "    ")
     for code in read.code:
         text += f"\n\n{code}\n"
-    made = [f"{name.title()}()" for name in first]
-    made += [f"{part.name}({part.takes})" for part in parts]
     listed = "[]"
     if made:
-        listed = "[\n" + "".join(f"        {part},\n" for part in made) + "    ]"
+        lines = "".join(f"        {part},\n" for part in made)
+        listed = f"[\n{lines}    ]"
     setting = ""
     if "force" in read.seen:
         text += f"\n\nPLAN = {_as_literal(force or Force())}\n"
@@ -72,8 +77,11 @@ def apply_plan_file(force: Force | None, *, together: bool, guard: bool = False)
 def _as_literal(force: Force) -> str:
     """What is set, without default values."""
     usual = Force()
-    said = {field.name: getattr(force, field.name) for field in fields(force)}
-    changed = {name: value for name, value in said.items() if value != getattr(usual, name)}
+    changed = {}
+    for field in fields(force):
+        value = getattr(force, field.name)
+        if value != getattr(usual, field.name):
+            changed[field.name] = value
     return pprint.pformat(changed, width=90, sort_dicts=False)
 
 
@@ -109,25 +117,30 @@ class _Pieces:
             else:
                 break
             title = statement
-        said = str(ast.get_docstring(tree)).splitlines()[0]
+        heading = str(ast.get_docstring(tree)).splitlines()[0]
         code = "\n".join(source.splitlines()[title.end_lineno :]).strip("\n")
-        self.code.append(f"# {said}\n\n\n{code}")
+        self.code.append(f"# {heading}\n\n\n{code}")
 
-    def _import(self, statement: ast.stmt, found: Imports) -> None:
+    def _import(self, statement: ast.stmt, imports: Imports) -> None:
         if isinstance(statement, ast.Import):
-            found.update((name.name, "") for name in statement.names)
+            imports.update((name.name, "") for name in statement.names)
         elif isinstance(statement, ast.ImportFrom):
             module = str(statement.module)
             if module.startswith(PACKAGE):
                 self.add(module.removeprefix(PACKAGE))
             else:
-                found.update((module, name.name) for name in statement.names)
+                imports.update((module, name.name) for name in statement.names)
 
 
-def _imports(found: Imports, indent: str) -> str:
+def _imports(imports: Imports, indent: str) -> str:
     """The lines of these imports, sorted: ``import x`` before ``from x import y``."""
-    lines = [f"import {module}" for module, name in sorted(found) if not name]
-    for module in sorted({module for module, name in found if name}):
-        names = sorted(name for of, name in found if of == module and name)
+    lines = []
+    names_of: dict[str, list[str]] = {}
+    for module, name in sorted(imports):
+        if name:
+            names_of.setdefault(module, []).append(name)
+        else:
+            lines.append(f"import {module}")
+    for module, names in names_of.items():
         lines.append(f"from {module} import {', '.join(names)}")
     return "".join(f"{indent}{line}\n" for line in lines)

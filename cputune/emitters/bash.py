@@ -28,8 +28,8 @@ def fill(name: str, values: Mapping[str, str]) -> str:
     """
 
     def value(match: re.Match[str]) -> str:
-        found = match[1] or match[2]
-        return values[found] if found in values else fill(f"{found}.sh", values)
+        name = match[1] or match[2]
+        return values[name] if name in values else fill(f"{name}.sh", values)
 
     text = packaged_text("cputune.emitters", f"texts/{name}")
     return re.sub(r"(?m)^\{\{(\w+)\}\}\n|\{\{(\w+)\}\}", value, text)
@@ -47,9 +47,9 @@ def launch_script(
 ) -> EmittedFile:
     """The script of a format: its text, with what all of them say of the job. Raises UsageError."""
     notes = tuple(notes)
-    said = f"Launch of {job.workload.name}{title and f' with {title}'}."
+    heading = f"Launch of {job.workload.name}{title and f' with {title}'}."
     filled = {
-        "header": header.header_of(job, format, said) + header.promised(job, format),
+        "header": header.header_of(job, format, heading) + header.promised(job, format),
         "tuned": python(job),
         "clear": clear(job),
         "installed": installed(job),
@@ -72,20 +72,21 @@ def launch_script(
 
 def beside(job: LaunchJob) -> list[str]:
     """The files beside a launch that its training command names, or that one of those imports."""
-    command = (*applied(job), *job.command)
-    named = [word.name for word in command if isinstance(word, Beside)]
-    found = [*(file.name for file in job.companions), *named]
+    names = [file.name for file in job.companions]
+    for word in applied(job) + job.command:
+        if isinstance(word, Beside):
+            names.append(word.name)
     if not job.self_contained and job.plan.world_size > 1:
-        found.append(PLAN_FILE)
-    return [*dict.fromkeys(found)]
+        names.append(PLAN_FILE)
+    return list(dict.fromkeys(names))
 
 
 def installed(job: LaunchJob) -> str:
     """A line that ends the script if it needs cputune, and the interpreter does not find it."""
     if job.self_contained or PLAN_FILE not in beside(job):
         return ""
-    found = f'"$python" -c "import {APPLY}" 2>/dev/null'
-    return or_else(found, 'fail "$python has no cputune" "install it there"')
+    imports = f'"$python" -c "import {APPLY}" 2>/dev/null'
+    return or_else(imports, 'fail "$python has no cputune" "install it there"')
 
 
 def or_else(condition: str, then: str) -> str:
@@ -171,17 +172,19 @@ _LOOKS_LIKE_CODE = re.compile(r"[$`\\‘’“”]")
 LITERAL = "# shellcheck disable=SC1003,SC1111,SC1112,SC2016 # words are meant as they stand\n"
 
 
-def literal(words: Iterable[Word]) -> str:
+def literal(command: Iterable[Word]) -> str:
     """A comment for shellcheck, before words that look like code; else nothing."""
-    texts = (word.name if isinstance(word, Output) else word for word in words)
-    found = any(isinstance(word, str) and _LOOKS_LIKE_CODE.search(word) for word in texts)
-    return LITERAL if found else ""
+    for word in command:
+        text = word.name if isinstance(word, Output) else word
+        if isinstance(text, str) and _LOOKS_LIKE_CODE.search(text):
+            return LITERAL
+    return ""
 
 
 def training(job: LaunchJob) -> str:
     """The training command as the array ``train``."""
-    words = (*applied(job), *job.command)
-    return literal(words) + array("train", trained(words), WIDTH) + "\n"
+    command = (*applied(job), *job.command)
+    return literal(command) + array("train", trained(command), WIDTH) + "\n"
 
 
 def needs(job: LaunchJob, *, bound: bool) -> str:
@@ -192,16 +195,18 @@ def needs(job: LaunchJob, *, bound: bool) -> str:
     ``bound``: the ranks run on the machine that runs the script.
     """
     lines = list[tuple[str, str, str]]()
-    cpus = sorted({cpu for share in job.plan.cpus for cpu in share})
     if bound:
-        listed = cpulist.render(tuple(cpus))
+        cpus = set[int]().union(*job.plan.cpus)
+        listed = cpulist.render(tuple(sorted(cpus)))
         # Where OMP_NUM_THREADS is set, nproc prints it and counts nothing.
         counted = f"env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT taskset -c {listed} nproc"
-        seen = f"$({counted} 2>/dev/null) == {len(cpus)}"
-        lines.append((seen, f"CPUs {listed} are not all on this machine", "tune where it runs"))
+        all_there = f"$({counted} 2>/dev/null) == {len(cpus)}"
+        lines.append(
+            (all_there, f"CPUs {listed} are not all on this machine", "tune where it runs")
+        )
     for library in job.plan.preload if job.plan.world_size == 1 else ():
-        said = f"the plan preloads {library}, which is not here"
-        lines.append((f"-f {ShellWord(library)}", said, "install it here too"))
+        missing = f"the plan preloads {library}, which is not here"
+        lines.append((f"-f {ShellWord(library)}", missing, "install it here too"))
     if job.script is not None:
         hint = "start it in the directory of the tuning"
         lines.append((f"-f {ShellWord(job.script)}", f"{job.script} is not here", hint))
@@ -209,8 +214,8 @@ def needs(job: LaunchJob, *, bound: bool) -> str:
         lines.append((f"-n ${{{name}:-}}", f"{name} is not set", "export it"))
     text = literal([Argument(job.script or "")])
     where = '"$HOSTNAME: "' if job.plan.nodes > 1 else ""
-    for condition, why, hint in lines:
-        text += or_else(f"[[ {condition} ]]", f"fail {where}{shlex.quote(why)} '{hint}'")
+    for condition, problem, hint in lines:
+        text += or_else(f"[[ {condition} ]]", f"fail {where}{shlex.quote(problem)} '{hint}'")
     return text
 
 
@@ -233,9 +238,9 @@ def rank_words(job: LaunchJob, launcher: str, *, offered: bool = False) -> tuple
     return (program, "--launcher", launcher, "--cpus", cpus, *bind, *of_ranks(job))
 
 
-def rank(words: Iterable[str]) -> str:
+def rank(command: Iterable[str]) -> str:
     """What starts the training in each rank, as the array ``rank``."""
-    return array("rank", words, WIDTH) + "\n"
+    return array("rank", command, WIDTH) + "\n"
 
 
 def rank_variables(job: LaunchJob, *, intel_mpi: bool = False) -> dict[str, str]:
@@ -290,10 +295,10 @@ def variables(job: LaunchJob, *, intel_mpi: bool = False, pods: bool = False) ->
     If Intel MPI does not start the ranks, oneCCL uses no launcher, over OFI, and rank.py adds the
     local numbers (CCL_PROCESS_LAUNCHER in the oneCCL documentation).
     """
-    found: dict[str, str] = dict(job.environment.items())
+    environment: dict[str, str] = dict(job.environment.items())
     interface = job.cluster.interface if pods else job.interface
     if interface is not None:
-        found.update(interface_variables(interface, backend=job.plan.backend))
+        environment.update(interface_variables(interface, backend=job.plan.backend))
     if job.plan.backend == "ccl" and not intel_mpi:
-        found.update(CCL_PROCESS_LAUNCHER="none", CCL_ATL_TRANSPORT="ofi")
-    return typed(found)
+        environment.update(CCL_PROCESS_LAUNCHER="none", CCL_ATL_TRANSPORT="ofi")
+    return typed(environment)

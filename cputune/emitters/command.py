@@ -35,7 +35,7 @@ TRAIN_SCRIPT, RECIPE_FILE, APPLY_SCRIPT = "train.py", "recipe.json", "apply_plan
 
 
 def training_command(
-    workload: Workload, way: AppliedCommand, context: Context
+    workload: Workload, delivery: AppliedCommand, context: Context
 ) -> tuple[tuple[Word, ...], tuple[str, ...]]:
     """The words of the training command, and what is to be said about them.
 
@@ -48,46 +48,46 @@ def training_command(
             Argument("--output_dir"),
             Output(Argument("out")),
         )
-        return (*script, *map(Argument, way.flags)), ()
+        return (*script, *map(Argument, delivery.flags)), ()
     first = workload.argv[0]
     if first.startswith("-") and first != "-m":
         raise UsageError(
             f"python would read the script name {first!r} as an option",
             hint=f"write ./{first}",
         )
-    refused = refused_unneeded(workload, way, context)
+    refused = refused_unneeded(workload, delivery, context)
     accepted = replace(workload, argv=without_options(workload.argv, refused))
-    words = (*as_typed(accepted), *map(Argument, way.flags))
-    notes = turned_off(workload, way, context.facts, refused)
+    command = (*as_typed(accepted), *map(Argument, delivery.flags))
+    notes = turned_off(workload, delivery, context.facts, refused)
     if workload.secrets:
         notes.insert(0, left_out(workload.secrets))
-    known = workload.framework is not None or workload.parses_arguments is not None
-    if way.sets_objects:
-        takes = "takes" if known else "was not run yet: it may take"
+    reader_known = workload.framework is not None or workload.parses_arguments is not None
+    if delivery.sets_objects:
+        takes = "takes" if reader_known else "was not run yet: it may take"
         notes.append(
             f"{workload.name} {takes} no flags of a plan: batch, precision and backend are "
             f"{SET_INSIDE}."
         )
-    return words, tuple(notes)
+    return command, tuple(notes)
 
 
 def as_typed(workload: Workload) -> tuple[Word, ...]:
     """The script with its arguments, as they were typed; what names an output is known as one."""
-    found: list[Word] = []
+    command: list[Word] = []
     before = ""
     for word in map(Argument, workload.argv):
         secret = workload.secret_of(word)
         name, equals, value = word.partition("=")
         if secret is not None:
-            found.append(Secret(Argument(secret[0]), VariableName(secret[1])))
+            command.append(Secret(Argument(secret[0]), VariableName(secret[1])))
         elif flag_of(before) in WRITTEN and not word.startswith("-"):
-            found.append(Output(word))
+            command.append(Output(word))
         elif flag_of(name) in WRITTEN and equals:
-            found.append(Output(Argument(value), before=Argument(name + equals)))
+            command.append(Output(Argument(value), before=Argument(name + equals)))
         else:
-            found.append(word)
+            command.append(word)
         before = word
-    return tuple(found)
+    return tuple(command)
 
 
 def flag_of(word: str) -> str:
@@ -207,34 +207,36 @@ def refuse_impossible(plan: Plan, versions: Versions) -> None:
                 f"LD_PRELOAD cannot contain the path {library!r}",
                 hint="link the library to an absolute path without spaces and colons, tune again",
             )
-    why = None
+    reason = None
     if plan.precision == "fp16":
-        why = "fp16: on a CPU, transformers and accelerate would train in fp32 without a message"
+        reason = "fp16: on a CPU, transformers and accelerate would train in fp32 without a message"
     if plan.world_size > 1 and plan.backend != "gloo" and not backend_flags(versions, plan.backend):
-        why = f"{plan.backend}: no argument of them selects it"
+        reason = f"{plan.backend}: no argument of them selects it"
     elif plan.world_size > 1 and plan.backend == "ccl":
         few = why_too_few_ccl_workers(plan.ccl_workers)
-        why = few and f"ccl: {few}"
+        reason = few and f"ccl: {few}"
     if plan.ipex and not ipex_use(versions).possible:
-        why = f"IPEX: {ipex_use(versions).reason}"
-    if why is not None:
+        reason = f"IPEX: {ipex_use(versions).reason}"
+    if reason is not None:
         raise UsageError(
-            f"these versions ({versions.describe()}) cannot train with {why}",
+            f"these versions ({versions.describe()}) cannot train with {reason}",
             hint="tune with the versions that the job has",
         )
 
 
-def refuse_unchosen_batch(workload: Workload, plan: Plan, way: AppliedCommand) -> None:
+def refuse_unchosen_batch(workload: Workload, plan: Plan, delivery: AppliedCommand) -> None:
     """Raise UsageError if each of the ranks of several nodes would take the script's own batch.
 
     Neither a flag nor apply_plan.py divides it then, so the user has to choose the global batch.
     """
     owned = workload.framework == "pytorch"
-    chosen = workload.batch_per_rank is not None or way.sets_objects
+    chosen = workload.batch_per_rank is not None or delivery.sets_objects
     if plan.nodes == 1 or chosen or (workload.global_batch_size is not None and not owned):
         return
-    own = workload.global_batch_size
-    product = f", {plan.world_size} × {own} = {plan.world_size * own} samples" if own else ""
+    samples = workload.global_batch_size
+    product = (
+        f", {plan.world_size} × {samples} = {plan.world_size * samples} samples" if samples else ""
+    )
     hint = (
         "--global-batch-size N divides N samples over the ranks, --batch-per-rank N gives each of "
         "them N"
@@ -284,7 +286,7 @@ def _faults_of(file: EmittedFile, job: LaunchJob) -> tuple[Finding, ...]:
     context = context_of(job.workload, job.target, job.host, name=file.name)
     on_target = context.on(file.target)
     each = (judge_everywhere(launch, on_target) for launch in file.launches)
-    found = list(dict.fromkeys(chain.from_iterable(each)))
+    findings = list(dict.fromkeys(chain.from_iterable(each)))
     if file.document is not None:
-        found += judge_document(Document(value=file.document), context) or ()
-    return by_severity(found)
+        findings += judge_document(Document(value=file.document), context) or ()
+    return by_severity(findings)

@@ -62,14 +62,14 @@ def constraints(job: LaunchJob) -> str:
 
     A line of any other form might be an option of pip: it is left out.
     """
-    pinned = (
-        f"{name}=={version.partition('+')[0]}\n"
-        for name, version in sorted(job.versions.items())
-        if _PACKAGE.fullmatch(name) and _VERSION.fullmatch(version)
-        if name not in ("oneccl_bind_pt", "cputune", "python")
-    )
     whose = "that were measured" if job.named is not None else "of the Python that trains here"
-    return comment([f"Versions {whose}; the image takes no others."]) + "".join(pinned)
+    text = comment([f"Versions {whose}; the image takes no others."])
+    for name, version in sorted(job.versions.items()):
+        if name in ("oneccl_bind_pt", "cputune", "python"):
+            continue
+        if _PACKAGE.fullmatch(name) and _VERSION.fullmatch(version):
+            text += f"{name}=={version.partition('+')[0]}\n"
+    return text
 
 
 def dockerfile(job: LaunchJob) -> str:
@@ -92,11 +92,12 @@ def dockerfile(job: LaunchJob) -> str:
     oneccl = "oneccl_bind_pt"
     if _VERSION.fullmatch(version := job.versions.get(oneccl, "")):
         oneccl += f"=={version}"
-    links = "".join(
-        f" \\\n && ln -s \"$(find /usr /opt -name '{_FILES[name]}' | sort | head -n 1)\" "
-        f"{PRELOAD}/{name}.so \\\n && test -f {PRELOAD}/{name}.so"
-        for name in preloads(job)
-    )
+    links = ""
+    for name in preloads(job):
+        links += (
+            f" \\\n && ln -s \"$(find /usr /opt -name '{_FILES[name]}' | sort | head -n 1)\" "
+            f"{PRELOAD}/{name}.so \\\n && test -f {PRELOAD}/{name}.so"
+        )
     bindings = f"RUN {_PIP} '{oneccl}' \\\n    --extra-index-url \"$ONECCL_INDEX_URL\"\n"
     values = {
         "header": comment([f"Image that trains {job.workload.name}.", "", *job.header]),

@@ -63,8 +63,13 @@ class Tuned:
 
         /dev/shm is not included: each rank counts what it has touched there.
         """
-        held = [rank.get("peak_bytes") for ranks in self.observed(plan) for rank in ranks]
-        return max((int(number) for number in held if isinstance(number, int)), default=None)
+        peaks = list[int]()
+        for ranks in self.observed(plan):
+            for rank in ranks:
+                peak = rank.get("peak_bytes")
+                if isinstance(peak, int):
+                    peaks.append(peak)
+        return max(peaks, default=None)
 
 
 def tuned_of(result: Result) -> Tuned:

@@ -43,8 +43,10 @@ BY_VARIABLES = frozenset({"use_cpu", "fp16", "bf16"})
 def typed_lines(job: LaunchJob) -> str:
     """The lines, ended. Raises UsageError for a plan that needs files and is of no result."""
     if is_typed(job):
-        texts = [f"{where}{as_lines(started)}" for where, started in typed_each(job)]
-        return "".join(texts)
+        text = ""
+        for where, started in typed_each(job):
+            text += where + as_lines(started)
+        return text
     if job.named is None:
         raise UsageError(
             "this plan has no command line: part of it is set inside the training process",
@@ -60,8 +62,9 @@ def typed_lines(job: LaunchJob) -> str:
 
 def is_typed(job: LaunchJob) -> bool:
     """Whether variables and flags say all of the plan, so that the command needs no files."""
-    beside = any(isinstance(word, Beside) for word in words(job))
-    return not beside and (job.plan.nodes == 1 or bool(job.nodes)) and job.plan.backend != "ccl"
+    if any(isinstance(word, Beside) for word in words(job)) or job.plan.backend == "ccl":
+        return False
+    return job.plan.nodes == 1 or bool(job.nodes)
 
 
 def words(job: LaunchJob) -> tuple[Word, ...]:
@@ -76,15 +79,17 @@ def _variables_say_it(job: LaunchJob) -> bool:
         return False
     if force.world_size != 1 or force.other_ranks or force.batch_per_rank is not None:
         return False
-    own = workload.global_batch_size
+    script_batch = workload.global_batch_size
     if workload.framework is None:
-        own = workload.typed_global_batch
-    if force.samples_per_rank not in (None, own):
+        script_batch = workload.typed_global_batch
+    if force.samples_per_rank not in (None, script_batch):
         return False
     if force.accumulation not in (None, workload.accumulation):
         return False
-    others = {name: value for name, value in force.arguments.items() if name not in BY_VARIABLES}
-    return not any(others.values()) and _takes_precision(job)
+    for name, value in force.arguments.items():
+        if value and name not in BY_VARIABLES:
+            return False
+    return _takes_precision(job)
 
 
 def _takes_precision(job: LaunchJob) -> bool:
@@ -115,10 +120,11 @@ def typed_each(job: LaunchJob) -> list[tuple[str, LaunchLine]]:
         return [("", by_mpirun(job, program, trained))]
     if job.plan.nodes == 1:
         return [("", typed(job, program, trained))]
-    each = range(job.plan.nodes)
-    return [
-        (f"# on {job.nodes[at].name}\n", typed(job, program, trained, node_rank=at)) for at in each
-    ]
+    lines = []
+    for rank in range(job.plan.nodes):
+        where = f"# on {job.nodes[rank].name}\n"
+        lines.append((where, typed(job, program, trained, node_rank=rank)))
+    return lines
 
 
 def by_mpirun(job: LaunchJob, python: str, trained: tuple[str, ...]) -> LaunchLine:
@@ -144,31 +150,38 @@ def by_mpirun(job: LaunchJob, python: str, trained: tuple[str, ...]) -> LaunchLi
     program: str = "mpirun"
     if several and is_openmpi(dialect):
         program = ShellText("mpirun", '"$(command -v mpirun)"')
-    before = ["I_MPI_PIN=off"] if dialect == "intelmpi" else []
-    through: tuple[str, ...] = ("-m", APPLY, json.dumps(applied_of(job)), "--launcher", "mpi", "--")
+    before = _cleared(job, given)
+    if dialect == "intelmpi":
+        before.append("I_MPI_PIN=off")
+    through: list[str] = [assigned(name, value) for name, value in given.items()]
     if job.self_contained:
         hydra = ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID")
         open_mpi = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK")
         rank, world, local = open_mpi if is_openmpi(dialect) else hydra
         numbers = f"export RANK=${rank} WORLD_SIZE=${world} LOCAL_RANK=${local}"
-        through = _bound_by_bash(job, python, f"{numbers}; ")
+        through += _bound_by_bash(job, python, f"{numbers}; ")
     else:
-        through = (python, *through)
+        through += (python, "-m", APPLY, json.dumps(applied_of(job)), "--launcher", "mpi", "--")
     return start(
         "mpirun",
         (program,),
         options,
         trained,
-        before=[*_cleared(job, given), *before],
-        through=("env", *(assigned(name, value) for name, value in given.items()), *through),
+        before=before,
+        through=("env", *through),
         environment=given,
     )
 
 
 def _cleared(job: LaunchJob, planned: Mapping[str, str]) -> list[str]:
     """What removes the variables of this shell that would change the plan."""
-    found = [name for name in sorted(job.surrounding) if is_cleared(name) and name not in planned]
-    return ["env", *(word for name in found for word in ("-u", name))] if found else []
+    cleared = []
+    for name in sorted(job.surrounding):
+        if is_cleared(name) and name not in planned:
+            cleared += ["-u", name]
+    if not cleared:
+        return []
+    return ["env", *cleared]
 
 
 def _bound_by_bash(job: LaunchJob, python: str, first: str = "") -> tuple[str, ...]:
@@ -183,10 +196,9 @@ def typed(
 ) -> LaunchLine:
     """The command behind the variables of the plan; those of this shell that would change it go."""
     planned: dict[str, str] = dict(variables(job).items())
-    before = [assigned(name, value) for name, value in planned.items()]
-    return bound(
-        job, python, trained, before=[*_cleared(job, planned), *before], node_rank=node_rank
-    )
+    before = _cleared(job, planned)
+    before += [assigned(name, value) for name, value in planned.items()]
+    return bound(job, python, trained, before=before, node_rank=node_rank)
 
 
 def bound(
@@ -240,21 +252,23 @@ def bound(
 def as_lines(started: LaunchLine) -> str:
     """The command in one to four lines: variables, launcher, binding, training."""
     launch, written = started.launch, list(started.words)
-    by_apply = written.index(APPLY) - 1 if APPLY in written else 0
-    ends = [
-        next((at for at, word in enumerate(written) if word in ("taskset", launch.program)), 0),
-        next((at for at, word in enumerate(written) if word == "bash"), by_apply),
-        len(written) - len(launch.argv),
-    ]
+    through = 0
+    if "bash" in written:
+        through = written.index("bash")
+    elif APPLY in written:
+        through = written.index(APPLY) - 1
+    first = next((at for at, word in enumerate(written) if word in ("taskset", launch.program)), 0)
+    ends = [first, through, len(written) - len(launch.argv)]
     if launch.launcher == "mpirun":
         ends.insert(1, written.index("env", ends[0]))
     if launch.launcher == "python":
         ends = ends[:1]
-    groups, at = list[str](), 0
-    for end in (*ends, len(written)):
-        if end > at:
-            groups.append(" ".join(map(exact, written[at:end])))
-            at = end
+    ends.append(len(written))
+    groups, begin = list[str](), 0
+    for end in ends:
+        if end > begin:
+            groups.append(" ".join(map(exact, written[begin:end])))
+            begin = end
     return " \\\n  ".join(packed(groups, WIDTH)) + "\n"
 
 
@@ -267,8 +281,9 @@ def python(job: LaunchJob) -> str:
     """How the interpreter of the tuning is called here."""
     if job.python is None:
         return "python3"
-    found = None if job.host is None else job.host.which("python")
-    return "python" if found == job.python else job.python
+    if job.host is not None and job.host.which("python") == job.python:
+        return "python"
+    return job.python
 
 
 def emit_command(job: LaunchJob) -> tuple[EmittedFile, ...]:

@@ -32,8 +32,10 @@ def full(job: LaunchJob, format: str, title: str, notes: Iterable[str] = ()) -> 
 def header_of(job: LaunchJob, format: str, title: str, notes: Iterable[str] = ()) -> str:
     """The header of an artefact's main file: plan, gain, date, and how to make it again."""
     lines = [f"{title} Written by cputune {_version()}.", *job.header]
+    for note in (*job.notes, *notes):
+        lines.append(f"Note: {note}")
     kept = list[str]()
-    for line in (*lines, *(f"Note: {note}" for note in (*job.notes, *notes))):
+    for line in lines:
         # What is extrapolated stays, however long the version in the first line is.
         if line in job.printed_notes or comment([*kept, line]).count("\n") <= MOST_LINES:
             kept.append(line)
@@ -58,43 +60,43 @@ def promised(job: LaunchJob, format: str) -> str:
     return f"# {PLAN}: {format}, {PLAN_FILE}{_needs(job)}\n"
 
 
-def measured(tuned: Tuned, plan: Plan, found: InContext) -> tuple[str, ...]:
+def measured(tuned: Tuned, plan: Plan, in_context: InContext) -> tuple[str, ...]:
     """What was measured of a plan, in the context of a launch.
 
     ``plan`` is the one that is written. In another context than that of the measurement no ratio is
     given.
     """
-    if not found.applies:
-        return (f"M{found.not_measured[1:]}.", f"Plan: {plan.describe()}.")
+    if not in_context.applies:
+        return (f"M{in_context.not_measured[1:]}.", f"Plan: {plan.describe()}.")
     lines = [
         f"{tuned.means} How sure: {tuned.sure}",
         f"Plan: {plan.describe()}.",
-        f"Measured {found.measured}: {_speed(tuned)}.",
+        f"Measured {in_context.measured}: {_speed(tuned)}.",
         *tuned.ladder,
     ]
     if tuned.plan.as_found:
-        why = "No plan beat plain `python train.py` beyond noise"
+        reason = "No plan beat plain `python train.py` beyond noise"
         if not tuned.compared:
-            why = "No plan was compared with plain `python train.py`"
+            reason = "No plan was compared with plain `python train.py`"
         if tuned.disturbed:
-            why = "The machine was not quiet, no plan is known to beat plain `python train.py`"
-        lines.insert(2, f"{why}: this is that launch.")
+            reason = "The machine was not quiet, no plan is known to beat plain `python train.py`"
+        lines.insert(2, f"{reason}: this is that launch.")
     return tuple(lines)
 
 
 def unmeasured(
-    host: Mapping[str, object], plan: Plan, *, asked: bool = False, own_loop: bool = False
+    host: Mapping[str, object], plan: Plan, *, is_named: bool = False, own_loop: bool = False
 ) -> tuple[str, ...]:
     """The header without a result.
 
-    ``asked``: the user named this plan; ``own_loop``: a script with its own training loop gets what
-    changes none of its numbers.
+    ``is_named``: the user named this plan; ``own_loop``: a script with its own training loop gets
+    what changes none of its numbers.
     """
     guides = "a rank per socket, all its cores, the precision its hardware has"
     whose = f"the default plan of the Hugging Face CPU guides ({guides})"
     if own_loop:
         whose = "one rank on all cores, which changes no number of a training loop of its own,"
-    if asked:
+    if is_named:
         whose = "a plan that was asked for,"
     return (
         f"NOTHING WAS MEASURED. This is {whose} for {machine_name(host)}.",
@@ -105,10 +107,10 @@ def unmeasured(
 
 def _speed(tuned: Tuned) -> str:
     value = tuned.samples_per_second
-    words = f"{figure(value.centre, 4)} samples/s"
+    speed = f"{figure(value.centre, 4)} samples/s"
     if not tuned.compared:
-        return f"{words} in a single trial"
-    return f"{words} (95 % interval {figure(value.low, 4)} to {figure(value.high, 4)})"
+        return f"{speed} in a single trial"
+    return f"{speed} (95 % interval {figure(value.low, 4)} to {figure(value.high, 4)})"
 
 
 def _version() -> str:
@@ -136,11 +138,11 @@ def scale_lines(tuned: Tuned | None, plan: Plan, workload: Workload) -> tuple[st
 
 def _scale(plan: Plan, workload: Workload) -> str:
     """How large a job is: ``2 nodes, 8 ranks with 12 samples each, 96 together``."""
-    words = f"{count(plan.nodes, 'node')}, {count(plan.world_size, 'rank')}"
+    size = f"{count(plan.nodes, 'node')}, {count(plan.world_size, 'rank')}"
     together = workload.samples_of_step(plan.world_size)
     if together is None:
-        return f"{words} that share the script's own batch"
-    each = f"{words} with {count(together // plan.world_size, 'sample')}"
+        return f"{size} that share the script's own batch"
+    each = f"{size} with {count(together // plan.world_size, 'sample')}"
     if plan.world_size == 1:
         return each
     return f"{each} each, {together} together"

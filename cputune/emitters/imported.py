@@ -37,20 +37,22 @@ def unreachable_parts(script: str, host: Host) -> dict[str, str]:
     if not script.endswith(".py"):
         return {}
     paths = (script, *imported(script, host))
-    own = {os.path.basename(path).removesuffix(".py") for path in paths}
-    own |= {os.path.basename(os.path.dirname(path)) for path in paths}
+    local_modules = set[str]()
+    for path in paths:
+        folder, name = os.path.split(path)
+        local_modules |= {name.removesuffix(".py"), os.path.basename(folder)}
     texts: list[str] = []
     for path in paths:
         text = text_of(path, host)
         tree = _tree(text) if text is not None else None
         if text is None or tree is None or _RUNS_TEXT.search(text):
             return {}
-        if not _libraries(tree) <= (KNOWN | own | sys.stdlib_module_names):
+        if not _libraries(tree) <= (KNOWN | local_modules | sys.stdlib_module_names):
             return {}
         texts.append(text)
-    whole = "\n".join(texts)
-    names_accelerator = re.search("accelerat", whole, re.IGNORECASE) is not None
-    names_trainer = re.search("Trainer|TrainingArguments", whole) is not None
+    text_of_all = "\n".join(texts)
+    names_accelerator = re.search("accelerat", text_of_all, re.IGNORECASE) is not None
+    names_trainer = re.search("Trainer|TrainingArguments", text_of_all) is not None
     if names_trainer and not names_accelerator:
         return {"loop": "the script names no Accelerator"}
     if names_accelerator and not names_trainer:
@@ -60,13 +62,13 @@ def unreachable_parts(script: str, host: Host) -> dict[str, str]:
 
 def _libraries(tree: ast.Module) -> set[str]:
     """The first names of what a file imports, relative imports aside."""
-    found: set[str] = set()
+    libraries: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found.update(alias.name.partition(".")[0] for alias in node.names)
+            libraries.update(alias.name.partition(".")[0] for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            found.add(node.module.partition(".")[0])
-    return found
+            libraries.add(node.module.partition(".")[0])
+    return libraries
 
 
 def _tree(text: str) -> ast.Module | None:
@@ -78,7 +80,7 @@ def _tree(text: str) -> ast.Module | None:
         return None
 
 
-def digests(words: Iterable[str], host: Host) -> dict[str, str]:
+def digests(command: Iterable[str], host: Host) -> dict[str, str]:
     """Digests of the files that words name, and of the config.json of models among them.
 
     ``--train_file=FILE`` names one too. Unreadable files are left out; of a large file the first 16
@@ -86,15 +88,19 @@ def digests(words: Iterable[str], host: Host) -> dict[str, str]:
     """
     named: list[str] = []
     before = ""
-    for word in words:
+    for word in command:
         name = word.rpartition("=")[2] if word.startswith("-") else word
         if before == "-m":
             named += module_files(word, host)
         else:
             named += [name, *imported(name, host), f"{name}/config.json"]
         before = word
-    texts = {path: text_of(path, host) for path in named}
-    return {path: digest(text) for path, text in texts.items() if text is not None}
+    by_path = dict[str, str]()
+    for path in named:
+        text = text_of(path, host)
+        if text is not None:
+            by_path[path] = digest(text)
+    return by_path
 
 
 def digest(text: str) -> str:
@@ -113,8 +119,10 @@ def module_files(name: str, host: Host) -> tuple[str, ...]:
     """The files that ``python -m NAME`` reads in this folder, and what they import."""
     parts = name.split(".")
     main = os.path.join(*parts, "__main__.py")
-    own = [*_files_of(parts, "", host), *([main] if host.exists(main) else [])]
-    return _with_imports(own, "", host)
+    files = list(_files_of(parts, "", host))
+    if host.exists(main):
+        files.append(main)
+    return _with_imports(files, "", host)
 
 
 def text_of(path: str, host: Host) -> str | None:
@@ -127,10 +135,10 @@ def text_of(path: str, host: Host) -> str | None:
 
 def _with_imports(paths: Sequence[str], folder: str, host: Host) -> tuple[str, ...]:
     """The files, and what they import of ``folder``, each once."""
-    found = list(paths)
-    for path in found:  # it grows
-        found += [module for module in _imported_by(path, folder, host) if module not in found]
-    return tuple(dict.fromkeys(found))
+    files = list(paths)
+    for path in files:  # it grows
+        files += [module for module in _imported_by(path, folder, host) if module not in files]
+    return tuple(dict.fromkeys(files))
 
 
 def _imported_by(path: str, folder: str, host: Host) -> Iterator[str]:

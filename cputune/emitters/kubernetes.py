@@ -95,10 +95,10 @@ def pytorchjob(job: LaunchJob) -> Manifest:
     else:
         replicas = {"Master": 1} | ({"Worker": nodes - 1} if nodes > 1 else {})
     again = "OnFailure" if restarts else "Never"
-    spec["pytorchReplicaSpecs"] = {
-        kind: {"replicas": count, "restartPolicy": again, "template": template}
-        for kind, count in replicas.items()
-    }
+    specs = {}
+    for kind, number in replicas.items():
+        specs[kind] = {"replicas": number, "restartPolicy": again, "template": template}
+    spec["pytorchReplicaSpecs"] = specs
     return {
         "apiVersion": "kubeflow.org/v1",
         "kind": "PyTorchJob",
@@ -145,9 +145,9 @@ def with_promise(job: LaunchJob, format: str, document: Manifest) -> Manifest:
     The command in it says what is trained; kustomize drops the comment above it.
     """
     promise = Promise(format=format, plan=job.plan, document=decided(document))
-    known = document["metadata"]
-    annotations = {**known.get("annotations", {}), PLAN: YamlScalar(promise.text())}
-    return {**document, "metadata": {**known, "annotations": annotations}}
+    fields = document["metadata"]
+    annotations = {**fields.get("annotations", {}), PLAN: YamlScalar(promise.text())}
+    return {**document, "metadata": {**fields, "annotations": annotations}}
 
 
 def image(job: LaunchJob) -> str:
@@ -208,8 +208,8 @@ def metadata(job: LaunchJob, name: str) -> Manifest:
 
 def labels(job: LaunchJob) -> dict[str, YamlScalar]:
     """The labels that Kubernetes recommends: application, component, and the tool that wrote it."""
-    known = {"name": job_name(job), "component": "training", "managed-by": "cputune"}
-    return {f"app.kubernetes.io/{key}": YamlScalar(value) for key, value in known.items()}
+    values = {"name": job_name(job), "component": "training", "managed-by": "cputune"}
+    return {f"app.kubernetes.io/{key}": YamlScalar(value) for key, value in values.items()}
 
 
 def pod(job: LaunchJob, name: str, program: Manifest, **more: object) -> Manifest:
@@ -284,7 +284,8 @@ def program_of(job: LaunchJob) -> Manifest:
     rank = [f"{WORKSPACE}/{PLACE_SCRIPT}", str(pod_cpus(job)), "--"]
     if job.plan.world_size > 1:
         rank += [f"{WORKSPACE}/{RANK_SCRIPT}", *of_ranks(job), "--"]
-    arguments = [*map(YamlScalar, rank), *map(_inside, (*applied(job), *job.command))]
+    arguments = [YamlScalar(word) for word in rank]
+    arguments += map(_inside, applied(job) + job.command)
     return {"command": command, "args": arguments, "env": environment(job)}
 
 
@@ -317,15 +318,16 @@ def environment(job: LaunchJob) -> list[Manifest]:
     if "LD_PRELOAD" in values:
         values["LD_PRELOAD"] = ":".join(f"{PRELOAD}/{name}.so" for name in preloads(job))
     values.pop("CCL_WORKER_AFFINITY", None)
-    plain = [{"name": VariableName(name), "value": escape(text)} for name, text in values.items()]
-    named = {key.variable: key for key in job.cluster.secret_variables}
+    variables: list[Manifest] = []
+    for name, text in values.items():
+        variables.append({"name": VariableName(name), "value": escape(text)})
+    keys = {key.variable: key for key in job.cluster.secret_variables}
+    is_token_optional = HUB_TOKEN not in keys
     for name in (*job.workload.secrets, HUB_TOKEN):
-        named.setdefault(name, SecretKey(variable=name, secret=secret(job), key=name))
-    optional = {HUB_TOKEN} - {key.variable for key in job.cluster.secret_variables}
-    return [
-        *plain,
-        *(_from_secret(key, optional=key.variable in optional) for key in named.values()),
-    ]
+        keys.setdefault(name, SecretKey(variable=name, secret=secret(job), key=name))
+    for name, key in keys.items():
+        variables.append(_from_secret(key, optional=name == HUB_TOKEN and is_token_optional))
+    return variables
 
 
 def _from_secret(key: SecretKey, *, optional: bool) -> Manifest:
@@ -353,50 +355,51 @@ def _notes_of_paths(job: LaunchJob) -> list[str]:
     """What is written elsewhere than it was typed, and what a pod will not find."""
     if job.workload.recipe is not None:
         return []
-    said = [
-        f"The output goes to {written(word.name)}: {word.name} would die with the pod."
-        for word in job.command
-        if isinstance(word, Output) and written(word.name) != word.name
-    ]
+    notes = []
+    for word in job.command:
+        if isinstance(word, Output) and written(word.name) != word.name:
+            notes.append(
+                f"The output goes to {written(word.name)}: {word.name} would die with the pod."
+            )
     for flag in READ:
         path = job.workload.argument(flag) or ""
         if path.startswith(("/", "~", "..")) and not _on_volume(path):
-            said.append(
+            notes.append(
                 f"{flag} {path} is not on a volume of the pod: copy it to {DATA}, or put it into "
                 "the image there."
             )
-    return said
+    return notes
 
 
 def notes(job: LaunchJob) -> tuple[str, ...]:
     """What the user has to fill in or bring, and what a cluster may not grant."""
-    said = [UNPROMISED, WISHES, *_notes_of_paths(job)]
+    lines = [UNPROMISED, WISHES, *_notes_of_paths(job)]
     if job.cluster.image is None:
-        said.append(f"placeholder: the image {image(job)} (--image)")
+        lines.append(f"placeholder: the image {image(job)} (--image)")
     given = {key.variable for key in job.cluster.secret_variables}
-    left = [name for name in job.workload.secrets if name not in given]
-    if left:
-        values = " ".join(f"--from-literal={name}=…" for name in left)
-        said.append(f"first: kubectl create secret generic {secret(job)} {values}")
+    missing = [name for name in job.workload.secrets if name not in given]
+    if missing:
+        values = " ".join(f"--from-literal={name}=…" for name in missing)
+        lines.append(f"first: kubectl create secret generic {secret(job)} {values}")
     elif HUB_TOKEN not in given:
-        said.append(
+        lines.append(
             "A private model or data set needs first: kubectl create secret generic "
             f"{secret(job)} --from-literal={HUB_TOKEN}=…"
         )
     if job.plan.nodes > 1:
-        said.append(
+        lines.append(
             f"The volume claim {claim(job)} is mounted by {job.plan.nodes} nodes, so it is "
             "ReadWriteMany: its storage class must offer that, which many do not."
         )
     if job.cluster.memory is None:
-        said.append(_note_of_memory(job))
+        lines.append(_note_of_memory(job))
     if job.threads_per_core > 1:
-        said.append(
+        lines.append(
             f"A Kubernetes CPU is a hyperthread, so each pod asks for {pod_cpus(job)} CPUs."
         )
     if job.script is not None and job.script.startswith("/"):
-        said.append(f"{job.script} must be in the image at that path.")
-    return tuple(said)
+        lines.append(f"{job.script} must be in the image at that path.")
+    return tuple(lines)
 
 
 def volume_claim(job: LaunchJob) -> str:
@@ -404,7 +407,7 @@ def volume_claim(job: LaunchJob) -> str:
     lines = [f"Volume for data and output of {job.workload.name}.", "", *job.header]
     several = job.plan.nodes > 1
     if several:
-        lines += ["Every node of the job mounts it: the storage class must offer ReadWriteMany."]
+        lines.append("Every node of the job mounts it: the storage class must offer ReadWriteMany.")
     content = {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
@@ -433,12 +436,12 @@ def kustomization(name: str, others: Sequence[str] = ()) -> EmittedFile:
         "resources": ["pvc.yaml", f"{name}.yaml"],
         "configurations": [f"{name}.{CONFIGURATION}"],
     }
-    said = ["kubectl apply -k .", PATCHED]
-    said += [
-        f"{other}.yaml trains the same: to start it instead, write {other} for {name} here."
-        for other in others
-    ]
-    return EmittedFile(name="kustomization.yaml", text=checked_words.document(content, said))
+    lines = ["kubectl apply -k .", PATCHED]
+    for other in others:
+        lines.append(
+            f"{other}.yaml trains the same: to start it instead, write {other} for {name} here."
+        )
+    return EmittedFile(name="kustomization.yaml", text=checked_words.document(content, lines))
 
 
 def _format(
@@ -452,8 +455,10 @@ def _format(
 
     def write(measured: LaunchJob) -> tuple[EmittedFile, ...]:
         job = with_reserve(measured)
+        reader_notes = notes(job)
         reserve = note_of_reserve(job, measured)
-        said = (*notes(job), *([] if reserve is None else [reserve]))
+        if reserve is not None:
+            reader_notes += (reserve,)
         recipe = job.workload.recipe is not None
         title = f"Launch of {job.workload.name} as a {kind}."
         values = {
@@ -472,8 +477,10 @@ def _format(
             "container": json.dumps(SECURITY_OF_CONTAINER),
         }
         content = with_promise(job, name, merged(document(job), job.patch))
-        texts = {
-            f"{name}.yaml": header.full(job, name, title, said) + checked_words.dump(content),
+        text = header.full(job, name, title, reader_notes) + checked_words.dump(content)
+        main = EmittedFile(name=f"{name}.yaml", text=text, notes=reader_notes, document=content)
+        files = [main, kustomization(name)]
+        others = {
             "Dockerfile": dockerfile(job),
             "Dockerfile.dockerignore": bash.fill("dockerignore", {}),
             CONSTRAINTS: constraints(job),
@@ -483,14 +490,11 @@ def _format(
             f"{name}.{CONFIGURATION}": bash.fill(f"{name}.{CONFIGURATION}", {}),
             PLACE_SCRIPT: packaged_text("cputune.plans", "placing.py"),
         }
+        for other, text in others.items():
+            files.append(EmittedFile(name=other, text=text))
         steps = bash.fill("kubectl.sh", values)
-        main, *others = (EmittedFile(name=file, text=text) for file, text in texts.items())
-        return (
-            EmittedFile(name=main.name, text=main.text, notes=said, document=content),
-            kustomization(name),
-            *others,
-            EmittedFile(name=f"{name}.kubectl.sh", text=steps, executable=True),
-        )
+        files.append(EmittedFile(name=f"{name}.kubectl.sh", text=steps, executable=True))
+        return tuple(files)
 
     return Format(
         name=name,

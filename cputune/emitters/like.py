@@ -75,31 +75,32 @@ def launch_in(text: str, name: str) -> Launch | None:
     Raises UsageError without one.
     """
     if not is_yaml(text, name):
-        found = list(read_launches(text, name))
+        launches = list(read_launches(text, name))
     else:
-        documents = read_documents(text, name)
-        if any(key in document.mapping() for document in documents for key in MARKS):
-            return None
-        jobs = (document for document in documents if document.get("kind") in _FORMATS)
-        found = [launch for job in jobs for launch in job_launches(job)]
-    if not found:
+        launches = []
+        for document in read_documents(text, name):
+            if not document.mapping().keys().isdisjoint(MARKS):
+                return None
+            if document.get("kind") in _FORMATS:
+                launches += job_launches(document)
+    if not launches:
         raise UsageError(
             f"no training command was found in {name}",
             hint="it takes a launch script, sbatch, accelerate YAML, PyTorchJob or TrainJob",
         )
-    return found[-1]
+    return launches[-1]
 
 
-def like(text: str, name: str, result: Result | None, asked: Emission) -> Rewritten:
+def like(text: str, name: str, result: Result | None, options: Emission) -> Rewritten:
     """The file with what the plan changes. Raises UsageError for what it cannot have."""
-    result = None if result is None else keeping(result, asked.keep)
-    facts = target_facts(asked.facts, _versions(result, asked))
-    host = asked.host or Host()
+    result = None if result is None else keeping(result, options.keep)
+    facts = target_facts(options.facts, _versions(result, options))
+    host = options.host or Host()
     current, _ = fix_text(text, name, facts, host, compared=False)
     launch = launch_in(current, name)
     machines = _machines(current, name, launch)
-    asked = replace(asked, workload=_workload(launch, asked, facts, host))
-    job = standing_alone(make_job(result, asked))
+    options = replace(options, workload=_workload(launch, options, facts, host))
+    job = standing_alone(make_job(result, options))
     if job.plan.nodes > 1 or machines > 1:
         raise UsageError(
             f"the plan is for {count(job.plan.nodes, 'node')}, {name} for "
@@ -120,8 +121,10 @@ def _machines(text: str, name: str, launch: Launch | None) -> int:
     """Machines that the file starts ranks on, as far as its words say."""
     if launch is not None:
         return max(launch.machines, target_of(text).nodes or 1)
-    asked = (document.get("num_machines") for document in read_documents(text, name))
-    return max((number_of(str(count)) or 1 for count in asked), default=1)
+    machines = 1
+    for document in read_documents(text, name):
+        machines = max(machines, number_of(str(document.get("num_machines"))) or 1)
+    return machines
 
 
 def _needs_code(job: LaunchJob) -> bool:
@@ -129,16 +132,18 @@ def _needs_code(job: LaunchJob) -> bool:
     return bool(applied(without_code(job)))
 
 
-def _versions(result: Result | None, asked: Emission) -> dict[str, str]:
+def _versions(result: Result | None, options: Emission) -> dict[str, str]:
     """The versions of the job: the tuned ones, or the machine's, and those that are named."""
-    known = {} if asked.facts is None else versions_of(asked.facts)
-    tuned = dict(known if result is None else result.versions)
-    return {**tuned, **(asked.versions or {})}
+    of_machine = {} if options.facts is None else versions_of(options.facts)
+    tuned = dict(of_machine if result is None else result.versions)
+    return {**tuned, **(options.versions or {})}
 
 
-def _workload(launch: Launch | None, asked: Emission, facts: object, host: Host) -> Workload | None:
+def _workload(
+    launch: Launch | None, options: Emission, facts: object, host: Host
+) -> Workload | None:
     """What the file trains, and that it takes flags if its text or its name shows that."""
-    workload = asked.workload
+    workload = options.workload
     if launch is None or workload is None or workload.framework is not None:
         return workload
     context = Context(name="", facts=facts, host=host)  # type: ignore[arg-type]
@@ -157,40 +162,42 @@ def _launch(
     in_yaml = is_yaml(text, name)
     places = Places(text, yaml=in_yaml)
     by_slurm = target_of(text).source == "#SBATCH"
-    if in_yaml:
-        edits = [*_ranks_of_a_pod(text, name, job.plan.world_size)]
-    else:
-        edits = [*_started(places, launch, job, bound=not by_slurm)]
-    flags = [*_flags(places, launch, job)]
-    notes = list[str]()
     planned: dict[str, str] = {str(name): str(value) for name, value in variables(job).items()}
-    if in_yaml and "LD_PRELOAD" in planned:
-        preload = planned.pop("LD_PRELOAD")
-        notes.append(f"LD_PRELOAD={preload} is a path of this machine: name the image's own")
-    if not in_yaml:
+    notes = list[str]()
+    if in_yaml:
+        edits = list(_ranks_of_a_pod(text, name, job.plan.world_size))
+        if "LD_PRELOAD" in planned:
+            preload = planned.pop("LD_PRELOAD")
+            notes.append(f"LD_PRELOAD={preload} is a path of this machine: name the image's own")
+    else:
+        edits = list(_started(places, launch, job, bound=not by_slurm))
         notes += _left_out(launch)
+    edits += _flags(places, launch, job)
     of_plan = {name: value for name, value in planned.items() if not _same(launch, name, value)}
-    edits += flags
     edits += _variables(places, launch, of_plan, result, job.context)
-    kept = _MEETING if job.plan.world_size == 1 else (*_MEETING, *_NUMBERS)
-    for gone in launch.environment:
-        of_image = in_yaml and gone == "LD_PRELOAD"
-        if is_cleared(gone) and gone not in planned and gone not in kept and not of_image:
-            edits += places.unset_variable(launch, gone)
+    for name_set in _cleared(launch, job, in_yaml=in_yaml):
+        if name_set not in planned:
+            edits += places.unset_variable(launch, name_set)
     if by_slurm:
         edits += allocated(text, tasks=1, cpus_per_task=sum(map(len, job.plan.cpus)))
     after = apply(text, edits)
     if edits:
         after = _commented(after, name, _worth(result, job.context, _named(of_plan)))
     kind = _format(after, name, launch, by_slurm)
-    beside = tuple(
-        companion
-        for companion in job.companions
-        if (_needs_code(job) and companion.name == APPLY_SCRIPT)
-        or (companion.name == RANK_SCRIPT and not by_slurm and not in_yaml)
-    )
-    text = after if kind is None else _promised(after, name, job, kind)
-    return Rewritten(text=text, beside=beside, notes=tuple(notes))
+    if kind is not None:
+        after = _promised(after, name, job, kind)
+    beside = _companions(job, starts_ranks=not by_slurm and not in_yaml)
+    return Rewritten(text=after, beside=beside, notes=tuple(notes))
+
+
+def _companions(job: LaunchJob, *, starts_ranks: bool) -> tuple[EmittedFile, ...]:
+    """The files that the launch needs; srun and the operators start their ranks themselves."""
+    needed = set()
+    if _needs_code(job):
+        needed.add(APPLY_SCRIPT)
+    if starts_ranks:
+        needed.add(RANK_SCRIPT)
+    return tuple(companion for companion in job.companions if companion.name in needed)
 
 
 _OF_THE_PLAN = (
@@ -209,9 +216,21 @@ def _left_out(launch: Launch) -> Iterator[str]:
             yield f"{one.text} is left out: the plan starts its ranks itself; add it if you need it"
 
 
-_MEETING = ("MASTER_ADDR", "MASTER_PORT")
+_RENDEZVOUS: tuple[str, ...] = ("MASTER_ADDR", "MASTER_PORT")
 _NUMBERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
 """With ``WORLD_SIZE=4`` accelerate would make a lone rank wait for others."""
+
+
+def _cleared(launch: Launch, job: LaunchJob, *, in_yaml: bool) -> Iterator[str]:
+    """The variables of a launch that would change a plan."""
+    kept = _RENDEZVOUS
+    if job.plan.world_size > 1:
+        kept += _NUMBERS
+    if in_yaml:
+        kept += ("LD_PRELOAD",)  # a path in the image of the pod
+    for name in launch.environment:
+        if is_cleared(name) and name not in kept:
+            yield name
 
 
 def _same(launch: Launch, name: str, value: str) -> bool:
@@ -240,8 +259,10 @@ def _variables(
 
 def _named(variables: Iterable[str]) -> frozenset[str]:
     """The knobs that these variables set, and that no word of the launch shows."""
-    found = (knob for name in variables for knob in _BY_VARIABLE.get(name, ()))
-    return frozenset(found) - {_LAYOUT}
+    knobs = set[str]()
+    for name in variables:
+        knobs.update(_BY_VARIABLE.get(name, ()))
+    return frozenset(knobs - {_LAYOUT})
 
 
 def _flags(places: Places, launch: Launch, job: LaunchJob) -> Iterator[Edit]:
@@ -254,29 +275,27 @@ def _flags(places: Places, launch: Launch, job: LaunchJob) -> Iterator[Edit]:
             if not off or flag not in ("--bf16", "--fp16", "--torch_compile"):
                 new += [flag, value] if value and value != "True" else [flag]
             continue
-        on = (typed.lower() in ("", "true") or typed.startswith("$")) and value.lower() in (
-            "",
-            "true",
-        )
-        if typed == value or on:
+        # A variable of the shell may be anything: it stays if the plan turns the flag on.
+        typed_on = typed.lower() in ("", "true") or typed.startswith("$")
+        if typed == value or (typed_on and value.lower() in ("", "true")):
             continue
-        for found in places.flags(launch, f"{flag} {typed}" if typed else flag):
-            if "=" in found[0].text:
-                yield places.becomes(found[0], f"{flag}={value}")
-            elif len(found) > 1:
-                yield places.becomes(found[1], value)
+        for tokens in places.flags(launch, f"{flag} {typed}" if typed else flag):
+            if "=" in tokens[0].text:
+                yield places.becomes(tokens[0], f"{flag}={value}")
+            elif len(tokens) > 1:
+                yield places.becomes(tokens[1], value)
             else:
-                yield places.after(found[0], (value,))
+                yield places.after(tokens[0], (value,))
     if new:
         yield from places.add_flags(launch, *new)
 
 
-def _pairs(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+def _pairs(flags: Sequence[str]) -> Iterator[tuple[str, str]]:
     """``--bf16 True --use_cpu`` as flags with values."""
-    for at, word in enumerate(words):
+    for at, word in enumerate(flags):
         if word.startswith("--"):
             name, _, value = word.partition("=")
-            following = words[at + 1 : at + 2]
+            following = flags[at + 1 : at + 2]
             if not value and following and not following[0].startswith("--"):
                 value = following[0]
             yield name, value
@@ -287,20 +306,21 @@ def _started(places: Places, launch: Launch, job: LaunchJob, *, bound: bool) -> 
     ranks = job.plan.world_size
     tokens = places.of(launch)
     companion_words = (APPLY_SCRIPT,) if _needs_code(job) else ()
-    own = launch.launcher == "python" and ranks == 1 and not companion_words
+    is_plain = launch.launcher == "python" and ranks == 1 and not _needs_code(job)
     program = next((token for token in tokens if token.text == launch.program), None)
     if program is None:
         return
-    if own and not bound:
+    if is_plain and not bound:
         return
-    if own:
-        said = f"taskset -c {cpulist.render(job.plan.cpus[0])}"
-        binder = next(
-            (token for token in tokens if token.text.rpartition("/")[2] in CONFINERS), None
-        )
-        start = binder.start if binder and binder.start < program.start else program.start
-        if places.text[start : program.start].split() != said.split():
-            yield Edit(start=start, end=program.start, text=f"{said} ")
+    if is_plain:
+        binding = f"taskset -c {cpulist.render(job.plan.cpus[0])}"
+        start = program.start
+        for token in tokens:
+            if token.text.rpartition("/")[2] in CONFINERS:
+                start = min(token.start, program.start)
+                break
+        if places.text[start : program.start].split() != binding.split():
+            yield Edit(start=start, end=program.start, text=f"{binding} ")
         return
     module = ("-m",) if launch.module else ()
     if bound and ranks > 1:
@@ -313,8 +333,8 @@ def _started(places: Places, launch: Launch, job: LaunchJob, *, bound: bool) -> 
         starting = ("python",)
     else:
         starting = ("torchrun", *on_this_machine(ranks))
-    words = (*map(exact, starting), *companion_words, *module)
-    yield from places.relaunched(launch, Translated(words=words))
+    replacement = (*map(exact, starting), *companion_words, *module)
+    yield from places.relaunched(launch, Translated(words=replacement))
 
 
 def _ranks_of_a_pod(text: str, name: str, ranks: int) -> Iterator[Edit]:
@@ -345,9 +365,11 @@ def _configuration(text: str, job: LaunchJob) -> Rewritten:
         *places.set_key("distributed_type", "'NO'"),
         *places.set_key("use_cpu", "true"),
     ]
-    planned = dict(variables(job))
-    kept = {n: v for n, v in planned.items() if not n.startswith("ACCELERATE_")}
-    line = " ".join(f"{n}={ShellWord(v)}" for n, v in kept.items())
+    assignments = []
+    for name, value in variables(job).items():
+        if not name.startswith("ACCELERATE_"):
+            assignments.append(f"{name}={ShellWord(value)}")
+    line = " ".join(assignments)
     bound = f"taskset -c {cpulist.render(job.plan.cpus[0])}"
     note = f"it sets no threads, CPUs or allocator; type {line} {bound} accelerate launch …"
     return Rewritten(text=apply(text, edits), notes=(note,))
@@ -369,23 +391,26 @@ def _worth(
     """
     if result is None:
         return "" if only else "cputune: not measured, the guides' plan for this machine"
-    found = result.claim.in_context(context)
-    if not found.applies:
-        return "" if only else f"cputune: {found.not_measured}"
-    steps = [step for step in result.worth if knobs.isdisjoint(step.knob.split(", ")) != only]
-    said = [f"{step.value} {_times(step.speedup)}" for step in steps]
+    in_context = result.claim.in_context(context)
+    if not in_context.applies:
+        return "" if only else f"cputune: {in_context.not_measured}"
+    gains = []
+    for step in result.worth:
+        is_of_knobs = not knobs.isdisjoint(step.knob.split(", "))
+        if is_of_knobs == only:
+            gains.append(f"{step.value} {_times(step.speedup)}")
     if only:
-        return f"cputune: {', '.join(said)}" if said else ""
-    whole = result.speedup
-    if whole is None:
-        return f"cputune: not compared with the launch before; measured {found.measured}"
-    times = f"{whole.ratio:.2f} times the launch before ({whole.low:.2f} to {whole.high:.2f})"
-    if whole.outcome == FASTER and not whole.narrow:
+        return f"cputune: {', '.join(gains)}" if gains else ""
+    speedup = result.speedup
+    if speedup is None:
+        return f"cputune: not compared with the launch before; measured {in_context.measured}"
+    times = f"{speedup.ratio:.2f} times the launch before ({speedup.low:.2f} to {speedup.high:.2f})"
+    if speedup.outcome == FASTER and not speedup.narrow:
         times = "faster than the launch before"
-    elif whole.outcome != FASTER:
-        times = f"{OUTCOME_WORDS[whole.outcome]}: the best other plan ran {times}"
-    first = f"cputune: {times}, measured {found.measured}"
-    return f"{first}: {', '.join(said)}" if said else first
+    elif speedup.outcome != FASTER:
+        times = f"{OUTCOME_WORDS[speedup.outcome]}: the best other plan ran {times}"
+    first = f"cputune: {times}, measured {in_context.measured}"
+    return f"{first}: {', '.join(gains)}" if gains else first
 
 
 def _commented(text: str, name: str, worth: str) -> str:
@@ -413,8 +438,8 @@ def _promised(text: str, name: str, job: LaunchJob, format: str) -> str:
     text = re.sub(r"(?m)^# cputune-plan: .*\n?", "", text)
     ended = text if text.endswith("\n") else f"{text}\n"
     launch, trained = launch_in(text, name), job.promise.trained
-    own = () if launch is None else launch.argv
+    file_words = () if launch is None else launch.argv
     if trained is not None:
-        filled = any(re.search(r"[$`]", word) for word in own)
-        trained = replace(trained, words=() if filled else own)
+        filled = any(re.search(r"[$`]", word) for word in file_words)
+        trained = replace(trained, words=() if filled else file_words)
     return ended + replace(job.promise, format=format, trained=trained).line()

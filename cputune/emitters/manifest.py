@@ -44,18 +44,24 @@ def _of_pytorchjob(job: Any) -> Iterator[tuple[str, Any]]:
     yield RANKS, at(spec, "nprocPerNode")
     yield "elastic policy", at(spec, "elasticPolicy")
     yield "tries again", at(spec, "runPolicy", "backoffLimit")
-    counts = [at(replica, "replicas") for replica in replicas.values()]
-    yield PODS, sum(count for count in counts if isinstance(count, int))
+    pods = 0
+    for replica in replicas.values():
+        number = at(replica, "replicas")
+        if isinstance(number, int):
+            pods += number
+    yield PODS, pods
     for role, replica in replicas.items():
         yield f"{role}: replicas", at(replica, "replicas")
         yield f"{role}: restartPolicy", at(replica, "restartPolicy")
         pod = at(replica, "template", "spec")
         containers = _items(at(pod, "containers")) or [None]
-        known = [named for named in containers if at(named, "name") == "pytorch"]
-        container = (known or containers)[0]
+        # The operator trains in the container of this name; without one it refuses the job.
+        trains = (one for one in containers if at(one, "name") == "pytorch")
+        container = next(trains, containers[0])
         for name, value in _of_container(container, at(container, "resources")):
             yield f"{role}: {name}", value
-        yield from ((f"{role}: {mount}", held) for mount, held in _mounts(pod, container))
+        for path, kinds in _mounts(pod, container):
+            yield f"{role}: {path}", kinds
 
 
 def _of_trainjob(job: Any) -> Iterator[tuple[str, Any]]:
@@ -77,8 +83,8 @@ def _of_trainjob(job: Any) -> Iterator[tuple[str, Any]]:
 
 def _of_container(container: Any, resources: Any) -> Iterator[tuple[str, Any]]:
     yield "image", at(container, "image")
-    for words in ("command", "args"):
-        yield words, shlex.join(map(str, _items(at(container, words))))
+    for key in ("command", "args"):
+        yield key, shlex.join(map(str, _items(at(container, key))))
     yield "workingDir", at(container, "workingDir")
     for variable in _items(at(container, "env")):
         yield str(at(variable, "name")), _value(variable)

@@ -24,27 +24,27 @@ def merged(document: Manifest, patch: Mapping[str, Any] | None) -> Manifest:
     """
     if patch is None or patch.get("kind", document["kind"]) != document["kind"]:
         return document
-    found = _merged(document, dict(patch), "")
-    assert isinstance(found, dict)
-    return found
+    result = _merged(document, dict(patch), "")
+    assert isinstance(result, dict)
+    return result
 
 
 def _merged(ours: Any, theirs: Any, where: str) -> Any:
     if isinstance(theirs, dict):
-        found = dict(ours) if isinstance(ours, dict) else {}
+        fields = dict(ours) if isinstance(ours, dict) else {}
         for key, value in theirs.items():
             there = f"{where}.{key}"
-            if key not in found and (value is None or where == REPLICAS):
-                known = ", ".join(map(str, found)) or "nothing"
+            if key not in fields and (value is None or where == REPLICAS):
+                names = ", ".join(map(str, fields)) or "nothing"
                 raise UsageError(
                     f"the job has no {there.lstrip('.')}, which the patch changes",
-                    hint=f"{where.lstrip('.') or 'the job'} has: {known}",
+                    hint=f"{where.lstrip('.') or 'the job'} has: {names}",
                 )
             if value is None:
-                del found[key]
+                del fields[key]
             else:
-                found[key] = _merged(found.get(key), value, there)
-        return found
+                fields[key] = _merged(fields.get(key), value, there)
+        return fields
     if isinstance(theirs, list):
         named = all(isinstance(item, dict) and "name" in item for item in theirs)
         if named and isinstance(ours, list):
@@ -54,8 +54,8 @@ def _merged(ours: Any, theirs: Any, where: str) -> Any:
 
 
 def _by_name(ours: list[Any], theirs: list[Any], where: str) -> list[Any]:
-    found = {str(item["name"]): item for item in ours if isinstance(item, dict) and "name" in item}
+    items = {str(item["name"]): item for item in ours if isinstance(item, dict) and "name" in item}
     for item in theirs:
         name = str(item["name"])
-        found[name] = _merged(found.get(name), item, f"{where}[{name}]")
-    return list(found.values())
+        items[name] = _merged(items.get(name), item, f"{where}[{name}]")
+    return list(items.values())

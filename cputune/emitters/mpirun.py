@@ -15,6 +15,7 @@ from cputune.emitters.command import applied
 from cputune.emitters.format import EmittedFile, Format, LaunchJob
 from cputune.emitters.one_rank import script_of_one
 from cputune.errors import UsageError
+from cputune.launch.launch import Launch
 from cputune.launch.launchers.mpirun import (
     AS_ROOT,
     DIALECTS,
@@ -39,21 +40,30 @@ def emit_mpirun(job: LaunchJob) -> tuple[EmittedFile, ...]:
     # mpirun.sh is replaced by a launcher that ends its ranks; one that leaves them is watched.
     watched = "intelmpi" in dialects_of(job)
     name = DIALECTS[job.mpi] if job.mpi else "whichever MPI is found"
-    started = {dialect: _started(job, dialect) for dialect in dialects_of(job)}
+    launches, arrays = list[Launch](), dict[str, str]()
+    for dialect in dialects_of(job):
+        started = _started(job, dialect)
+        launches.append(started.launch)
+        arrays[dialect] = _array(dialect, started)
     hosts = host_files(job, dialects_of(job))
+    needed = bash.beside(job)
+    needed += [file.name for file in hosts]
+    if watched:
+        exports, ending = "export I_MPI_PIN=off # rank.py binds\n", bash.fill("watched.sh", {})
+    else:
+        exports, ending = "", 'exec "${launch[@]}" "$@"\n'
     script = bash.launch_script(
         job,
         "mpirun",
         f"mpirun ({name})",
         rank=bash.rank(bash.mpi_rank(job)),
-        exports="export I_MPI_PIN=off # rank.py binds\n" if watched else "",
+        exports=exports,
         named="mpirun=${MPIRUN:-mpirun}\n",
         mpirun='"$mpirun"',
-        beside=bash.missed([*bash.beside(job), *(file.name for file in hosts)]),
-        **detected(job, {dialect: _array(dialect, one) for dialect, one in started.items()}),
-        launches=tuple(one.launch for one in started.values()),
-        start=_by_its_path(job)
-        + (bash.fill("watched.sh", {}) if watched else 'exec "${launch[@]}" "$@"\n'),
+        beside=bash.missed(needed),
+        **detected(job, arrays),
+        launches=tuple(launches),
+        start=_by_its_path(job) + ending,
     )
     return (script, *hosts)
 
@@ -68,10 +78,10 @@ def detected(job: LaunchJob, lines: Mapping[str, str]) -> dict[str, str]:
     """What ``detect.sh`` is filled with: by dialect the line of bash that follows from it."""
     patterns: dict[str, list[str]] = {}
     for dialect, line in lines.items():
-        known = patterns.setdefault(line, [])
-        if VERSION_PATTERNS[dialect] not in known:
-            known.append(VERSION_PATTERNS[dialect])
-    cases = [f"  {' | '.join(found)}) {line} ;;\n" for line, found in patterns.items()]
+        names = patterns.setdefault(line, [])
+        if VERSION_PATTERNS[dialect] not in names:
+            names.append(VERSION_PATTERNS[dialect])
+    cases = [f"  {' | '.join(names)}) {line} ;;\n" for line, names in patterns.items()]
     of_mpi = DIALECTS[job.mpi] if job.mpi else "Intel MPI, MPICH or Open MPI"
     return {"dialects": "".join(cases), "of_mpi": of_mpi}
 

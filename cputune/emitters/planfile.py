@@ -25,10 +25,10 @@ def plan_file(job: LaunchJob, files: Iterable[EmittedFile]) -> str:
     """
     applied = applied_of(job)
     promise = replace(job.promise, trained=_with_companions(job.promise.trained, files))
-    said = {name: value for name, value in plain(promise).items() if value not in (None, [])}
+    promised = {name: value for name, value in plain(promise).items() if value not in (None, [])}
     document = {
         "schema": f"{SCHEMA}{VERSION}",
-        **said,
+        **promised,
         "apply": applied,
         "versions": dict(job.versions),
         "result": job.named,
@@ -47,24 +47,23 @@ def _with_companions(
     """
     if promised is None:
         return None
-    digests = {
-        BESIDE + file.name: digest(file.text)
-        for file in files
-        if not file.executable and not file.name.endswith((".sh", ".yaml"))
-    }
+    digests = {}
+    for file in files:
+        if not file.executable and not file.name.endswith((".sh", ".yaml")):
+            digests[BESIDE + file.name] = digest(file.text)
     return replace(promised, files={**digests, **promised.files})
 
 
 def applied_of(job: LaunchJob) -> dict[str, object]:
     """What ``cputune.apply`` does in each rank, without default values."""
     several = job.plan.world_size > 1
-    found: dict[str, object] = {}
+    actions: dict[str, object] = {}
     if several:
-        found["several"] = True
-        found["cpus"] = "/".join(map(cpulist.render, job.plan.cpus))
-        found["guard"] = job.guard
+        actions["several"] = True
+        actions["cpus"] = "/".join(map(cpulist.render, job.plan.cpus))
+        actions["guard"] = job.guard
         if draws_by_itself(job):
-            found["draw"] = "apart"
+            actions["draw"] = "apart"
     if job.force is not None:
-        found["set"] = json.loads(job.force.to_json())
-    return found
+        actions["set"] = json.loads(job.force.to_json())
+    return actions

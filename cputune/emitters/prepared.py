@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import TypeAlias
 
 from cputune.emitters import header
 from cputune.emitters.checked_words import HostName, typed
@@ -40,28 +41,31 @@ from cputune.records.result import Result
 from cputune.stack import Versions
 from cputune.text.plain import count
 
+Trials: TypeAlias = tuple[tuple[Mapping[str, object], ...], ...]
+"""What the ranks of each trial reported."""
 
-def make_job(result: Result | None, asked: Emission) -> LaunchJob:
+
+def make_job(result: Result | None, options: Emission) -> LaunchJob:
     """Bring plan, workload, nodes and versions together.
 
     Without a result the plan is the guides' for the facts that are given. The workload that is
     asked for replaces the one that was tuned. Raises UsageError for what does not fit together.
     """
-    facts = asked.facts
+    facts = options.facts
     if result is not None:
         tuned = tuned_of(result)
-        return _job(tuned, tuned.plan, asked.workload or tuned.workload, asked)
+        return _job(tuned, tuned.plan, options.workload or tuned.workload, options)
     if facts is None:
         raise UsageError(
             "emit needs a result, or the facts of a machine",
             hint="emit(result), or facts=cputune.probe()",
         )
-    job = with_parser(asked.workload or Workload.from_recipe(DEFAULT_RECIPE), asked.host)
-    nodes = asked.nodes or len(asked.hosts) or 1
-    found = guide_plan(with_versions(facts, asked.versions or {}), job, nodes=max(1, nodes))
+    job = with_parser(options.workload or Workload.from_recipe(DEFAULT_RECIPE), options.host)
+    nodes = options.nodes or max(1, len(options.hosts))
+    plan = guide_plan(with_versions(facts, options.versions or {}), job, nodes=max(1, nodes))
     if job.framework == "pytorch":
-        found = mild_plan(facts)
-    return _job(None, found, job, asked, named=asked.ranks_per_node is not None)
+        plan = mild_plan(facts)
+    return _job(None, plan, job, options, named=options.ranks_per_node is not None)
 
 
 def _with_ranks(plan: Plan, facts: HostFacts | None, ranks: int | None) -> Plan:
@@ -101,109 +105,159 @@ def _with_ranks(plan: Plan, facts: HostFacts | None, ranks: int | None) -> Plan:
     )
 
 
-def plan_job(plan: Plan, workload: Workload, asked: Emission) -> LaunchJob:
+def plan_job(plan: Plan, workload: Workload, options: Emission) -> LaunchJob:
     """The job of a plan that was not measured, for a trial. Raises UsageError as ``make_job``."""
-    return _job(None, plan, workload, asked, named=True)
+    return _job(None, plan, workload, options, named=True)
 
 
 def _job(
-    tuned: Tuned | None, found: Plan, workload: Workload, asked: Emission, *, named: bool = False
+    tuned: Tuned | None,
+    base: Plan,
+    workload: Workload,
+    options: Emission,
+    *,
+    named: bool = False,
 ) -> LaunchJob:
     """The job of a plan and a workload; ``named``: a caller named the plan, unmeasured."""
-    found = _with_ranks(found, asked.facts, asked.ranks_per_node)
-    mpi, nodes, hosts, facts = asked.mpi, asked.nodes, asked.hosts, asked.facts
-    host: Mapping[str, object] = {} if facts is None else host_fingerprint(facts)
-    known: Mapping[str, str] = {} if facts is None else versions_of(facts)
+    base = _with_ranks(base, options.facts, options.ranks_per_node)
+    facts = options.facts
+    _refuse_unknown(options.mpi, options.nodes)
+    nodes, hosts = _nodes_of(tuned, base, options)
+    plan = replace(base, nodes=nodes, as_found=False)
+    context = _context_of(workload, base, nodes, options)
+    # What was measured was measured on this machine and with these versions.
+    machine: Mapping[str, object] = context.host or {}
+    measured_versions: Mapping[str, str] = {} if facts is None else versions_of(facts)
     if tuned is not None:
-        host, known = tuned.host, tuned.versions
-    _refuse_unknown(mpi, nodes)
-    if tuned is not None and not hosts and (nodes or found.nodes) <= len(tuned.hosts):
-        hosts = tuple(Node(name=HostName(name)) for name in tuned.hosts)
-        nodes = nodes or found.nodes
-    nodes = nodes or len(hosts) or found.nodes
-    hosts = choose(hosts, nodes, found.processes_per_node) if hosts else ()
-    plan = replace(found, nodes=nodes, as_found=False)
-    chosen = {**known, **(asked.versions or {})}
-    refuse_impossible(plan, Versions.from_names(chosen))
-    interface = interface_of(asked, plan, tuned, hosts)
-    context = ClaimContext(
-        workload=workload,
-        host=None if facts is None else host_fingerprint(facts),
-        nodes=nodes,
-        versions={} if facts is None else {**versions_of(facts), **(asked.versions or {})},
-        plan=found,
-        files={} if asked.host is None else digests(workload.argv, asked.host),
-    )
-    threads_per_core = counted(host, "threads_per_core")
-    physical_cores = counted(host, "physical_cores")
-    # What of the result applies to this launch.
-    rate, held, claimed = None, None, None
-    trials: tuple[tuple[Mapping[str, object], ...], ...] = ()
-    is_same_work = tuned is not None and workload == tuned.workload
+        machine, measured_versions = tuned.host, tuned.versions
+    versions = {**measured_versions, **(options.versions or {})}
+    refuse_impossible(plan, Versions.from_names(versions))
+    interface = interface_of(options, plan, tuned, hosts)
+    rate, rank_bytes, claimed = None, None, None
+    trials: Trials | None = None
     if tuned is not None:
-        held = tuned.rank_bytes(found)
+        rank_bytes = tuned.rank_bytes(base)
         claimed = tuned.claim.in_context(context)
         if claimed.applies and not tuned.disturbed:
             rate = tuned.samples_per_second
-        if chosen == known:
-            trials = tuned.observed(found)
-    # How the plan gets into the training.
+        if workload == tuned.workload:
+            # Trials with other versions show nothing of this launch.
+            trials = tuned.observed(base) if versions == measured_versions else ()
     workload = workload.with_typed_batch()
-    try:
-        whole = applied_command(workload, plan, chosen)
-    except ValueError as error:
-        raise UsageError(
-            str(error), hint="--batch-per-rank N sets the samples of each rank"
-        ) from error
-    way, left_out = whole, dict[str, str]()
-    if is_same_work:
-        way, left_out = fitted(whole, workload, plan, chosen, found=found, trials=trials)
-    way, unreachable = _reachable(way, workload, asked.host)
-    left_out |= unreachable
-    refuse_unchosen_batch(workload, plan, way)
-    target = target_facts(facts, chosen)
-    command, notes = training_command(workload, way, context_of(workload, target, asked.host))
-    # What it says of itself.
+    complete, delivery, left_out = _delivery(workload, plan, base, versions, options.host, trials)
+    refuse_unchosen_batch(workload, plan, delivery)
+    target = target_facts(facts, versions)
+    judging = context_of(workload, target, options.host)
+    command, notes = training_command(workload, delivery, judging)
     if tuned is not None and claimed is not None:
         lines = header.measured(tuned, plan, claimed)
     else:
-        own = workload.framework == "pytorch"
-        lines = header.unmeasured(host, plan, asked=named, own_loop=own)
+        own_loop = workload.framework == "pytorch"
+        lines = header.unmeasured(machine, plan, is_named=named, own_loop=own_loop)
     scale = header.scale_lines(tuned, plan, workload)
-    siblings = 1 if facts is None else facts.topology.threads_per_core
-    found_mpi = "intelmpi" if plan.backend == "ccl" else mpi_of(facts)
     job = LaunchJob(
         plan=plan,
         workload=workload,
         command=command,
-        environment=typed(way.variables),
-        header=(*lines[:2], *scale, *lines[2:]),
+        environment=typed(delivery.variables),
+        header=lines[:2] + scale + lines[2:],
         notes=notes,
-        threads_per_core=threads_per_core or siblings,
-        physical_cores=physical_cores,
+        threads_per_core=_threads_per_core(machine, facts),
+        physical_cores=counted(machine, "physical_cores"),
         nodes=hosts,
-        mpi=mpi or found_mpi,
-        mpi_asked=mpi is not None,
-        python=asked.python,
-        versions=chosen,
-        cluster=asked.cluster or Cluster(),
+        mpi=options.mpi or ("intelmpi" if plan.backend == "ccl" else mpi_of(facts)),
+        mpi_asked=options.mpi is not None,
+        python=options.python,
+        versions=versions,
+        cluster=options.cluster or Cluster(),
         interface=interface,
         printed_notes=scale,
         target=target,
-        host=asked.host,
-        force=way.force,
-        named=None if tuned is None else asked.named,
+        host=options.host,
+        force=delivery.force,
+        named=None if tuned is None else options.named,
         context=context,
         surrounding=frozenset(() if facts is None else facts.environment),
-        patch=asked.patch,
-        rank_bytes=held,
-        self_contained=asked.self_contained or not asked.importable or nodes > 1,
-        guard=not asked.no_guard and way.comparable,
-        draws_apart=whole.force is not None and whole.force.other_ranks,
+        patch=options.patch,
+        rank_bytes=rank_bytes,
+        self_contained=_is_self_contained(options, nodes),
+        guard=not options.no_guard and delivery.comparable,
+        draws_apart=complete.force is not None and complete.force.other_ranks,
         left_out=left_out,
-        flags=way.flags,
+        flags=delivery.flags,
     )
     return replace(job, companions=companions(job), promise=promise(job, rate))
+
+
+def _nodes_of(tuned: Tuned | None, plan: Plan, options: Emission) -> tuple[int, tuple[Node, ...]]:
+    """How many nodes a job has, and which if they are named: else those of the measurement, if
+    they are enough.
+    """
+    nodes, hosts = options.nodes, options.hosts
+    if tuned is not None and not hosts and (nodes or plan.nodes) <= len(tuned.hosts):
+        hosts = tuple(Node(name=HostName(name)) for name in tuned.hosts)
+        nodes = nodes or plan.nodes
+    if not nodes:
+        nodes = len(hosts) or plan.nodes
+    if hosts:
+        hosts = choose(hosts, nodes, plan.processes_per_node)
+    return nodes, hosts
+
+
+def _context_of(workload: Workload, plan: Plan, nodes: int, options: Emission) -> ClaimContext:
+    """What a statement about the speed of the launch is made for."""
+    facts = options.facts
+    machine, versions = None, dict[str, str]()
+    if facts is not None:
+        machine = host_fingerprint(facts)
+        versions = {**versions_of(facts), **(options.versions or {})}
+    return ClaimContext(
+        workload=workload,
+        host=machine,
+        nodes=nodes,
+        versions=versions,
+        plan=plan,
+        files={} if options.host is None else digests(workload.argv, options.host),
+    )
+
+
+def _threads_per_core(machine: Mapping[str, object], facts: HostFacts | None) -> int:
+    """Of the machine that was measured; 1 if nothing shows it."""
+    measured = counted(machine, "threads_per_core")
+    if measured:
+        return measured
+    return 1 if facts is None else facts.topology.threads_per_core
+
+
+def _is_self_contained(options: Emission, nodes: int) -> bool:
+    """Other nodes need not have cputune, so a launch on several has a copy of what it needs."""
+    return options.self_contained or nodes > 1 or not options.importable
+
+
+def _delivery(
+    workload: Workload,
+    plan: Plan,
+    base: Plan,
+    versions: Mapping[str, str],
+    host: Host | None,
+    trials: Trials | None,
+) -> tuple[AppliedCommand, AppliedCommand, dict[str, str]]:
+    """How the plan gets into the training: all of it, what of it is needed, and why not the rest.
+
+    ``trials``: what the ranks of its trials reported; None if the workload was not tuned. Raises
+    UsageError for a batch that its ranks cannot share.
+    """
+    try:
+        complete = applied_command(workload, plan, versions)
+    except ValueError as error:
+        raise UsageError(
+            str(error), hint="--batch-per-rank N sets the samples of each rank"
+        ) from error
+    needed_part, left_out = complete, dict[str, str]()
+    if trials is not None:
+        needed_part, left_out = fitted(complete, workload, plan, versions, found=base, trials=trials)
+    needed_part, unreachable = _reachable(needed_part, workload, host)
+    return complete, needed_part, left_out | unreachable
 
 
 def _refuse_unknown(mpi: str | None, nodes: int | None) -> None:
@@ -215,19 +269,19 @@ def _refuse_unknown(mpi: str | None, nodes: int | None) -> None:
 
 
 def _reachable(
-    way: AppliedCommand, workload: Workload, host: Host | None
+    delivery: AppliedCommand, workload: Workload, host: Host | None
 ) -> tuple[AppliedCommand, dict[str, str]]:
     """A plan without the parts that no line of the script reaches, and why each is left out."""
-    force = way.force
+    force = delivery.force
     if force is None or workload.recipe is not None:
-        return way, {}
+        return delivery, {}
     modules = [part.module for part in needed(force)]
-    found = unreachable_parts(workload.argv[0], host or Host())
-    left_out = {module: why for module, why in found.items() if module in modules}
+    unreachable = unreachable_parts(workload.argv[0], host or Host())
+    left_out = {module: reason for module, reason in unreachable.items() if module in modules}
     if not left_out:
-        return way, {}
+        return delivery, {}
     force = replace(force, without=(*force.without, *left_out))
-    return replace(way, force=force), left_out
+    return replace(delivery, force=force), left_out
 
 
 def job_name(job: LaunchJob) -> str:
@@ -248,22 +302,27 @@ def job_name(job: LaunchJob) -> str:
 
 def versions_of(facts: HostFacts) -> dict[str, str]:
     """What of the training stack is installed, by distribution name."""
-    packages = ((name, facts.package(name)) for name in header.TRAINING_PACKAGES)
-    return {name: found.version for name, found in packages if found and found.version}
+    versions = {}
+    for name in header.TRAINING_PACKAGES:
+        package = facts.package(name)
+        if package is not None and package.version:
+            versions[name] = package.version
+    return versions
 
 
 def with_versions(facts: HostFacts, versions: Mapping[str, str]) -> HostFacts:
     """The machine with these versions."""
-    kept = tuple(package for package in facts.packages if package.name not in versions)
-    named = (Package(name=name, version=v, location=None) for name, v in versions.items())
-    return replace(facts, packages=(*kept, *named))
+    packages = [package for package in facts.packages if package.name not in versions]
+    for name, version in versions.items():
+        packages.append(Package(name=name, version=version, location=None))
+    return replace(facts, packages=tuple(packages))
 
 
 def target_facts(facts: HostFacts | None, versions: Mapping[str, str]) -> HostFacts:
     """Facts of the machine that runs the job: those given, else this one's, with those packages."""
     packages = (Package(name=name, version=v, location=None) for name, v in versions.items())
-    known = probe(Host()) if facts is None else facts
-    return replace(known, packages=tuple(packages), environment={})
+    machine = probe(Host()) if facts is None else facts
+    return replace(machine, packages=tuple(packages), environment={})
 
 
 def mpi_of(facts: HostFacts | None) -> str | None:
@@ -278,15 +337,15 @@ def usual_format(facts: HostFacts) -> str:
 
 
 def interface_of(
-    asked: Emission, plan: Plan, tuned: Tuned | None, hosts: tuple[Node, ...]
+    options: Emission, plan: Plan, tuned: Tuned | None, hosts: tuple[Node, ...]
 ) -> str | None:
     """The interface's name; None if each layer may choose.
 
     The one that the user names, else the one on which these hosts were measured. Raises UsageError
     for an invalid name, or one that does not reach other hosts.
     """
-    found = None if asked.cluster is None else asked.cluster.interface
+    interface = None if options.cluster is None else options.cluster.interface
     measured = tuned is not None and all(node.name in tuned.hosts for node in hosts)
-    if found is None and tuned is not None and measured and plan.nodes > 1:
-        found = tuned.interface
-    return None if found is None else checked(found, nodes=plan.nodes)
+    if interface is None and tuned is not None and measured and plan.nodes > 1:
+        interface = tuned.interface
+    return None if interface is None else checked(interface, nodes=plan.nodes)

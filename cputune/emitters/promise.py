@@ -67,8 +67,8 @@ class Promise:
     document: Mapping[str, str] | None = None
 
     def text(self) -> str:
-        said = {name: value for name, value in plain(self).items() if value not in (None, [])}
-        return json.dumps(said, separators=(",", ":"))
+        promised = {name: value for name, value in plain(self).items() if value not in (None, [])}
+        return json.dumps(promised, separators=(",", ":"))
 
     def line(self) -> str:
         """The comment that says it."""
@@ -104,15 +104,18 @@ def promise_in(text: str, beside: Callable[[str], str | None] = lambda name: Non
         jobs = list(yaml.safe_load_all(text))
     except (yaml.YAMLError, ValueError, RecursionError):
         return Promise()
-    said = (at(job, "metadata", "annotations", PLAN) for job in jobs)
-    return promise_of(next((line for line in said if line is not None), ""))
+    for job in jobs:
+        annotation = at(job, "metadata", "annotations", PLAN)
+        if annotation is not None:
+            return promise_of(annotation)
+    return Promise()
 
 
-def promise_of(said: object) -> Promise:
+def promise_of(text: object) -> Promise:
     """What a line, or an annotation, promises."""
-    known = {field.name for field in fields(Promise)}
+    names = {field.name for field in fields(Promise)}
     try:
-        values = with_centres(parse(str(said))) if said else {}
-        return record_of(Promise, {name: values[name] for name in values if name in known})
+        values = with_centres(parse(str(text))) if text else {}
+        return record_of(Promise, {name: values[name] for name in values if name in names})
     except ValueError:
         return Promise()

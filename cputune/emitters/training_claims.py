@@ -23,7 +23,7 @@ def promise(job: LaunchJob, rate: Throughput | None) -> Promise:
     file is read.
     """
     plan, workload = job.plan, job.workload
-    words = tuple(map(_as_text, job.command))
+    command = tuple(map(_as_text, job.command))
     hosts: tuple[str, ...] = ()
     if plan.nodes > 1:
         hosts = tuple(str(node.name) for node in job.nodes)
@@ -37,8 +37,8 @@ def promise(job: LaunchJob, rate: Throughput | None) -> Promise:
         sequence_length=workload.recipe.every_length if workload.recipe is not None else None,
         training=workload.training if keeps else None,
         trained=PromisedTraining(
-            words=words,
-            files={} if job.host is None else digests(words, job.host),
+            words=command,
+            files={} if job.host is None else digests(command, job.host),
             model=workload.model,
             data=workload.data,
         ),

@@ -33,26 +33,27 @@ def tuned(job: LaunchJob) -> tuple[Word, ...]:
     Raises UsageError for a recipe of the user, whose file is not in the job.
     """
     recipe, each = job.workload.recipe, job.workload.batch_per_rank
-    words = () if each is None else ("--batch-per-rank", str(each))
+    options = () if each is None else ("--batch-per-rank", str(each))
     if recipe is None:
-        return *map(Argument, (*words, "--")), *as_typed(job.workload)
+        return *map(Argument, (*options, "--")), *as_typed(job.workload)
     if recipe.name not in recipe_names():
         raise UsageError(
             f"{recipe.name} is a recipe of your own, and a job has only the recipes of cputune",
             hint="tune a script: cputune emit --format tunejob -- train.py",
         )
-    return tuple(map(Argument, (*words, "--recipe", recipe.name)))
+    return tuple(map(Argument, (*options, "--recipe", recipe.name)))
 
 
 def emit_tunejob(job: LaunchJob) -> tuple[EmittedFile, ...]:
     """The Job. Its pod is never restarted: a study that fails is not repeated."""
-    said = (
+    notes = (
         f"cputune must be in the image ({kubernetes.image(job)}): pip install 'cputune[tune]'",
         f"the claim {kubernetes.claim(job)} must be there; the result is {RESULT}: "
         "kubectl cp it here, then cputune emit --format pytorchjob or trainjob",
     )
     tune = ["cputune", "tune", "-o", RESULT, "--no-history"]
-    command = [*map(YamlScalar, tune), *(_in_pod(word) for word in tuned(job))]
+    command = [YamlScalar(word) for word in tune]
+    command += map(_in_pod, tuned(job))
     hub = {"name": VariableName("HF_HOME"), "value": YamlScalar(f"{kubernetes.DATA}/huggingface")}
     secrets = [variable for variable in kubernetes.environment(job) if "valueFrom" in variable]
     program: Manifest = {
@@ -75,8 +76,8 @@ def emit_tunejob(job: LaunchJob) -> tuple[EmittedFile, ...]:
         },
     }
     title = f"Tunes {job.workload.name} in a pod like those that will train: kubectl create -f."
-    text = checked_words.document(document, [title, "", *said])
-    return (EmittedFile(name="tunejob.yaml", text=text, notes=said),)
+    text = checked_words.document(document, [title, "", *notes])
+    return (EmittedFile(name="tunejob.yaml", text=text, notes=notes),)
 
 
 def _in_pod(word: Word) -> YamlScalar:
@@ -98,8 +99,10 @@ def emit_slurm_tune(job: LaunchJob) -> tuple[EmittedFile, ...]:
         f"time={cluster.time_limit or '24:00:00'}",
         "output=%x-%j.out",
     ]
-    lines += [f"partition={cluster.partition}"] if cluster.partition else []
-    lines += [f"account={cluster.account}"] if cluster.account else []
+    if cluster.partition:
+        lines.append(f"partition={cluster.partition}")
+    if cluster.account:
+        lines.append(f"account={cluster.account}")
     values = {
         "header": comment(
             [

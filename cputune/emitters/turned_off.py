@@ -58,13 +58,16 @@ KNOB_OF = {
 def _reasons(facts: HostFacts, workload: Workload) -> dict[str, str]:
     """Why this machine does not have the values of knobs that flags ask for."""
     ask = Ask(workload=workload)
-    choices = [knob.choices(facts, ask) for knob in (PRECISION, BACKEND, IPEX)]
-    return {out.what: out.why for found in choices for out in found.left_out}
+    reasons = {}
+    for knob in (PRECISION, BACKEND, IPEX):
+        for out in knob.choices(facts, ask).left_out:
+            reasons[out.what] = out.why
+    return reasons
 
 
 def turned_off(
     workload: Workload,
-    way: AppliedCommand,
+    delivery: AppliedCommand,
     target: HostFacts,
     refused: Mapping[str, str] = MappingProxyType({}),
 ) -> list[str]:
@@ -73,7 +76,7 @@ def turned_off(
     The first note has room in a header. ``target`` is the machine that runs the launch, and
     ``refused`` is of ``refused_unneeded``.
     """
-    notes, changed = _set_otherwise(workload, way, target)
+    notes, changed = _set_otherwise(workload, delivery, target)
     for flag, reason in refused.items():
         if flag not in changed:
             shown = _shown(flag, workload.argument(flag) or "")
@@ -82,14 +85,14 @@ def turned_off(
 
 
 def _set_otherwise(
-    workload: Workload, way: AppliedCommand, target: HostFacts
+    workload: Workload, delivery: AppliedCommand, target: HostFacts
 ) -> tuple[list[str], set[str]]:
     """The notes about flags that the plan sets to something else, and those flags."""
     off: dict[str, None] = {}
     trains: dict[str, None] = {}
     wanted: list[str] = []
     changed: set[str] = set()
-    for flag, typed, value in _changed(workload, way):
+    for flag, typed, value in _changed(workload, delivery):
         changed.add(flag)
         meant = MEANT.get(flag, {"": f"with {flag} {{}}"})
         off[_shown(flag, typed)] = None
@@ -97,8 +100,8 @@ def _set_otherwise(
         wanted.append(KNOB_OF.get(flag, "").format(typed))
     if not off:
         return [], changed
-    why = _reasons(target, workload)
-    because = dict.fromkeys(why[value] for value in wanted if value in why)
+    reasons = _reasons(target, workload)
+    because = dict.fromkeys(reasons[value] for value in wanted if value in reasons)
     verb = "is" if len(off) == 1 else "are"
     notes = [f"your {_listed(off)} {verb}{OFF_HERE}: the plan trains {_listed(trains)}"]
     if because:
@@ -112,7 +115,9 @@ def _shown(flag: str, typed: str) -> str:
     return f"{flag} {typed}"
 
 
-def refused_unneeded(workload: Workload, way: AppliedCommand, context: Context) -> dict[str, str]:
+def refused_unneeded(
+    workload: Workload, delivery: AppliedCommand, context: Context
+) -> dict[str, str]:
     """Flags that the target refuses and this training does not need, each with the reason.
 
     A word whose absence would change the run (``--evaluation_strategy``) is not one of them.
@@ -120,28 +125,28 @@ def refused_unneeded(workload: Workload, way: AppliedCommand, context: Context) 
     launch = launch_of(("python", *workload.argv))
     if launch is None:
         return {}
-    found: dict[str, str] = {}
+    refused: dict[str, str] = {}
     for word, reader in faulty_words(launch, context):
-        why = _why_unneeded(word, way)
-        if reader == "trainer" and word.state is Fate.REFUSED and why is not None:
-            reasons = (f"{word.reader} refuses it", why)
-            found[word.spelling.partition(" ")[0]] = "; ".join(filter(None, reasons))
-    planned = dict(_set_by(way))
+        reason = _why_unneeded(word, delivery)
+        if reader == "trainer" and word.state is Fate.REFUSED and reason is not None:
+            reasons = (f"{word.reader} refuses it", reason)
+            refused[word.spelling.partition(" ")[0]] = "; ".join(filter(None, reasons))
+    planned = dict(_set_by(delivery))
     for flag in OF_BACKEND:
         typed = launch.argument(flag)
         if typed is None or reader_of(flag, launch, context) != "trainer":
             continue
-        if way.world_size == 1:
-            found[flag] = "one process needs no backend"
+        if delivery.world_size == 1:
+            refused[flag] = "one process needs no backend"
         elif context.versions.transformers is None and planned.get(flag, typed) != typed:
             # argparse refuses a value that it does not know, also before one that replaces it.
-            found[flag] = f"the plan has {planned[flag]}"
+            refused[flag] = f"the plan has {planned[flag]}"
     if asks_for_tf32(launch, context):
-        found["--tf32"] = "it needs a GPU"
-    return found
+        refused["--tf32"] = "it needs a GPU"
+    return refused
 
 
-def _why_unneeded(word: Word, way: AppliedCommand) -> str | None:
+def _why_unneeded(word: Word, delivery: AppliedCommand) -> str | None:
     """Why a training is the same without a word that is refused; None if it may be another."""
     if word.spelling == "--use_ipex" and word.instead is None:
         return word.why
@@ -149,21 +154,21 @@ def _why_unneeded(word: Word, way: AppliedCommand) -> str | None:
         return word.needless
     planned = (word.instead or "").partition(",")[0].partition(" ")[0]
     flag = word.spelling.partition(" ")[0]
-    if flag in (*OF_CPU, *OF_BACKEND) and planned in dict(_set_by(way)):
+    if flag in (*OF_CPU, *OF_BACKEND) and planned in dict(_set_by(delivery)):
         return f"{planned} says the same"
     return None
 
 
-def _listed(words: Mapping[str, None]) -> str:
-    *others, last = words
+def _listed(phrases: Mapping[str, None]) -> str:
+    *others, last = phrases
     if not others:
         return last
     return f"{', '.join(others)} and {last}"
 
 
-def _changed(workload: Workload, way: AppliedCommand) -> Iterator[tuple[str, str, str]]:
+def _changed(workload: Workload, delivery: AppliedCommand) -> Iterator[tuple[str, str, str]]:
     """Flags that were typed, with their value and that of the plan, if it is another."""
-    planned = dict(_set_by(way))
+    planned = dict(_set_by(delivery))
     for flag, value in planned.items():
         typed = workload.argument(flag)
         if typed is None or flag in OF_BATCH:
@@ -172,7 +177,7 @@ def _changed(workload: Workload, way: AppliedCommand) -> Iterator[tuple[str, str
             yield flag, typed, value
     # Those of another name: of a script of its own, and of the launcher.
     launch = launch_of(workload.launch)
-    precision = way.variables.get("ACCELERATE_MIXED_PRECISION", "no")
+    precision = delivery.variables.get("ACCELERATE_MIXED_PRECISION", "no")
     flag = "--mixed_precision"
     for typed in (workload.argument(flag), launch.option(flag) if launch else None):
         if typed is not None and typed.lower() not in ("", precision):
@@ -181,15 +186,15 @@ def _changed(workload: Workload, way: AppliedCommand) -> Iterator[tuple[str, str
         yield "--ipex", "", "False"
 
 
-def _set_by(way: AppliedCommand) -> Iterator[tuple[str, str]]:
+def _set_by(delivery: AppliedCommand) -> Iterator[tuple[str, str]]:
     """The flags of a plan with their values, also if code sets them."""
-    for at, flag in enumerate(way.flags):
+    for at, flag in enumerate(delivery.flags):
         following = "--"
-        if at + 1 < len(way.flags):
-            following = way.flags[at + 1]
+        if at + 1 < len(delivery.flags):
+            following = delivery.flags[at + 1]
         if flag.startswith("--"):
             yield flag, "True" if following.startswith("--") else following
-    if way.force is not None:
-        for name, value in way.force.arguments.items():
+    if delivery.force is not None:
+        for name, value in delivery.force.arguments.items():
             if value is not None:
                 yield f"--{name}", str(value)
