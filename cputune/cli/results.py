@@ -146,7 +146,7 @@ def compare(ctx: click.Context, /, before: str, after: str | None, **typed: Any)
             started=started,
         )
     shown = page.ComparisonToShow(
-        found=found, before=first, after=second, first=before, second=after or page.TODAY
+        comparison=found, before=first, after=second, first=before, second=after or page.TODAY
     )
     _print(page.blocks(shown), lambda: page.document(shown), json=typed["json"])
     if share is None or found.is_same_plan:

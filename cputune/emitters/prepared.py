@@ -255,7 +255,9 @@ def _delivery(
         ) from error
     needed_part, left_out = complete, dict[str, str]()
     if trials is not None:
-        needed_part, left_out = fitted(complete, workload, plan, versions, found=base, trials=trials)
+        needed_part, left_out = fitted(
+            complete, workload, plan, versions, found=base, trials=trials
+        )
     needed_part, unreachable = _reachable(needed_part, workload, host)
     return complete, needed_part, left_out | unreachable
 

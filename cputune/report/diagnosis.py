@@ -63,25 +63,27 @@ class Shown:
         for check in CHECKS:
             if check.tuned and brief:
                 tuned[check.code] = check.tuned
-        folded = _folded(findings)
-        advice = [f for f in folded if f.severity is Severity.ADVICE]
+        wrong, advice, by_tune = list[Finding](), list[Finding](), list[tuple[Finding, str]]()
+        for finding in _folded(findings):
+            if finding.severity is not Severity.ADVICE:
+                wrong.append(finding)
+            elif finding.code in tuned:
+                by_tune.append((finding, tuned[finding.code]))
+            else:
+                advice.append(finding)
         return cls(
-            wrong=tuple(_joined([f for f in folded if f.severity is not Severity.ADVICE])),
-            advice=tuple(_joined([f for f in advice if f.code not in tuned])),
-            by_tune=tuple((f, tuned[f.code]) for f in advice if f.code in tuned),
+            wrong=tuple(_joined(wrong)), advice=tuple(_joined(advice)), by_tune=tuple(by_tune)
         )
 
     @property
     def counts(self) -> str:
         """``1 error, 2 pieces of advice``."""
+        severities = [finding.severity for finding in self.wrong + self.advice]
         counted = []
         for severity in Severity:
-            of_it = []
-            for f in self.wrong + self.advice:
-                if f.severity is severity:
-                    of_it.append(f)
-            if of_it:
-                counted.append(f"{len(of_it)} {_counted(severity, len(of_it))}")
+            number = severities.count(severity)
+            if number:
+                counted.append(f"{number} {_counted(severity, number)}")
         return ", ".join(counted)
 
 
@@ -113,13 +115,13 @@ def blocks(
     shown = Shown.of(diagnosis.findings, brief=brief)
     if shown.wrong:
         yield Heading("What is wrong")
-        yield FindingRows(found=shown.wrong, stories=stories)
+        yield FindingRows(findings=shown.wrong, stories=stories)
     if shown.advice:
         yield Heading("Worth doing")
-        yield FindingRows(found=shown.advice, stories=stories, brief=brief)
+        yield FindingRows(findings=shown.advice, stories=stories, brief=brief)
     if shown.by_tune:
-        tried = ", ".join(dict.fromkeys(_tried(f, word) for f, word in shown.by_tune))
-        yield Lines((("", f"cputune tune tries these: {tried}"),))
+        tried = dict.fromkeys(_tried(finding, knob) for finding, knob in shown.by_tune)
+        yield Lines((("", f"cputune tune tries these: {', '.join(tried)}"),))
     if isinstance(diagnosis, Diagnosis) and machine:
         yield Heading("The machine")
         yield _machine(diagnosis.facts, unfold=unfold, recipe=diagnosis.recipe)
@@ -174,15 +176,21 @@ def _folded(findings: tuple[Finding, ...]) -> list[Finding]:
     checks = all_checks()
     if codes <= {check.code for check in CHECKS}:
         checks = CHECKS  # the others take long to import
-    under = {check.code: [c for c in check.under if c in codes] for check in checks}
-    follows = [finding for finding in findings if under.get(finding.code)]
-    kept = [finding for finding in findings if finding not in follows]
-    for finding in follows:
-        cause = under[finding.code][0]
-        place = next((n for n, other in enumerate(kept) if other.code == cause), None)
-        if place is None:  # the cause was itself folded into another one
+    causes_of = {check.code: check.under for check in checks}
+    follows: list[tuple[Finding, str]] = []
+    kept: list[Finding] = []
+    for finding in findings:
+        causes = [code for code in causes_of.get(finding.code, ()) if code in codes]
+        if causes:
+            follows.append((finding, causes[0]))
+        else:
+            kept.append(finding)
+    for finding, cause in follows:
+        kept_codes = [other.code for other in kept]
+        if cause not in kept_codes:  # the cause was itself folded into another one
             kept.append(finding)
             continue
+        place = kept_codes.index(cause)
         also = f"; with it {finding.code}: {finding.evidence}"
         kept[place] = replace(kept[place], evidence=kept[place].evidence + also)
     return kept
@@ -206,13 +214,15 @@ def _unknown_rows(facts: HostFacts, *, unfold: bool) -> list[tuple[str, str]]:
 
 def _means(findings: tuple[Finding, ...]) -> str:
     """What the findings mean for training. Empty without findings."""
-    severities = {finding.severity for finding in findings}
-    if Severity.ERROR in severities:
+    codes_of: dict[Severity, set[str]] = {severity: set() for severity in Severity}
+    for finding in findings:
+        codes_of[finding.severity].add(finding.code)
+    warned = codes_of[Severity.WARNING]
+    if codes_of[Severity.ERROR]:
         return "Training fails, or is wrong, until something is fixed"
     if any(finding.code == "torch-missing" for finding in findings):
         return "Nothing trains here, because torch is not installed"
-    if Severity.WARNING in severities:
-        warned = {f.code for f in findings if f.severity is Severity.WARNING}
+    if warned:
         if warned <= SLOWER:
             return "Training runs, but slower than it could"
         if warned & SLOWER:
@@ -302,11 +312,11 @@ def check_list(checks: tuple[Check, ...]) -> str:
 
 def interface_of(diagnosis: HostsDiagnosis) -> Chosen:
     """The network interface of a job over the hosts that were reached."""
-    seen = []
+    reached = []
     for host in diagnosis.hosts:
         if host.facts is not None:
-            seen.append((host.name, host.facts.network))
-    return choose_interface(seen)
+            reached.append((host.name, host.facts.network))
+    return choose_interface(reached)
 
 
 def _host(host: SeenHost) -> dict[str, object]:
@@ -348,9 +358,12 @@ def host_rows(diagnosis: HostsDiagnosis) -> Rows:
             memory = gib(facts.memory.total_bytes)
         if torch is not None:
             torch_version = torch.version or "?"
-        cpu = facts.cpu.codename or facts.cpu.model_name or "?"
+        cpu = facts.cpu.codename or facts.cpu.model_name
         allowed = cpulist.render(topology.allowed) or "?"
-        row = (cpu, cores, allowed, memory, facts.python or "?", torch_version)
+        row = (cpu or "?", cores, allowed, memory, facts.python or "?", torch_version)
         names_by_row.setdefault(row, []).append(host.name)
-    rows = [(name, *row) for row, names in names_by_row.items() for name in folded(names)]
+    rows = []
+    for row, names in names_by_row.items():
+        for name in folded(names):
+            rows.append((name, *row))
     return Rows(headings=headings, rows=tuple(rows), right=frozenset({"memory"}))

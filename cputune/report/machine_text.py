@@ -86,7 +86,8 @@ def machine_lines(facts: HostFacts) -> list[tuple[str, str]]:
 
 def _cpu(facts: HostFacts) -> str:
     cpu = facts.cpu
-    parts = [cpu.model_name or cpu.vendor or "a processor that does not name itself"]
+    name = cpu.model_name or cpu.vendor
+    parts = [name or "a processor that does not name itself"]
     if cpu.codename:
         parts.append(cpu.codename)
     if cpu.architecture:
@@ -102,7 +103,6 @@ def _cores(facts: HostFacts) -> str:
     topology = facts.topology
     if not topology.cores:
         return ""
-    each, threads = sorted(set(topology.cores_per_socket)), topology.threads_per_core
     each, threads = sorted(set(topology.cores_per_socket)), topology.threads_per_core
     shape = f"{count(topology.sockets, 'socket')} × {'/'.join(map(str, each))} cores"
     if each == [1]:
@@ -121,7 +121,7 @@ def _cores(facts: HostFacts) -> str:
 
 def _joined(*pairs: tuple[str, object]) -> str:
     """Format each value, leaving out those that are not known."""
-    return ", ".join(words.format(value) for words, value in pairs if value not in (None, ""))
+    return ", ".join(template.format(value) for template, value in pairs if value not in (None, ""))
 
 
 def _nodes(facts: HostFacts) -> str:
@@ -217,10 +217,11 @@ def _packages(facts: HostFacts) -> str:
 
 
 def _launchers(facts: HostFacts) -> str:
-    return ", ".join(
-        " ".join(filter(None, (item.name, item.dialect, item.version))) + f" ({item.path})"
-        for item in facts.launchers
-    )
+    launchers = []
+    for launcher in facts.launchers:
+        names = filter(None, (launcher.name, launcher.dialect, launcher.version))
+        launchers.append(f"{' '.join(names)} ({launcher.path})")
+    return ", ".join(launchers)
 
 
 def _load(facts: HostFacts) -> str:

@@ -35,17 +35,17 @@ def _lines(block: Block) -> Iterator[str]:
     if isinstance(block, Verdict):
         yield from _verdict(block)
     elif isinstance(block, Heading):
-        yield f"#### {_plain(block.words)}"
+        yield f"#### {_plain(block.text)}"
     elif isinstance(block, Rows):
         yield from _table(block.headings, block.rows)
         if block.below:
             yield ""
             yield _plain(block.below)
     elif isinstance(block, Bars):
-        rows = [(name, said, after) for name, said, _, after in block.rows]
+        rows = [(name, number, after) for name, number, _, after in block.rows]
         yield from _table(("", "", ""), rows)
     elif isinstance(block, FindingRows):
-        for finding in block.found:
+        for finding in block.findings:
             yield from _finding(finding, block)
     else:
         yield from _labelled(block)

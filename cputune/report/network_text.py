@@ -57,13 +57,13 @@ def sent_bytes(job: Workload, plan: Plan) -> float | None:
     For a plan of one rank it is what it would send with more ranks, without rows of an embedding
     that no token uses.
     """
-    whole, touched = job.gradient_bytes, job.touched_bytes
-    if whole is None:
+    gradients, touched = job.gradient_bytes, job.touched_bytes
+    if gradients is None:
         return None
-    sparse = touched is not None and touched < 0.8 * whole
+    sparse = touched is not None and touched < 0.8 * gradients
     if plan.world_size > 1:
         sparse = plan.setting("gradients") == "sparse"
-    sent = whole
+    sent = gradients
     if sparse and touched is not None:
         sent = touched
     if plan.setting("gradient_precision") == "bf16":

@@ -62,10 +62,10 @@ def next_step(diagnosis: Diagnosis | HostsDiagnosis, examined: Examined) -> str:
     options = examined.options
     if not isinstance(diagnosis, Diagnosis) and not options:
         options = ("--hosts", ",".join(host.name for host in diagnosis.hosts))
-    words = ["cputune", "tune"] + list(options)
+    command = ["cputune", "tune"] + list(options)
     if examined.launch:
-        words += ["--"] + list(examined.launch)
-    return shlex.join(words)
+        command += ["--"] + list(examined.launch)
+    return shlex.join(command)
 
 
 def _for_no_fault(sentence: str) -> str:
@@ -76,13 +76,13 @@ def _for_file(findings: tuple[Finding, ...], examined: Examined) -> str:
     """The command that applies all fixes, or that explains the most severe finding."""
     assert examined.file is not None
     if any(finding.edits for finding in findings):
-        words = ["cputune", "doctor", "--check-file", examined.file]
+        command = ["cputune", "doctor", "--check-file", examined.file]
         if examined.stack is not None:
-            words += ["--stack", examined.stack]
+            command += ["--stack", examined.stack]
         if examined.root is not None:
-            words += ["--root", examined.root]
-        words += list(examined.options) + ["--print-fix"]
-        return f"{shlex.join(words)} | {_patch(examined.file)}"
+            command += ["--root", examined.root]
+        command += list(examined.options) + ["--print-fix"]
+        return f"{shlex.join(command)} | {_patch(examined.file)}"
     if findings:
         return _explain(findings[0].code)
     return _for_no_fault("the file can be used as it is")

@@ -93,12 +93,12 @@ def html_of(result: Result) -> str:
     """The verdict, and the waterfall if matplotlib is installed."""
     verdict = _shown(result).verdict()
     means, sure = escape(visible(verdict.means)), escape(visible(verdict.sure))
-    words = f"<p><strong>{means}</strong><br><small>How sure: {sure}</small></p>"
+    text = f"<p><strong>{means}</strong><br><small>How sure: {sure}</small></p>"
     if find_spec("matplotlib") is None:
-        return f"<div>{words}</div>"
+        return f"<div>{text}</div>"
     picture = svg(waterfall(result), f"cputune-{id(result)}")
     ground = "background:#ffffff;color:#1b1f24;padding:.5em"
-    return f'<div style="{ground}">{words}{picture}</div>'
+    return f'<div style="{ground}">{text}{picture}</div>'
 
 
 def _shown(result: Result) -> ResultToShow:

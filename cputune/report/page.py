@@ -41,7 +41,7 @@ MOST_ROWS = 30  # of the table of trials
 PHONE = 3.6
 """Width of a figure for a phone in inches of 96 pixels."""
 
-WAYS = {
+LAUNCH_LABELS = {
     "train": "Train with it",
     "the same": "From the result",
     "launch files": "As files for a launcher",
@@ -119,10 +119,14 @@ def _cleaned(value: object) -> object:
 def page_of(result: Result, file: str, facts: HostFacts | None = None) -> Page:
     shown = ResultToShow(result=result, file=file, facts=facts)
     trials = trial_rows(result)
+    launch = []
+    for name, text in shown.launch().items():
+        if name in LAUNCH_LABELS:
+            launch.append((LAUNCH_LABELS[name], text))
     return Page(
         result=result,
         verdict=shown.verdict(),
-        launch=tuple((WAYS[way], text) for way, text in shown.launch().items() if way in WAYS),
+        launch=tuple(launch),
         speeds=speeds(result),
         notes=shown.notes(),
         pictures={picture.name: picture for picture in pictures(result)},

@@ -43,7 +43,7 @@ class ComparisonToShow:
     current launch.
     """
 
-    found: Comparison
+    comparison: Comparison
     before: Result
     after: Result | None = None
     first: str = "the first"
@@ -104,7 +104,7 @@ def _differences(
 
 def verdict(shown: ComparisonToShow) -> Verdict:
     """The verdict: the ratio, or the reason why two plans were not compared."""
-    comparison, (first, second) = shown.found, shown.names
+    comparison, (first, second) = shown.comparison, shown.names
     ratio = comparison.speedup
     if comparison.is_same_plan:
         means = f"{_capital(second)} and {first} are the same plan."
@@ -135,8 +135,8 @@ def verdict(shown: ComparisonToShow) -> Verdict:
     reference = None
     if rate is not None:
         reference = Measured(plan=comparison.before, samples_per_second=rate)
-    whole = shown.before.time_to_end(reference, ratio.ratio)
-    time = training_time(shown.before, whole, ratio.ratio)
+    time_to_end = shown.before.time_to_end(reference, ratio.ratio)
+    time = training_time(shown.before, time_to_end, ratio.ratio)
     means = f"{_capital(second)} is {times_as_fast(ratio)} as {first}: {time}."
     do = f"cputune run {shown.first}"
     if shown.after is not None and ratio.outcome == FASTER:
@@ -167,15 +167,15 @@ def _capital(text: str) -> str:
 def blocks(shown: ComparisonToShow) -> Iterator[Block]:
     """The verdict, the table of measurements, and the differences."""
     yield verdict(shown)
-    if shown.found.speedup is not None:
-        yield table(shown, shown.found.speedup)
+    if shown.comparison.speedup is not None:
+        yield table(shown, shown.comparison.speedup)
     if shown.differences:
         yield Lines(tuple(("differs", text) for text in shown.differences))
 
 
 def slower(shown: ComparisonToShow, share: float) -> str | None:
     """A sentence if the second plan is slower by more than this share, else None."""
-    ratio = shown.found.speedup
+    ratio = shown.comparison.speedup
     if ratio is None or not slower_beyond(ratio, share):
         return None
     first, second = shown.names
@@ -184,7 +184,7 @@ def slower(shown: ComparisonToShow, share: float) -> str | None:
 
 def table(shown: ComparisonToShow, ratio: Speedup) -> Rows:
     """Both plans with their throughput, and the ratio."""
-    comparison, (first, second) = shown.found, shown.names
+    comparison, (first, second) = shown.comparison, shown.names
     interval = f"{ratio.low:.2f}–{ratio.high:.2f}, {ratio.outcome}"
     sides = (
         (first, comparison.before, comparison.before_rate, "1", "the reference"),
@@ -205,7 +205,7 @@ def table(shown: ComparisonToShow, ratio: Speedup) -> Rows:
 
 def document(shown: ComparisonToShow) -> dict[str, object]:
     """The ``cputune.comparison/3`` document."""
-    answer, comparison, (first, second) = verdict(shown), shown.found, shown.names
+    answer, comparison, (first, second) = verdict(shown), shown.comparison, shown.names
     ratio = comparison.speedup
     speedup = None
     if ratio is not None:

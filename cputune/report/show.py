@@ -70,20 +70,20 @@ class ChangeMade:
 def changes_of(result: Result) -> tuple[ChangeMade, ...]:
     """The differences between the baseline and the best plan, with the gain of each."""
     today, best = result.baseline.plan, result.best.plan
-    left = dict(_differences(today, best))
+    unmeasured = dict(_differences(today, best))
     ranks: Keeps = "numbers"
     if today.world_size != best.world_size:
         ranks = knob_named("ranks").keeps
     changes = []
     for worth in result.worth:
-        names = [name for name in worth.knob.split(", ") if name in left]
+        names = [name for name in worth.knob.split(", ") if name in unmeasured]
         if names:
-            values = [left.pop(name) for name in names]
+            values = [unmeasured.pop(name) for name in names]
             speedup = None
             if worth.speedup.narrow and not result.disturbed:
                 speedup = worth.speedup
             changes.append(_change(names, values, ranks, speedup))
-    for name, values_of_name in left.items():
+    for name, values_of_name in unmeasured.items():
         changes.append(_change([name], [values_of_name], ranks, None))
     return tuple(changes)
 
@@ -111,10 +111,10 @@ def _differences(today: Plan, best: Plan) -> Iterator[tuple[str, tuple[str, str]
     first.
     """
     if shape(today) != shape(best):
-        words = layout_words(today), layout_words(best)
-        if words[0] == words[1]:
-            words = _on_cpus(today), _on_cpus(best)
-        yield LAYOUT, words
+        layouts = layout_words(today), layout_words(best)
+        if layouts[0] == layouts[1]:
+            layouts = _on_cpus(today), _on_cpus(best)
+        yield LAYOUT, layouts
     names = list(separate_knobs())
     if min(today.world_size, best.world_size) > 1:  # a single rank exchanges nothing
         names = ["backend", "ccl_workers"] + names
@@ -125,7 +125,10 @@ def _differences(today: Plan, best: Plan) -> Iterator[tuple[str, tuple[str, str]
 
 
 def _on_cpus(plan: Plan) -> str:
-    return f"{layout_words(plan)} on CPUs {cpulist.render(cpu for r in plan.cpus for cpu in r)}"
+    cpus = list[int]()
+    for rank_cpus in plan.cpus:
+        cpus += rank_cpus
+    return f"{layout_words(plan)} on CPUs {cpulist.render(cpus)}"
 
 
 def worth_words(change: ChangeMade) -> str:
@@ -151,14 +154,17 @@ def launch_commands(
     ``facts`` are of the machine on which the command is typed. ``elsewhere``: that is not the
     measured machine, which the command has to confirm.
     """
-    words = shlex.quote(file)
+    arguments = shlex.quote(file)
     if elsewhere:
-        words = f"--other-machine {words}"
-    by_torchrun = f"cputune emit --format torchrun -o launch {words}"
+        arguments = f"--other-machine {arguments}"
+    by_torchrun = f"cputune emit --format torchrun -o launch {arguments}"
     if nodes == 1 or (through is not None and not elsewhere):
-        return f"cputune run {words}", by_torchrun
+        return f"cputune run {arguments}", by_torchrun
     if facts is not None and usual_format(facts) == "mpirun":
-        return f"cputune emit --format mpirun -o launch {words} && sh launch/mpirun.sh", by_torchrun
+        return (
+            f"cputune emit --format mpirun -o launch {arguments} && sh launch/mpirun.sh",
+            by_torchrun,
+        )
     return by_torchrun, by_torchrun
 
 
@@ -214,11 +220,11 @@ def profile_lines(result: Result) -> Iterator[str]:
         yield "how far its matmuls are from the limit is not known: IPEX does not report them"
     elif profile.limit_gflops:
         dtype = profile.dtype or ""
-        words = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}.get(dtype, dtype)
+        precision = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}.get(dtype, dtype)
         yield (
             f"matmuls of the best plan: {figure(profile.gflops)} GFLOP/s over the whole "
             f"step, {100 * profile.gflops / profile.limit_gflops:.0f} % of the "
-            f"{figure(profile.limit_gflops)} that its cores reach in {words}"
+            f"{figure(profile.limit_gflops)} that its cores reach in {precision}"
         )
     could_be = {out.what for out in result.left_out}
     if profile.shares.get("dropout masks", 0.0) >= WORTH_A_HINT and "dropout" in could_be:
@@ -263,10 +269,10 @@ def change_bars(result: Result) -> Bars:
 
 def _brief(change: ChangeMade) -> str:
     """For example ``precision fp32 → bf16``; ranks and threads as in a plan's short name."""
-    words = f"{change.knob} {change.today} → {change.best}"
+    text = f"{change.knob} {change.today} → {change.best}"
     if LAYOUT in change.knob:
-        words = words.replace(" × ", "×").replace(" threads", "").replace(LAYOUT, "ranks×threads")
-    return words
+        text = text.replace(" × ", "×").replace(" threads", "").replace(LAYOUT, "ranks×threads")
+    return text
 
 
 SCHEMA = "cputune.summary/1"
@@ -326,11 +332,11 @@ class ResultToShow:
 
     def by_hand(self) -> str:
         """The best plan as a command to type. Raises UsageError if it cannot be launched."""
-        asked = Emission(facts=self.facts, named=self.file)
+        options = Emission(facts=self.facts, named=self.file)
         if self.facts is not None and not self.facts.recorded:
             python = self.facts.training_python
-            asked = replace(asked, python=python.executable, host=LiveHost(python))
-        return typed_lines(make_job(self.result, asked)).rstrip("\n")
+            options = replace(options, python=python.executable, host=LiveHost(python))
+        return typed_lines(make_job(self.result, options)).rstrip("\n")
 
     def launch(self) -> dict[str, str]:
         """The commands that start the best plan, and the variables and flags of each rank.
@@ -358,8 +364,10 @@ class ResultToShow:
             return commands
         del commands["the same"]
         if command.variables:
-            words = (f"{name}={shlex.quote(value)}" for name, value in command.variables.items())
-            commands["variables"] = " ".join(words)
+            assignments = []
+            for name, value in command.variables.items():
+                assignments.append(f"{name}={shlex.quote(value)}")
+            commands["variables"] = " ".join(assignments)
         if command.flags:
             commands["flags"] = shlex.join(command.flags)
         return commands

@@ -38,7 +38,9 @@ def is_kept(event: Event) -> bool:
     """Whether its line stays above the live view: failures and warnings."""
     if isinstance(event, TrialEnded):
         return event.trial.state == FAILED
-    return isinstance(event, StudyStarted) or (isinstance(event, Message) and event.warns)
+    if isinstance(event, Message):
+        return event.warns
+    return isinstance(event, StudyStarted)
 
 
 def style_of(event: Event) -> str | None:
@@ -96,7 +98,7 @@ def trial_rows(result: Result) -> tuple[TrialRow, ...]:
 
 def _row(result: Result, trial: Trial, rate: Throughput | None, *, compared: bool) -> TrialRow:
     mark = _mark(result, trial)
-    words, interval = speed(rate, trial.at_most_samples_per_second)
+    throughput, interval = speed(rate, trial.at_most_samples_per_second)
     if not compared:
         interval = ""
     details = [f"from {trial.origin}", count_of_steps(trial.steps), trial.plan.describe()]
@@ -106,7 +108,7 @@ def _row(result: Result, trial: Trial, rate: Throughput | None, *, compared: boo
         details.append(trial.reason)
     return TrialRow(
         number=trial.number,
-        speed=words,
+        speed=throughput,
         interval=interval,
         plan=trial.plan.short(),
         ended=mark or _ended(result, trial, rate),
@@ -139,13 +141,17 @@ def _ended(result: Result, trial: Trial, rate: Throughput | None) -> str:
 
 
 def plans(result: Result) -> Rows:
-    rows = trial_rows(result)
+    rows, best = list[tuple[str, ...]](), set[int]()
+    for number, row in enumerate(trial_rows(result)):
+        rows.append((str(row.number), row.speed, row.interval, row.plan, row.ended))
+        if row.mark == BEST:
+            best.add(number)
     return Rows(
         headings=("trial", "samples/s", "95 % interval", "plan", ""),
         right=frozenset({"trial", "samples/s"}),
         spare=frozenset({"95 % interval"}),
-        strong=frozenset(number for number, row in enumerate(rows) if row.mark == BEST),
-        rows=tuple((str(row.number), row.speed, row.interval, row.plan, row.ended) for row in rows),
+        strong=frozenset(best),
+        rows=tuple(rows),
     )
 
 
@@ -162,10 +168,10 @@ def speed_text(result: Result, side: Measured) -> tuple[str, str]:
     """The throughput of the baseline or the best plan, with its interval if the two were
     compared.
     """
-    words, interval = speed(side.samples_per_second)
+    throughput, interval = speed(side.samples_per_second)
     if result.speedup is None:
-        return words, ""
-    return words, interval
+        return throughput, ""
+    return throughput, interval
 
 
 OF_HOSTS = ("nodes", "interface")

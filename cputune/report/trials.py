@@ -43,7 +43,9 @@ def trial_rows(result: Result) -> list[dict[str, Any]]:
 def trials_csv(result: Result) -> str:
     """The rows as CSV (RFC 4180) with headings."""
     rows = trial_rows(result)
-    names = list(dict.fromkeys(name for row in rows for name in row))
+    names = dict[str, None]()
+    for row in rows:
+        names.update(dict.fromkeys(row))
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(names)

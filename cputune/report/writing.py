@@ -31,7 +31,7 @@ STYLES = {
 class Heading:
     """The title of the next block."""
 
-    words: str
+    text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +93,7 @@ class FindingRows:
     ``brief``: of each finding the title, the worth and the command.
     """
 
-    found: tuple[Finding, ...]
+    findings: tuple[Finding, ...]
     brief: bool = False
     stories: Mapping[str, str] = field(default_factory=dict)
 
@@ -121,7 +121,7 @@ def _print(block: Block, console: Console) -> None:
     if isinstance(block, Verdict):
         _print_verdict(block, console)
     elif isinstance(block, Heading):
-        console.print(Text(visible(block.words), style="bold underline"))
+        console.print(Text(visible(block.text), style="bold underline"))
     elif isinstance(block, Rows):
         _print_rows(block, console)
     elif isinstance(block, Bars):
@@ -134,7 +134,7 @@ def _print(block: Block, console: Console) -> None:
         for label, text in block.lines:
             _print_line(label, text, console)
     else:
-        for finding in block.found:
+        for finding in block.findings:
             _print_finding(finding, console, block)
 
 
@@ -213,17 +213,21 @@ def _print_finding(finding: Finding, console: Console, block: FindingRows) -> No
     head = Text(visible(finding.title), style="bold")
     head.append(f"  [{visible(finding.code)}]", style="not bold dim")
     print_hanging(console, margin, head)
-    parts = [(line, "") for line in finding.evidence.split("\n")]
-    parts += [(finding.remedy, "green"), (finding.worth_words, "")]
-    for text, style in parts:
+    for line in finding.evidence.split("\n"):
+        if line:
+            print_hanging(console, blank, Text(visible(line)))
+    for text, style in ((finding.remedy, "green"), (finding.worth_words, "")):
         if text:
             print_hanging(console, blank, Text(visible(text), style))
     for line in (finding.command or "").splitlines():
         console.print(blank + Text(f"$ {visible(line)}", style="cyan"), soft_wrap=True)
     story = block.stories.get(finding.code)
     if story is not None:
-        lines = story.splitlines() + [f"Source: {url}" for url in source_urls(finding.source)]
-        for line in lines + [f"Docs: {finding.docs}"]:
+        lines = story.splitlines()
+        for url in source_urls(finding.source):
+            lines.append(f"Source: {url}")
+        lines.append(f"Docs: {finding.docs}")
+        for line in lines:
             console.print(Text(f"        {line}".rstrip(), "dim"), soft_wrap=True)
 
 
@@ -260,11 +264,13 @@ def bar_table(block: Bars, width: int, *, cut: bool = True) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    names = [visible(name) for name, _, _, _ in block.rows]
-    words = max((len(number) for _, number, _, _ in block.rows), default=0)
-    tail = max((len(after) for _, _, _, after in block.rows), default=0)
-    left = width - min(LONGEST_NAME, max(map(len, names), default=0)) - words - tail - 8
-    columns = max(4, min(LONGEST_BAR, left))
+    name_width = number_width = after_width = 0
+    for name, number, _, after in block.rows:
+        name_width = min(LONGEST_NAME, max(name_width, len(visible(name))))
+        number_width = max(number_width, len(number))
+        after_width = max(after_width, len(after))
+    # Each of the four columns has a gap of two.
+    columns = max(4, min(LONGEST_BAR, width - name_width - number_width - after_width - 8))
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     long: OverflowMethod = "fold"
     if cut:
@@ -273,9 +279,10 @@ def bar_table(block: Bars, width: int, *, cut: bool = True) -> Table:
     table.add_column(no_wrap=True, justify="right")
     table.add_column(no_wrap=True, width=columns)
     table.add_column(no_wrap=cut, overflow=long)
-    for name, (_, number, length, after) in zip(names, block.rows, strict=True):
+    for name, number, length, after in block.rows:
         drawn = Text(bar(length, columns), "cyan")
-        table.add_row(Text(name), Text(visible(number)), drawn, Text(visible(after), "dim"))
+        dimmed = Text(visible(after), "dim")
+        table.add_row(Text(visible(name)), Text(visible(number)), drawn, dimmed)
     return table
 
 

@@ -40,7 +40,7 @@ def shown(result: Result, ratio: float | None, *, alone: bool = False) -> Compar
         after_rate=RATE if speedup else None,
     )
     after = None if alone else replace(result, created="2026-11-22T08:00:00+00:00")
-    return ComparisonToShow(found=found, before=result, after=after, first="a", second="b")
+    return ComparisonToShow(comparison=found, before=result, after=after, first="a", second="b")
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,7 @@ def test_the_headline_counts_what_is_shown_below_it() -> None:
         found = diagnose(changed(**changes))
         for unfold in (False, True):
             verdict, *rest = blocks(found, unfold=unfold)
-            rows = [f for block in rest if isinstance(block, FindingRows) for f in block.found]
+            rows = [f for block in rest if isinstance(block, FindingRows) for f in block.findings]
             tried = [block for block in rest if isinstance(block, Lines) and "tries" in str(block)]
             assert isinstance(verdict, Verdict)
             for severity, word in (("error", "error"), ("warning", "warning"), ("advice", "piece")):

@@ -57,14 +57,14 @@ def machine(topology: Topology, plan: Plan | None = None, *, width: float = WIDT
     """
     sockets = _sockets(topology)
     threads = topology.threads_per_core
-    most = max(len(node.cores) for nodes in sockets for node in nodes)
+    nodes = [node for nodes_of_socket in sockets for node in nodes_of_socket]
+    most = max(len(node.cores) for node in nodes)
     boxes = int(width / LEAST_CPU)
     across = min(len(sockets), max(1, boxes // (max(min(most, WIDEST_NODE), LEAST_WIDTH) + 2)))
     in_a_row = _in_a_row(most, boxes // across - 2)
     wide = max(in_a_row + 2 * MARGIN, LEAST_WIDTH)
     size = min(LARGEST_CPU, width / (across * (wide + GAP) + GAP))
-    high = [_node_height(_rows(node, in_a_row), threads) for nodes in sockets for node in nodes]
-    node_high = max(high) + GAP
+    node_high = max(_node_height(_rows(node, in_a_row), threads) for node in nodes) + GAP
     socket_high = max(map(len, sockets)) * node_high
     rows = ceil(len(sockets) / across) * socket_high
     legend = _legend(topology, plan)
@@ -132,12 +132,12 @@ def _owners(plan: Plan | None) -> Owners:
 
 def _title(topology: Topology, plan: Plan | None) -> str:
     sockets, cores = topology.sockets, topology.physical_cores
-    words = f"{count(sockets, 'socket')}, {count(cores, 'core')}"
+    title = f"{count(sockets, 'socket')}, {count(cores, 'core')}"
     if topology.threads_per_core > 1:
-        words += f", {len(topology.online)} CPUs"
+        title += f", {len(topology.online)} CPUs"
     if plan is None:
-        return words
-    return f"{words}: {plan.short()}"
+        return title
+    return f"{title}: {plan.short()}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,9 +222,9 @@ def _draw_legend(figure: Figure, kinds: list[tuple[str, str, str | None]]) -> No
     if not kinds:
         return
     boxes = []
-    for words, colour, hatch in kinds:
+    for label, colour, hatch in kinds:
         boxes.append(
-            Patch(facecolor=colour, edgecolor=DIM, hatch=hatch, label=words, linewidth=0.6)
+            Patch(facecolor=colour, edgecolor=DIM, hatch=hatch, label=label, linewidth=0.6)
         )
     columns = _columns(figure.get_figwidth())
     legend = figure.legend(

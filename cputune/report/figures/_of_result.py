@@ -57,14 +57,20 @@ def topology_of(host: Mapping[str, Any]) -> Topology | None:
     """The cores of the machine of a result. None if the result does not have them."""
     topology = host.get("topology") or {}
     try:
-        cores = tuple(
-            Core(cpus=cpulist.parse(cpus), socket=int(socket), numa_node=node)
-            for socket, node, cpus in topology["cores"]
-        )
+        cores, online = list[Core](), list[int]()
+        for socket, node, listed in topology["cores"]:
+            cpus = cpulist.parse(listed)
+            cores.append(Core(cpus=cpus, socket=int(socket), numa_node=node))
+            online += cpus
         allowed = cpulist.parse(topology["allowed"])
     except (KeyError, TypeError, ValueError):
         return None
     if not cores:
         return None
-    online = tuple(sorted(cpu for core in cores for cpu in core.cpus))
-    return Topology(cores=cores, online=online, present=None, allowed=allowed, numa_nodes=())
+    return Topology(
+        cores=tuple(cores),
+        online=tuple(sorted(online)),
+        present=None,
+        allowed=allowed,
+        numa_nodes=(),
+    )

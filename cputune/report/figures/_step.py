@@ -39,10 +39,9 @@ def step(result: Result, *, width: float = WIDTH) -> Figure | None:
     if not shown:
         return None
     samples = result.workload.global_batch_size or 1
-    parts = [
-        _seconds(profile, samples / measured.samples_per_second.centre)
-        for _, measured, profile in shown
-    ]
+    parts = []
+    for _, measured, profile in shown:
+        parts.append(_seconds(profile, samples / measured.samples_per_second.centre))
     kinds = []
     for kind in WORK:
         if any(kind in seconds for seconds in parts):
@@ -105,7 +104,7 @@ def _seconds(profile: Profile, step_seconds: float) -> Seconds:
 def _draw_step(
     axes: Axes, row: int, seconds: Seconds, kinds: list[str], least_share: float
 ) -> None:
-    begin, whole = 0.0, sum(seconds.values())
+    begin, step_seconds = 0.0, sum(seconds.values())
     for kind in kinds:
         wide = 1000 * seconds.get(kind, 0.0)
         label = None
@@ -113,7 +112,7 @@ def _draw_step(
             label = kind
         colour = WORK.get(kind, REST)
         axes.barh(row, wide, left=begin, height=0.62, color=colour, label=label)
-        if wide > 1000 * whole * least_share:
+        if wide > 1000 * step_seconds * least_share:
             axes.text(
                 begin + wide / 2, row, number(wide), ha="center", va="center", color=ink_on(colour),
                 fontsize=8.5,

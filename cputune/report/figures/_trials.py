@@ -99,16 +99,16 @@ def _draw_unmeasured(axes: Axes, trial: Trial, *, as_text: bool) -> None:
     at = trial.at_most_samples_per_second or 0.0
     if trial.state == FAILED:
         axes.plot(trial.number, at, marker="x", markersize=7, color=LOST, clip_on=False)
-        words: str = trial.kind or FAILED
+        label: str = trial.kind or FAILED
     else:
         axes.plot(trial.number, at, marker="v", markersize=7, markerfacecolor="none", color=DIM)
-        words = "stopped"
+        label = "stopped"
         if trial.cut_short:
-            words = "cut short"
+            label = "cut short"
     if not as_text:
         return
     axes.annotate(
-        words,
+        label,
         (trial.number, at),
         xytext=(0, 8),
         textcoords="offset points",

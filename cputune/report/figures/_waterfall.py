@@ -92,12 +92,12 @@ def _draw_change(axes: Axes, row: int, before: float, change: Worth) -> float:
     axes.barh(row, after - before, left=before, height=0.62, color=colour, alpha=0.75)
     axes.plot([before, before], [row - 1, row + 0.31], color=DIM, linewidth=0.6)
     _whisker(axes, row, before * gain.low, before * gain.high)
-    words = f"×{gain.ratio:.2f} ({gain.low:.2f}–{gain.high:.2f})"
+    label = f"×{gain.ratio:.2f} ({gain.low:.2f}–{gain.high:.2f})"
     if not sure and gain.high >= 1:
-        words += "\nundecided"
+        label += "\nundecided"
     place = (max(after, before * gain.high), row)
     axes.annotate(
-        words, place, xytext=(6, 0), textcoords="offset points", va="center", color=INK, fontsize=9
+        label, place, xytext=(6, 0), textcoords="offset points", va="center", color=INK, fontsize=9
     )
     return after
 
