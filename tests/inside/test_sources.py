@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from golden_texts import Golden
 
 from cputune.inside.applying.apart import draw_apart, seed_of
 from cputune.inside.data_functions import changes_outside, refers_to_model
@@ -255,15 +256,12 @@ def test_an_order_that_follows_the_training_is_refused() -> None:
         assert found.startswith("its Following gives another order") is refused, found
 
 
-def test_what_a_callback_changes_or_a_model_decides_is_seen_later() -> None:
+def test_what_a_callback_changes_or_a_model_decides_is_seen_later(golden: Golden) -> None:
     rows, model = Rows(), torch.nn.Linear(3, 3)
     asked = sources(rows)
     assert dict(asked.ask())["workers"] == ""
     rows.__class__ = Rarely
-    assert (
-        dict(asked.ask())["workers"]
-        == "its data set or collator gives other batches later in the training"
-    )
+    golden(dict(asked.ask())["workers"])
 
     def judged(samples: list[Any]) -> Any:
         with torch.no_grad():
@@ -325,9 +323,11 @@ class Longest(Rows):
         self.longest = 9
 
 
-def test_code_that_would_change_a_data_set_later_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_that_would_change_a_data_set_later_is_read(
+    monkeypatch: pytest.MonkeyPatch, golden: Golden
+) -> None:
     monkeypatch.setattr("cputune.inside.data_functions.of_script", lambda name: name == __name__)
-    assert changes_outside(Levelled(), padded) == "Levelled.set_level can change it while it trains"
+    golden(changes_outside(Levelled(), padded))
     said = "Callback.on_step_end sets its longest while it trains"
     assert changes_outside(Longest(), padded) == said
     assert changes_outside(torch.utils.data.Subset(Longest(), [1]), padded) == said

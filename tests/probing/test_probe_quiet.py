@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from golden_texts import Golden
 
 from cputune.host import Host, Process
 from cputune.host.probing.load import look_around
@@ -48,16 +49,13 @@ def test_a_quiet_machine_has_no_neighbours() -> None:
     assert neighbours(FakeHost(("sshd", 0.0), ("cron", 0.25))) == ()
 
 
-def test_who_computes_is_named_the_busiest_first() -> None:
+def test_who_computes_is_named_the_busiest_first(golden: Golden) -> None:
     host = FakeHost(("make", 0.5), ("train.py", 1.95), ("cron", 0.01))
-    assert neighbours(host) == (
-        "train.py (process 101) 195 % of a CPU",
-        "make (process 100) 50 % of a CPU",
-    )
+    golden(neighbours(host))
 
 
-def test_other_virtual_machines_are_seen_as_steal() -> None:
-    assert neighbours(FakeHost(steal=20)) == ("other virtual machines on this host (steal 20 %)",)
+def test_other_virtual_machines_are_seen_as_steal(golden: Golden) -> None:
+    golden(neighbours(FakeHost(steal=20)))
 
 
 @pytest.mark.parametrize(("percent", "seen"), [(60, True), (3, False)])

@@ -86,10 +86,8 @@ def warned(*codes: str) -> str:
     return verdict_of(Diagnosis(facts=CLEAN, findings=found)).means
 
 
-def test_only_what_makes_training_slower_is_called_slower() -> None:
-    assert warned("machine-busy", "threads-mkl") == (
-        "Training runs, but slower than it could: 2 warnings."
-    )
+def test_only_what_makes_training_slower_is_called_slower(golden: Golden) -> None:
+    golden(warned("machine-busy", "threads-mkl"))
     for others in (("folder-unusable",), ("machine-busy", "folder-unusable"), ("torch-missing",)):
         assert "Training runs" not in warned(*others)
     assert "slower" not in warned("folder-unusable")

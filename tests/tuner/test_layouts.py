@@ -187,13 +187,11 @@ def test_many_rank_counts_of_one_reason_are_one_line() -> None:
         assert said == [f"ranks={line}" for line in lines]
 
 
-def test_memory_that_does_not_suffice_is_told_in_gibibytes() -> None:
+def test_memory_that_does_not_suffice_is_told_in_gibibytes(golden: Golden) -> None:
     job = Workload.from_recipe("bert-large-squad")
     small = machine(cores_per_socket=4, memory_limit_gib=20)
     assert told(laid(small, job=job, ranks=1, threads="all")) == ["1×4"]
-    assert left_out(laid(small, job=job, ranks=4))["ranks=4"] == (
-        "needs at least 26.4 GiB of memory, and there are 20.0 GiB"
-    )
+    golden(left_out(laid(small, job=job, ranks=4))["ranks=4"])
     needed = needed_bytes(job, 4)
     just = replace(small, limits=replace(small.limits, memory_bytes=needed))
     assert told(laid(just, job=job, ranks=4)) == ["4×1"]
@@ -206,14 +204,12 @@ def test_memory_that_does_not_suffice_is_told_in_gibibytes() -> None:
     assert told(laid(large, small, job=job, ranks=4, nodes=1, threads="all")) == ["4×1"]
 
 
-def test_of_a_machine_without_known_cpus_nothing_else_is_said() -> None:
+def test_of_a_machine_without_known_cpus_nothing_else_is_said(golden: Golden) -> None:
     facts = machine(cores_per_socket=1)
     bare = replace(facts, topology=replace(facts.topology, cores=(), allowed=()))
     layouts = laid(bare)
     assert told(layouts) == []
-    assert {out.what: out.why for out in layouts.left_out}["ranks"] == (
-        "the CPUs of this machine are not known"
-    )
+    golden({out.what: out.why for out in layouts.left_out}["ranks"])
 
 
 class TestSeveralHosts:

@@ -245,9 +245,9 @@ class TestNotes:
         assert ended(findings).disturbed is disturbed
         assert (ended(findings).speedup is None) is disturbed
 
-    def test_of_runs_that_were_repeated(self) -> None:
+    def test_of_runs_that_were_repeated(self, golden: Golden) -> None:
         findings = Findings(trials=trials(8.0, 16.0), contended_runs=3)
-        assert said(findings) == "Other processes delayed 3 runs, which were repeated."
+        golden(said(findings))
 
 
 def test_a_result_holds_what_it_was_made_of_and_with() -> None:
