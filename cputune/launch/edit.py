@@ -32,7 +32,8 @@ def apply(text: str, edits: Iterable[Edit]) -> str:
             continue
         parts += [text[at:start], edit.text]
         at = max(at, edit.end)
-    return "".join((*parts, text[at:]))
+    parts.append(text[at:])
+    return "".join(parts)
 
 
 def unified(name: str, before: str, after: str) -> str:
@@ -43,16 +44,18 @@ def unified(name: str, before: str, after: str) -> str:
     old = "/dev/null"
     if before:
         old = name
-    lines = difflib.unified_diff(_lines(before), _lines(after), old, name)
-    return "".join(
-        line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines
-    )
+    text = ""
+    for line in difflib.unified_diff(_lines(before), _lines(after), old, name):
+        text += line
+        if not line.endswith("\n"):
+            text += "\n\\ No newline at end of file\n"
+    return text
 
 
 def _lines(text: str) -> list[str]:
     """Lines as ``patch`` counts them: only a line feed ends one."""
     parts = text.split("\n")
-    whole = [f"{part}\n" for part in parts[:-1]]
+    ended = [f"{part}\n" for part in parts[:-1]]
     if parts[-1]:
-        return whole + parts[-1:]
-    return whole
+        return ended + parts[-1:]
+    return ended

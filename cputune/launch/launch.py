@@ -84,8 +84,10 @@ class Launch:
         """What python runs: the script, or ``-m`` and the module, with its arguments, as plain
         text.
         """
-        words = (*(("-m",) if self.module else ()), self.script, *self.arguments)
-        return tuple(str(word) for word in words)
+        argv = [self.script, *self.arguments]
+        if self.module:
+            argv.insert(0, "-m")
+        return tuple(map(str, argv))
 
     @property
     def given(self) -> tuple[Given, ...]:
@@ -172,8 +174,10 @@ class Launch:
         if self.launcher == "mpirun":
             total, here = number_of(self.total), self.ranks_per_node
             return max(1, len(self.hosts), -(-total // here) if total and here else 1)
-        by_srun = value_of(self.before, "-N", "--nodes")
-        count = self.meant("nodes") or by_srun or "1"
+        count = self.meant("nodes") or value_of(self.before, "-N", "--nodes")
+        if not count:
+            return 1
+        # Of a range of an elastic job (2:4) the most; it may also be a variable.
         return max(1, number_of(count.rpartition(":")[2]) or 1)
 
     @property
@@ -199,13 +203,13 @@ class Launch:
     def precision(self) -> str:
         """The words that request a precision: ``--bf16``, ``--mixed_precision fp16``; or ""."""
         inside = self.inner or self
-        asked = None
+        requested = None
         if inside.launcher == "accelerate":
-            asked = inside.meant("precision")
+            requested = inside.meant("precision")
         if self.switched_on("--bf16"):
             return "--bf16"
-        if asked in ("bf16", "fp16"):
-            return f"--mixed_precision {asked}"
+        if requested in ("bf16", "fp16"):
+            return f"--mixed_precision {requested}"
         return ""
 
     @property
@@ -257,19 +261,17 @@ def launch_of(words: Sequence[str]) -> Launch | None:
     if _first_program(words) in _TRAIN_NOTHING:
         return None
     at = next((at for at in range(len(words)) if launcher_at(words, at)), len(words))
-    found = None
+    named = None
     if at < len(words):
-        found = launcher_at(words, at)
-    if found is None:
+        named = launcher_at(words, at)
+    if named is None:
         return None
-    launcher, first = found[0], at + found[1]
+    launcher, first = named[0], at + named[1]
     before, names = words[:at], [word.rpartition("/")[2] for word in words]
     behind = words[first:]
     inner = None
     if launcher == "mpirun":
-        inner = _behind_mpirun(behind)
-    if launcher == "mpirun":
-        launch = inner
+        launch = inner = _behind_mpirun(behind)
     else:
         launch = _with_script(launcher, behind)
     if launch is None or (launch.module and launch.script in _TOOLS):
@@ -296,9 +298,9 @@ def launch_of(words: Sequence[str]) -> Launch | None:
     )
 
 
-def _first_program(words: Sequence[str]) -> str:
+def _first_program(command: Sequence[str]) -> str:
     """The program of a command, behind the variables that are set for it."""
-    first = next((word for word in words if not re.match(rf"{_NAME}=", word)), "")
+    first = next((word for word in command if not re.match(rf"{_NAME}=", word)), "")
     return first.rpartition("/")[2]
 
 
@@ -308,8 +310,8 @@ def _behind_mpirun(words: tuple[str, ...]) -> Launch | None:
     Nested mpiruns are one launcher.
     """
     for at, word in enumerate(words):
-        found = launcher_at(words, at)
-        if found is not None and found[0] != "mpirun":
+        named = launcher_at(words, at)
+        if named is not None and named[0] != "mpirun":
             return launch_of(words[at:])
         if word.endswith(".py"):
             bare = launch_of(("python", *words[at:]))
@@ -322,11 +324,11 @@ def _with_script(launcher: str, words: tuple[str, ...]) -> Launch | None:
 
     A word behind an unknown option is its value, unless it is the next option or a Python file.
     """
-    known = BY_NAME[launcher]
+    syntax = BY_NAME[launcher]
     at, module = 0, False
     while at < len(words) and words[at].startswith("-"):
         name = words[at]
-        option = known.option(name)
+        option = syntax.option(name)
         means = "" if option is None else option.means
         if means == "program" and (inner := _behind_mpirun(words[at + 1 :])):
             options = words[: len(words) - len(inner.words)]
@@ -364,16 +366,17 @@ def _with_script(launcher: str, words: tuple[str, ...]) -> Launch | None:
 
 def _handed_on(words: Sequence[str]) -> dict[str, str]:
     """Variables that mpirun (``-genv K V``, ``-x K=V``) or ``env K=V`` passes to the ranks."""
-    found: dict[str, str] = {}
+    variables: dict[str, str] = {}
     for position, word in enumerate(words):
         name, equals, value = word.partition("=")
         if word in ("-genv", "-env", "--genv"):
+            # hydra takes -genv NAME VALUE and -genv NAME=VALUE.
             name, value = (*words[position + 1 : position + 3], "", "")[:2]
             name, equals, given = name.partition("=")
-            found[name] = _part(words[position + 1], given) if equals else value
+            variables[name] = _part(words[position + 1], given) if equals else value
         elif equals and re.fullmatch(r"[A-Z_][A-Z0-9_]*", name):
-            found[name] = _part(word, value)
-    return found
+            variables[name] = _part(word, value)
+    return variables
 
 
 def _part(word: str, value: str) -> str:

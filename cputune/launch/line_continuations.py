@@ -41,14 +41,14 @@ def repaired(text: str) -> tuple[str, tuple[Break, ...]]:
     if "\r\n" in text:
         at = text.index("\r\n")
         breaks.append(_break(text, "carriage return", at, at + 1))
-        text = re.sub(r"(\\?)\r\n", lambda found: f" {found[1]}\n", text)
+        text = re.sub(r"(\\?)\r\n", lambda match: f" {match[1]}\n", text)
     for blanks in _BLANKS.finditer(text):
         if not text[text.rfind("\n", 0, blanks.start()) + 1 :].lstrip().startswith("#"):
             breaks.append(_break(text, "blank behind a backslash", *blanks.span(1)))
     text = _BLANKS.sub(_turned, text)
     for comment in _COMMENT.finditer(text):
         breaks.append(_break(text, "comment inside", *comment.span(1)))
-    text = _COMMENT.sub(lambda found: re.sub(r"[^\n]*[^\n]", _blanked, found[1]), text)
+    text = _COMMENT.sub(lambda match: re.sub(r"[^\n]*[^\n]", _blanked, match[1]), text)
     for _ in range(_ROUNDS):
         lost = _lost(text)
         if not lost:
@@ -60,16 +60,16 @@ def repaired(text: str) -> tuple[str, tuple[Break, ...]]:
     return text, tuple(breaks)
 
 
-def _turned(found: re.Match[str]) -> str:
+def _turned(match: re.Match[str]) -> str:
     """The blanks before the backslash; a comment stays as it is."""
-    start = found.string.rfind("\n", 0, found.start()) + 1
-    if found.string[start:].lstrip().startswith("#"):
-        return found[0]
-    return f"{found[1]}\\\n"
+    start = match.string.rfind("\n", 0, match.start()) + 1
+    if match.string[start:].lstrip().startswith("#"):
+        return match[0]
+    return f"{match[1]}\\\n"
 
 
-def _blanked(found: re.Match[str]) -> str:
-    return " " * (len(found[0]) - 1) + "\\"
+def _blanked(match: re.Match[str]) -> str:
+    return " " * (len(match[0]) - 1) + "\\"
 
 
 def _break(text: str, kind: Kind, start: int, end: int) -> Break:
@@ -80,12 +80,12 @@ def _lost(text: str) -> list[int]:
     """Line feeds without a backslash before them: the next line is a command named ``--x``."""
     if re.search(rf"(?m)(?<!\\)\n{_FLAG}", text) is None:
         return []
-    tree, found = Tree(text), list[int]()
+    tree, places = Tree(text), list[int]()
     for node in tree.nodes("command_name"):
         start, _ = tree.span(node)
         first = text.rfind("\n", 0, start) + 1
         before = text[text.rfind("\n", 0, max(0, first - 1)) + 1 : first].strip()
         alone = text[first:start].strip() == "" and text[start : start + 1] == "-"
         if alone and first and before and not before.startswith("#"):
-            found.append(first - 1)
-    return found
+            places.append(first - 1)
+    return places

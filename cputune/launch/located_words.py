@@ -65,29 +65,30 @@ def pairs(words: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 def value_of(words: Sequence[str], *names: str) -> str | None:
     """The last value of an option; dashes and underscores are the same."""
-    wanted = {name for given in names for name, _ in pairs([given])}
-    given = [value for name, value in pairs(words) if name in wanted]
-    if given:
-        return given[-1]
-    return None
+    wanted = {name for name, _ in pairs(names)}
+    last = None
+    for name, value in pairs(words):
+        if name in wanted:
+            last = value
+    return last
 
 
-def without_options(words: Sequence[str], names: Collection[str]) -> tuple[str, ...]:
+def without_options(command: Sequence[str], names: Collection[str]) -> tuple[str, ...]:
     """The words without these options and their values; names have underscores."""
-    found: list[str] = []
+    kept: list[str] = []
     dropped = False
-    for word in words:
+    for word in command:
         if not word.startswith("-"):
             if not dropped:
-                found.append(word)
+                kept.append(word)
             dropped = False
             continue
         ((name, _),) = pairs([word])
         takes_next = "=" not in word
         if name not in names:
-            found.append(word)
+            kept.append(word)
         dropped = name in names and takes_next
-    return tuple(found)
+    return tuple(kept)
 
 
 def number_of(text: str | None) -> int | None:

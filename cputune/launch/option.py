@@ -77,9 +77,9 @@ class Launcher:
     def option(self, name: str) -> Option | None:
         """The option of this spelling; of argparse also an unambiguous prefix."""
         plain = _plain(name.partition("=")[0])
-        found = self._named.get(plain)
-        if found is not None or not plain.startswith("--"):
-            return found
+        exact_match = self._named.get(plain)
+        if exact_match is not None or not plain.startswith("--"):
+            return exact_match
         near = {}
         for text, one in self._named.items():
             if text.startswith(plain):

@@ -54,7 +54,7 @@ class Places:
     @cached_property
     def code(self) -> str:
         """The text with spaces for comments, in the same places."""
-        return _COMMENT.sub(lambda found: " " * len(found[0]), self.text)
+        return _COMMENT.sub(lambda match: " " * len(match[0]), self.text)
 
     def line_start(self, line: int) -> int:
         """If a line (from 1) begins."""
@@ -75,15 +75,15 @@ class Places:
 
     def tokens(self, start: int, end: int) -> Iterator[Token]:
         """The words between two places, without the dashes of YAML lists."""
-        for found in _WORD.finditer(self.code, start, end):
-            if found[2] != "-":
-                yield Token(found.start(), found.end(), found[2])
+        for match in _WORD.finditer(self.code, start, end):
+            if match[2] != "-":
+                yield Token(match.start(), match.end(), match[2])
 
     def of(self, launch: Launch) -> list[Token]:
         """The words of a launch as written, or in a variable if they are there."""
         spans = [(word, span_of(word)) for word in launch.words]
-        known = [Token(*span, word) for word, span in spans if span is not None]
-        return known or list(self.tokens(*self.span(launch)))
+        tokens = [Token(*span, word) for word, span in spans if span is not None]
+        return tokens or list(self.tokens(*self.span(launch)))
 
     # --- Flags ------------------------------------------------------------------------
 
@@ -93,9 +93,9 @@ class Places:
         ``name`` is the flag, or the flag and its value: ``--ddp_backend ccl``.
         """
         flag, _, value = name.partition(" ")
-        found = _flags(self.of(launch), flag, value)
-        if found or launch.span is not None:
-            return found
+        places = _flags(self.of(launch), flag, value)
+        if places or launch.span is not None:
+            return places
         return _flags(list(self.tokens(0, len(self.text))), flag, value)
 
     def change_flag(self, launch: Launch, name: str, instead: str) -> tuple[Edit, ...]:
@@ -107,19 +107,19 @@ class Places:
             if not same:
                 instead = ""
         edits = list[Edit]()
-        for words in self.flags(launch, name):
+        for tokens in self.flags(launch, name):
             if not instead:
-                edits += self.without(words)
+                edits += self.without(tokens)
                 continue
             flag, _, value = instead.partition(" ")
-            first = words[0]
+            first = tokens[0]
             given = first.text.partition("=")[2]
             if given:
                 edits.append(self.becomes(first, f"{flag}={value or given}"))
                 continue
             edits.append(self.becomes(first, flag))
-            if value and len(words) > 1:
-                edits.append(self.becomes(words[1], value))
+            if value and len(tokens) > 1:
+                edits.append(self.becomes(tokens[1], value))
             elif value:
                 edits.append(self.after(first, (value,)))
         return tuple(edits)
@@ -140,19 +140,18 @@ class Places:
 
     def without_value(self, launch: Launch, name: str) -> tuple[Edit, ...]:
         """Remove an option with its value."""
-        value = launch.argument(name) or launch.option(name) or ""
+        value = launch.argument(name) or launch.option(name)
+        if not value:
+            return self.change_flag(launch, name, "")
         if value.startswith("$") and not _TAKES_A_WORD.search(name):
-            value = ""  # --use_ipex "$@": what follows a switch is no value of it
-        return self.change_flag(launch, f"{name} {value}" if value else name, "")
+            # --use_ipex "$@": what follows a switch is no value of it
+            return self.change_flag(launch, name, "")
+        return self.change_flag(launch, f"{name} {value}", "")
 
     def _behind(self, token: Token, flags: Sequence[str]) -> str:
         """The words as a list of YAML, or a line of shell."""
         line = self.text[self.text.rfind("\n", 0, token.start) + 1 : token.start]
-        quote = self.text[token.start]
-        if quote in "\"'":
-            quote = quote
-        else:
-            quote = ""
+        quote = self._quote_of(token)
         if self.text[token.end : token.end + 1] in (",", "]"):
             return "".join(f", {quote or chr(34)}{flag}{quote or chr(34)}" for flag in flags)
         if self.yaml and re.fullmatch(r"\s*-\s+", line):
@@ -163,12 +162,15 @@ class Places:
 
     def becomes(self, token: Token, text: str) -> Edit:
         """One word becomes another; its quotes stay."""
-        quote = self.text[token.start]
-        if quote in "\"'":
-            quote = quote
-        else:
-            quote = ""
+        quote = self._quote_of(token)
         return Edit(start=token.start, end=token.end, text=f"{quote}{text}{quote}")
+
+    def _quote_of(self, token: Token) -> str:
+        """The quote that a word begins with, or ""."""
+        first = self.text[token.start]
+        if first in "\"'":
+            return first
+        return ""
 
     def without(self, tokens: Sequence[Token]) -> tuple[Edit, ...]:
         """These neighbouring words taken out."""
@@ -204,7 +206,7 @@ class Places:
     def _continued(self, line_start: int) -> bool:
         return bool(re.search(r"\\\r?\n$", self.text[:line_start]))
 
-    def relaunched(self, launch: Launch, said: Translated) -> tuple[Edit, ...]:
+    def relaunched(self, launch: Launch, new: Translated) -> tuple[Edit, ...]:
         """The launcher becomes another one; the script, its arguments and the layout stay.
 
         Options that the new launcher has keep their value as written, also a variable. There are no
@@ -222,7 +224,7 @@ class Places:
             return ()
         first, script = tokens[at], behind[0]
         parts = [token for token in tokens[at + 1 :] if first.end <= token.start < script.start]
-        quote = self.text[script.start] if self.text[script.start] in "\"'" else ""
+        quote = self._quote_of(script)
         between = self.text[first.start : script.start]
         flow = re.search(r",\s*$", between) is not None
         listed = re.search(r"\n\s*-\s+$", between) if self.yaml else None
@@ -232,14 +234,14 @@ class Places:
             gap = listed[0]
         else:
             quote, gap = "", " "
-        texts = [*said.variables, *said.words]
+        texts = [*new.variables, *new.words]
         before = re.split(r"[;&|(]|(?<!\\)\n", self.code[: first.start])[-1].replace("\\\n", " ")
         behind_another = any("=" not in word for word in before.split())  # srun, nohup, time
-        if said.variables and (behind_another or listed or flow or self.sets == "setenv"):
+        if new.variables and (behind_another or listed or flow or self.sets == "setenv"):
             texts = ["env", *texts]
         written = [gap.join(f"{quote}{text}{quote}" for text in texts)]
         last = first.end
-        for token, text in self._renamed(parts, said, quote):
+        for token, text in self._renamed(parts, new, quote):
             if text:
                 kept = self.text[last : token.start]
                 written.append((kept if last == token.start - len(kept) else gap) + text)
@@ -250,11 +252,11 @@ class Places:
         return (Edit(start=first.start, end=script.start, text="".join(written) + closing),)
 
     def _renamed(
-        self, parts: Sequence[Token], said: Translated, quote: str
+        self, parts: Sequence[Token], new: Translated, quote: str
     ) -> Iterator[tuple[Token, str]]:
         """Each word of the old launcher's options, and its text for the new one, or ""."""
         waiting = list(parts)
-        for given, name in said.options:
+        for given, name in new.options:
             for number, word in enumerate(given.words):
                 while waiting and waiting[0].text != word:
                     yield waiting.pop(0), ""
@@ -296,19 +298,19 @@ class Places:
         here-document.
         """
         tree = Tree(repaired(self.text)[0])
-        found = list[tuple[str, int, int, int, int]]()
+        places = list[tuple[str, int, int, int, int]]()
         for node in tree.nodes("variable_assignment"):
             name, value = node.child_by_field_name("name"), node.child_by_field_name("value")
             if name is None:
                 continue
             start, end = tree.span(node)
             first, last = (end, end) if value is None else tree.span(value)
-            found.append((tree.of(name), start, end, first, last))
-        found += _in_words(tree)
+            places.append((tree.of(name), start, end, first, last))
+        places += _in_words(tree)
         for named in _HANDED_ON.finditer(tree.text):
             if tree.text[tree.text.rfind("\n", 0, named.start()) + 1 :].lstrip()[:1] != "#":
-                found.append((named[1], *named.span(), *named.span(2)))
-        return found
+                places.append((named[1], *named.span(), *named.span(2)))
+        return places
 
     def _by_words(self, name: str) -> list[tuple[int, int, int, int]]:
         """The same for YAML, a Dockerfile and csh, whose words are searched.
@@ -316,60 +318,57 @@ class Places:
         A loader of YAML gives the place of a whole scalar, which is often a script of many lines;
         there is no grammar of csh among the parsers of bash.
         """
-        found = list[tuple[int, int, int, int]]()
+        places = list[tuple[int, int, int, int]]()
         bare = r"""[^\s"';&|)]*"""
         if self.yaml:
             bare = r"""[^\s"';,]*"""
         value = rf"""(?:"[^"\n]*"|'[^'\n]*'|{bare})"""
         for match in re.finditer(rf"(?<![\w$.{{-]){name}=({value})", self.code):
-            found.append((match.start(), match.end(), match.start(1), match.end(1)))
+            places.append((match.start(), match.end(), match.start(1), match.end(1)))
         if self.sets == "setenv":
             setenv = rf"(?m)^[ \t]*setenv[ \t]+{name}[ \t]+({value})"
             for match in re.finditer(setenv, self.code):
-                found.append((match.start(), match.end(), match.start(1), match.end(1)))
+                places.append((match.start(), match.end(), match.start(1), match.end(1)))
         for match in re.finditer(rf"(?<=[ \t])-{{1,2}}g?env[ \t]+{name}[ \t]+(\S+)", self.code):
-            found.append((match.start(), match.end(), match.start(1), match.end(1)))
+            places.append((match.start(), match.end(), match.start(1), match.end(1)))
         if self.yaml:
             inline = rf"""\bname:[ \t]*["']?{name}["']?[\s,]+value:[ \t]*({value}|"[^"]*")"""
             for match in re.finditer(inline, self.code):
                 end = match.end(1) - self.code[match.start(1) : match.end(1)].endswith("}")
-                found.append((match.start(), end, match.start(1), end))
+                places.append((match.start(), end, match.start(1), end))
         else:
             for match in re.finditer(rf"(?m)^[ \t]*ENV[ \t]+{name}[ \t]+(\S+)", self.code):
-                found.append((match.start(), match.end(), match.start(1), match.end(1)))
-        return found
+                places.append((match.start(), match.end(), match.start(1), match.end(1)))
+        return places
 
     def _assigned_for(self, launch: Launch, name: str) -> list[tuple[int, int, int, int]]:
         """The places that give a variable the value that this launch has; all if it is not known.
 
         Another launch of the file may have another value, which stays.
         """
-        found = self.assigned(name)
+        places = self.assigned(name)
         span = span_of(launch.environment.get(name, ""))
         if span is None:
-            return found
-        own = []
-        for place in found:
+            return places
+        of_launch = []
+        for place in places:
             if place[2] <= span.start and span.end <= place[3]:
-                own.append(place)
-        return own or found
+                of_launch.append(place)
+        return of_launch or places
 
     def set_variable(self, launch: Launch, name: str, value: str) -> tuple[Edit, ...]:
         """Change its value for this launch; without one, set it before the launch."""
-        found = self._assigned_for(launch, name)
+        places = self._assigned_for(launch, name)
         quote = ""
         if self.yaml:
             quote = '"'
-        if found:
+        if places:
             edits: list[Edit] = []
-            for _, _, at, end in found:
-                edits.append(
-                    Edit(
-                        start=at,
-                        end=end,
-                        text=f'"{value}"' if self.text[at:end][:1] == '"' else value,
-                    )
-                )
+            for _, _, at, end in places:
+                text = value
+                if self.text[at:end][:1] == '"':
+                    text = f'"{value}"'
+                edits.append(Edit(start=at, end=end, text=text))
             return tuple(edits)
         if self.yaml:
             listed = re.search(r"(?m)^([ \t]*)env:[ \t]*\n([ \t]*-[ \t]+)name:", self.code)
@@ -377,8 +376,8 @@ class Places:
                 return ()
             dash = listed[2]
             inside = " " * len(dash)
-            said = f"{dash}name: {name}\n{inside}value: {quote}{value}{quote}\n"
-            return (Edit(start=listed.start(2), end=listed.start(2), text=said),)
+            entry = f"{dash}name: {name}\n{inside}value: {quote}{value}{quote}\n"
+            return (Edit(start=listed.start(2), end=listed.start(2), text=entry),)
         return self.line_before(launch, self.setting(name, value))
 
     def setting(self, name: str, value: str) -> str:
@@ -402,26 +401,24 @@ class Places:
 
     def rename_variable(self, name: str, instead: str) -> tuple[Edit, ...]:
         """Another name for a variable, wherever it is set."""
-        named = (re.search(re.escape(name), self.text[at:]) for at, *_ in self.assigned(name))
-        starts = [place[0] for place in self.assigned(name)]
-        return tuple(
-            Edit(start=at + found.start(), end=at + found.end(), text=instead)
-            for at, found in zip(starts, named, strict=True)
-            if found
-        )
+        edits: list[Edit] = []
+        for start, _, _, _ in self.assigned(name):
+            at = self.text.find(name, start)
+            if at >= 0:
+                edits.append(Edit(start=at, end=at + len(name), text=instead))
+        return tuple(edits)
 
     def unset_variable(self, launch: Launch, name: str) -> tuple[Edit, ...]:
         """Remove the variable for this launch; if nothing sets it, unset it before the launch."""
-        found = self._assigned_for(launch, name)
-        if not found:
+        places = self._assigned_for(launch, name)
+        if not places:
             unsets = {"export": "unset", "setenv": "unsetenv"}.get(self.sets)
             if unsets is None or self.yaml:
                 return ()
             return self.line_before(launch, f"{unsets} {name}")
         edits: list[Edit] = []
-        for at, end, _, _ in found:
-            for edit in self._unassign(at, end):
-                edits.append(edit)
+        for at, end, _, _ in places:
+            edits += self._unassign(at, end)
         return tuple(edits)
 
     def _unassign(self, start: int, end: int) -> tuple[Edit, ...]:
@@ -448,13 +445,13 @@ class Places:
 
         The line is searched, and not the document, so that a comment behind the value stays.
         """
-        found = re.search(rf"(?m)^{key}:[ \t]*([^\n]*?)[ \t]*$", self.code)
-        if found is None:
+        line = re.search(rf"(?m)^{key}:[ \t]*([^\n]*?)[ \t]*$", self.code)
+        if line is None:
             start = len(self.text.rstrip("\n"))
             return (Edit(start=start, end=start, text=f"\n{key}: {value}"),)
-        if found[1].strip("'\"") == value.strip("'\""):
+        if line[1].strip("'\"") == value.strip("'\""):
             return ()
-        return (Edit(start=found.start(1), end=found.end(1), text=value),)
+        return (Edit(start=line.start(1), end=line.end(1), text=value),)
 
     def line_before(self, launch: Launch, line: str) -> tuple[Edit, ...]:
         """A line of shell before the launch, with its indentation."""
@@ -493,7 +490,7 @@ def _is_part(node: Node) -> bool:
 
 def _flags(tokens: Sequence[Token], flag: str, value: str) -> list[list[Token]]:
     """Each place of a flag among these words, with its value."""
-    found = list[list[Token]]()
+    places = list[list[Token]]()
     wanted = flag.lstrip("-").replace("-", "_")
     for at, token in enumerate(tokens):
         name, equals, given = token.text.partition("=")
@@ -504,12 +501,12 @@ def _flags(tokens: Sequence[Token], flag: str, value: str) -> list[list[Token]]:
             following = tokens[at + 1]
         if equals:
             if not value or given == value:
-                found.append([token])
+                places.append([token])
         elif value:
             if following is not None and following.text == value:
-                found.append([token, following])
+                places.append([token, following])
         elif following is not None and following.text.lower() in _SWITCH_VALUES:
-            found.append([token, following])
+            places.append([token, following])
         else:
-            found.append([token])
-    return found
+            places.append([token])
+    return places

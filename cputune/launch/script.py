@@ -37,9 +37,9 @@ class Script:
 
     def reads(self, flag: str) -> bool:
         """Whether TrainingArguments read this flag; its own parser may have it too."""
-        own = re.search(rf"add_argument\(\s*['\"]{flag}['\"]", self.text)
+        own_parser = re.search(rf"add_argument\(\s*['\"]{flag}['\"]", self.text)
         named = re.search("TrainingArguments|HfArgumentParser", self.text)
-        return named is not None and own is None
+        return named is not None and own_parser is None
 
     @property
     def parses_arguments(self) -> bool:
@@ -68,13 +68,13 @@ class Script:
         An Accelerator reads the variable if the script names no precision. A Trainer trains in fp32
         unless it is given another one; those of TRL train in bf16.
         """
-        said = " ".join([self.text, *arguments])
-        if "mixed_precision" in said:
+        all_text = " ".join([self.text, *arguments])
+        if "mixed_precision" in all_text:
             return False
         if framework == "accelerate":
             return True
         if precision == "fp32":
-            return re.search(r"bf16|fp16|\btrl\b", said) is None
+            return re.search(r"bf16|fp16|\btrl\b", all_text) is None
         return "Accelerator(" in self.text and "Trainer" not in self.text
 
 

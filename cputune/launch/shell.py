@@ -87,8 +87,8 @@ def read_shell(text: str, name: str, given: Mapping[str, str] | None = None) -> 
     ``given`` are known variables that the script finds: those of a batch system.
     """
     csh = is_csh(text, name)
-    whole, breaks = repaired(_without_flow(text) if csh else text)
-    tree = Tree(whole)
+    meant, breaks = repaired(_without_flow(text) if csh else text)
+    tree = Tree(meant)
     if not csh and (at := unclosed_quote(tree)) is not None:
         raise UsageError(
             f"{name}:{text.count(chr(10), 0, at) + 1}: a quote is opened and never closed",
@@ -96,8 +96,8 @@ def read_shell(text: str, name: str, given: Mapping[str, str] | None = None) -> 
         )
     reader = _Reader(text=text, values={k: [_of(v)] for k, v in (given or {}).items()})
     if csh:
-        for found in _CSH_VALUE.finditer(text):
-            reader.values[found[1]] = [_of(found[2].strip("\"'"))]
+        for match in _CSH_VALUE.finditer(text):
+            reader.values[match[1]] = [_of(match[2].strip("\"'"))]
     reader.follow(tree, None)
     return ShellFile(
         launches=tuple(reader.launches), sourced=tuple(reader.sourced), breaks=breaks, csh=csh
@@ -128,11 +128,11 @@ def assignments(text: str) -> Iterator[tuple[str, str]]:
     tree = Tree(text)
     for kind in ("variable_assignment", "word", "concatenation"):
         for node in tree.nodes(kind):
-            whole = node.parent is None or node.parent.type != "concatenation"
-            found = _ASSIGNMENT.fullmatch(tree.of(node))
-            if whole and found is not None:
+            is_word = node.parent is None or node.parent.type != "concatenation"
+            match = _ASSIGNMENT.fullmatch(tree.of(node))
+            if is_word and match is not None:
                 with contextlib.suppress(ValueError):
-                    yield found[1], " ".join(shlex.split(found[2]))
+                    yield match[1], " ".join(shlex.split(match[2]))
 
 
 def paths_below(text: str, variable: str) -> Iterator[str]:
@@ -141,15 +141,15 @@ def paths_below(text: str, variable: str) -> Iterator[str]:
     for kind in ("simple_expansion", "expansion"):
         for node in tree.nodes(kind):
             if tree.of(node) in (f"${variable}", f"${{{variable}}}"):
-                found = _BELOW.match(text, tree.span(node).end)
-                if found is not None:
-                    yield found[1]
+                match = _BELOW.match(text, tree.span(node).end)
+                if match is not None:
+                    yield match[1]
 
 
 def _without_flow(text: str) -> str:
     """A script of csh with blanks for the lines of its control flow and its own variables."""
-    text = _CSH_FLOW.sub(lambda found: " " * len(found[0]), text)
-    return _CSH_SET.sub(lambda found: " " * len(found[0]), text)
+    text = _CSH_FLOW.sub(lambda match: " " * len(match[0]), text)
+    return _CSH_SET.sub(lambda match: " " * len(match[0]), text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,8 +167,8 @@ class _Chars:
     def split(self) -> list[_Chars]:
         """The fields between blanks."""
         fields: list[_Chars] = []
-        for found in re.finditer(r"\S+", self.text):
-            fields.append(_Chars(found[0], self.at[found.start() : found.end()]))
+        for match in re.finditer(r"\S+", self.text):
+            fields.append(_Chars(match[0], self.at[match.start() : match.end()]))
         return fields
 
 
@@ -302,17 +302,25 @@ class _Reader:
         if value is None:
             return [_of("")], False
         if value.type == "array":
-            return [chars for one in value.named_children for chars in self._fields(one)[0]], True
-        whole = _of("")
+            elements: list[_Chars] = []
+            for one in value.named_children:
+                elements += self._fields(one)[0]
+            return elements, True
+        joined = _of("")
         for items, _ in self._parts(value, quoted=True):
-            whole = whole + (items[0] if items else _of(""))
-        return [whole], False
+            joined = joined + (items[0] if items else _of(""))
+        return [joined], False
 
     def _set(self, name: str, items: list[_Chars], *, either: bool, unknown: list[_Chars]) -> None:
         """Set a variable; if a branch sets another value it may be either."""
         texts = [one.text for one in items]
-        known = self.values.get(name)
-        if either and self.branches and known is not None and [one.text for one in known] != texts:
+        before = self.values.get(name)
+        if (
+            either
+            and self.branches
+            and before is not None
+            and [one.text for one in before] != texts
+        ):
             items = unknown
         self.values[name] = items[:_WORDS_AT_MOST]
 
@@ -362,8 +370,7 @@ class _Reader:
         if kind == "concatenation":
             parts: list[tuple[list[_Chars], bool]] = []
             for one in node.children:
-                for part in self._parts(one, quoted=quoted):
-                    parts.append(part)
+                parts += self._parts(one, quoted=quoted)
             return parts
         if kind == "string":
             return self._string(node)
@@ -378,21 +385,21 @@ class _Reader:
     def _string(self, node: Node) -> list[tuple[list[_Chars], bool]]:
         """What is between double quotes; each element of an array is a word."""
         start, end = self.tree.span(node)
-        at, found = start + 1, list[tuple[list[_Chars], bool]]()
+        at, parts = start + 1, list[tuple[list[_Chars], bool]]()
         for child in node.children:
             if child.type in ("simple_expansion", "expansion", *_HIDDEN):
                 first, last = self.tree.span(child)
-                found.append(([self._between(at, first, r'\\(?:\n|(["\\$`]))')], False))
-                found += self._parts(child, quoted=True)
+                parts.append(([self._between(at, first, r'\\(?:\n|(["\\$`]))')], False))
+                parts += self._parts(child, quoted=True)
                 at = last
-        found.append(([self._between(at, end - 1, r'\\(?:\n|(["\\$`]))')], False))
-        alone = [part for part in found if part[0] and part[0][0].text]
+        parts.append(([self._between(at, end - 1, r'\\(?:\n|(["\\$`]))')], False))
+        alone = [part for part in parts if part[0] and part[0][0].text]
         if len(alone) == 1 and len(alone[0][0]) != 1:
             return alone
-        lists = [part for part in found if not part[0] or len(part[0]) > 1]
-        if lists and all(part in lists or not part[0][0].text for part in found):
+        lists = [part for part in parts if not part[0] or len(part[0]) > 1]
+        if lists and all(part in lists or not part[0][0].text for part in parts):
             return lists
-        return found
+        return parts
 
     def _unescaped(self, node: Node) -> _Chars:
         start, end = self.tree.span(node)
@@ -406,13 +413,13 @@ class _Reader:
         """The text between two places, without the backslashes that escape something."""
         source, letters, at = self.tree.text[start:end], list[str](), list[int]()
         place = 0
-        for found in re.finditer(escapes, source, re.DOTALL):
-            letters.append(source[place : found.start()])
-            at += range(start + place, start + found.start())
-            if found[1] is not None:
-                letters.append(found[1])
-                at.append(start + found.start(1))
-            place = found.end()
+        for match in re.finditer(escapes, source, re.DOTALL):
+            letters.append(source[place : match.start()])
+            at += range(start + place, start + match.start())
+            if match[1] is not None:
+                letters.append(match[1])
+                at.append(start + match.start(1))
+            place = match.end()
         letters.append(source[place:])
         at += range(start + place, start + len(source))
         return _Chars("".join(letters), tuple(self._in_file(one) for one in at))
@@ -423,9 +430,9 @@ class _Reader:
         return self.places[place]
 
     def _expanded(self, node: Node, text: str, *, quoted: bool) -> tuple[list[_Chars], bool]:
-        whole = _WHOLE_ARRAY.fullmatch(text)
-        if whole and whole[1] in self.values:
-            return self.values[whole[1]], False
+        array = _WHOLE_ARRAY.fullmatch(text)
+        if array and array[1] in self.values:
+            return self.values[array[1]], False
         element = _ELEMENT.fullmatch(text)
         if element and int(element[2]) < len(self.values.get(element[1], [])):
             return [self.values[element[1]][int(element[2])]], not quoted
@@ -491,8 +498,8 @@ class _Reader:
                 self.tree.span(child).end : self.tree.span(children[at + 1]).start
             ]
             if "\n" in between.replace("\\\n", ""):
-                for own in children[first : at + 1]:
-                    self._assign(own, exports=self.all_exported)
+                for assignment in children[first : at + 1]:
+                    self._assign(assignment, exports=self.all_exported)
                 first = at + 1
         return children[first:], self.tree.span(children[first]).start
 
@@ -553,18 +560,18 @@ class _Reader:
         """Follow a text for another shell, behind the words that start it."""
         if self.nested >= _NESTED or not chars:
             return
-        whole = chars[0]
+        program = chars[0]
         for one in chars[1:]:
-            whole = whole + _of(" ") + one
+            program = program + _of(" ") + one
         kept = (self.tree if hasattr(self, "tree") else None, self.places, self.prefix, self.line)
         self.nested += 1
         self.prefix = [*self.prefix, *before]
         if not self.text:
             self.line = line
         try:
-            inner = Tree(whole.text)
+            inner = Tree(program.text)
             self.line = self.line or line
-            self.follow(inner, whole.at)
+            self.follow(inner, program.at)
         finally:
             self.nested -= 1
             tree, self.places, self.prefix, self.line = kept

@@ -62,10 +62,10 @@ def target_of(text: str) -> Target:
 def _header(text: str, mark: str) -> Iterator[Word]:
     """The words of the header's lines with their places, without comments behind them."""
     for line in re.finditer(rf"(?m)^{re.escape(mark)}[ \t]+([^\n]*)", text):
-        for found in re.compile(r"\S+").finditer(text, line.start(1), line.end()):
-            if found[0].startswith("#"):
+        for match in re.compile(r"\S+").finditer(text, line.start(1), line.end()):
+            if match[0].startswith("#"):
                 break
-            yield Word(found[0], Span(found.start(), found.end()))
+            yield Word(match[0], Span(match.start(), match.end()))
 
 
 def _options(words: Sequence[str], glued: str) -> dict[str, str]:
@@ -108,22 +108,22 @@ _SLURM_LETTERS = "NncpAtJoewxCDGmq"
 
 def _slurm(words: Sequence[str]) -> Target:
     """``#SBATCH``. Slurm gives a task one CPU unless it is asked for more."""
-    said = _options(words, _SLURM_LETTERS)
-    nodes = _number(said.get("nodes") or said.get("N"), last=True)
-    tasks = _number(said.get("ntasks") or said.get("n"))
-    each = _number(said.get("ntasks-per-node") or said.get("tasks-per-node"))
-    cpus = _number(said.get("cpus-per-task") or said.get("c"))
+    options = _options(words, _SLURM_LETTERS)
+    nodes = _number(options.get("nodes") or options.get("N"), last=True)
+    tasks = _number(options.get("ntasks") or options.get("n"))
+    each = _number(options.get("ntasks-per-node") or options.get("tasks-per-node"))
+    cpus = _number(options.get("cpus-per-task") or options.get("c"))
     if each is None and tasks is not None:
         each = -(-tasks // (nodes or 1))
     return slurm_job(
         nodes=nodes,
         tasks=tasks,
         tasks_per_node=each,
-        asks_per_node=_number(said.get("ntasks-per-node")) is not None,
+        asks_per_node=_number(options.get("ntasks-per-node")) is not None,
         cpus_per_task=cpus,
-        exclusive="exclusive" in said or "gpus-per-task" in said,
-        gpus=any(name.startswith("gpu") or name == "G" for name in said)
-        or "gpu" in said.get("gres", ""),
+        exclusive="exclusive" in options or "gpus-per-task" in options,
+        gpus=any(name.startswith("gpu") or name == "G" for name in options)
+        or "gpu" in options.get("gres", ""),
     )
 
 
@@ -171,13 +171,13 @@ def slurm_job(
 
 def slurm_options(target: Target) -> tuple[str, ...]:
     """The options of sbatch that request machines, tasks and CPUs."""
-    asked = {
+    numbers = {
         "--nodes": target.nodes,
         "--ntasks-per-node": target.tasks_per_node,
         "--cpus-per-task": target.cpus_per_task,
     }
     texts: list[str] = []
-    for name, number in asked.items():
+    for name, number in numbers.items():
         if number is not None:
             texts.append(f"{name}={number}")
     return tuple(texts)
@@ -196,14 +196,14 @@ def allocated(text: str, *, tasks: int, cpus_per_task: int) -> Iterator[Edit]:
 
 def _pbs(words: Sequence[str]) -> Target:
     """``#PBS -l select=2:ncpus=32:mpiprocs=4``, ``-l nodes=2:ppn=16``, ``-l ncpus=8``."""
-    asked = " ".join(words)
-    select = re.search(r"\bselect=(\d+)?((?::\w+=[^\s:,]+)*)", asked)
-    nodes = re.search(r"\bnodes=(\d+)(?::ppn=(\d+))?", asked)
+    header = " ".join(words)
+    select = re.search(r"\bselect=(\d+)?((?::\w+=[^\s:,]+)*)", header)
+    nodes = re.search(r"\bnodes=(\d+)(?::ppn=(\d+))?", header)
     if select:
         chunk = dict(re.findall(r":(\w+)=(\d+)", select[2]))
     else:
         chunk = {}
-    alone = re.search(r"(?<![:\w])ncpus=(\d+)", asked)
+    alone = re.search(r"(?<![:\w])ncpus=(\d+)", header)
     count, cpus, variables = None, None, dict[str, str]()
     if select:
         count, cpus = int(select[1] or 1), _number(chunk.get("ncpus"))
@@ -224,15 +224,15 @@ def _pbs(words: Sequence[str]) -> Target:
         nodes=count,
         tasks_per_node=_number(chunk.get("mpiprocs")),
         cpus_per_node=cpus,
-        gpus="gpu" in asked,
+        gpus="gpu" in header,
         variables=variables,
     )
 
 
 def _lsf(words: Sequence[str]) -> Target:
     """``#BSUB -n 16 -R "span[ptile=8]"``."""
-    said = _options(words, "nqJWoeRM")
-    slots = _number(said.get("n", "").partition(",")[0])
+    options = _options(words, "nqJWoeRM")
+    slots = _number(options.get("n", "").partition(",")[0])
     tile = re.search(r"ptile=(\d+)", " ".join(words))
     each = None
     if tile:
@@ -248,7 +248,7 @@ def _lsf(words: Sequence[str]) -> Target:
         source="#BSUB",
         nodes=nodes,
         cpus_per_node=each,
-        gpus="gpu" in said,
+        gpus="gpu" in options,
         variables={} if slots is None else {"LSB_DJOB_NUMPROC": str(slots)},
     )
 

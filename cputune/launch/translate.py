@@ -35,20 +35,20 @@ class Translated:
         words: the new program, with what follows it directly.
         options: each option of the old launcher, and its new name; None if it is left out.
         variables: ``NAME=VALUE`` in front.
-        left: what is left out, each with the reason.
+        left_out: what is left out, each with the reason.
         refused: options without a counterpart: nothing is translated.
     """
 
     words: tuple[str, ...]
     options: tuple[tuple[Given, str | None], ...] = ()
     variables: tuple[str, ...] = ()
-    left: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
 
 
 def by_python(launch: Launch) -> Translated:
-    words = ("python", "-m") if launch.module else ("python",)
-    options, left = list[tuple[Given, str | None]](), list[str]()
+    python = ("python", "-m") if launch.module else ("python",)
+    options, left_out = list[tuple[Given, str | None]](), list[str]()
     variables, refused = list[str](), list[str]()
     for one in launch.given:
         options.append((one, None))
@@ -56,19 +56,19 @@ def by_python(launch: Launch) -> Translated:
         if means == "module" or (means in (*_RANKS, "nodes") and _is_one(one.value)):
             continue
         if not _as_variable(one, variables):
-            _leave(one, _ALONE.get(means, ""), left, refused)
+            _leave(one, _ALONE.get(means, ""), left_out, refused)
     return Translated(
-        words=words,
+        words=python,
         options=tuple(options),
         variables=tuple(variables),
-        left=tuple(left),
+        left_out=tuple(left_out),
         refused=tuple(refused),
     )
 
 
 def by_torchrun(launch: Launch) -> Translated:
     """The same ranks by torchrun, on each machine its own."""
-    options, left = list[tuple[Given, str | None]](), list[str]()
+    options, left_out = list[tuple[Given, str | None]](), list[str]()
     variables, refused = list[str](), list[str]()
     several = launch.machines > 1 or not _is_one(launch.meant("nodes"))
     if several and launch.meant("node rank", "rendezvous endpoint") is None:
@@ -82,12 +82,12 @@ def by_torchrun(launch: Launch) -> Translated:
         name = _in_torchrun(one, means)
         options.append((one, name))
         if name is None and not _as_variable(one, variables):
-            _leave(one, _ALWAYS.get(means, ""), left, refused)
+            _leave(one, _ALWAYS.get(means, ""), left_out, refused)
     return Translated(
         words=("torchrun",),
         options=tuple(options),
         variables=tuple(variables),
-        left=tuple(left),
+        left_out=tuple(left_out),
         refused=tuple(refused),
     )
 
@@ -95,9 +95,9 @@ def by_torchrun(launch: Launch) -> Translated:
 def _in_torchrun(one: Given, means: str) -> str | None:
     """The option of torchrun that decides the same; None if it has no such option."""
     torchrun = BY_NAME["torchrun"]
-    own = torchrun.option(one.name)
-    if own is not None and own is one.option:
-        if own.needless:
+    of_torchrun = torchrun.option(one.name)
+    if of_torchrun is not None and of_torchrun is one.option:
+        if of_torchrun.needless:
             return None
         return one.name
     if not means:
@@ -109,16 +109,16 @@ def by_mpirun(launch: Launch) -> Translated:
     """Ranks on the machines of a host file, by an mpirun of hydra (Intel MPI, MPICH)."""
     each, machines = number_of(launch.total) or 1, launch.machines
     ranks = ("-n", str(each * machines), "-ppn", str(each))
-    options, left = list[tuple[Given, str | None]](), list[str]()
+    options, left_out = list[tuple[Given, str | None]](), list[str]()
     variables, refused = list[str](), list[str]()
-    words = list[str]()
+    host_file = list[str]()
     if launch.total is not None and number_of(launch.total) is None:
         refused.append(f"{launch.total} ranks on each machine")
     for one in launch.given:
         means = one.option.means if one.option else ""
         options.append((one, None))
         if means == "host file":
-            words += ["-f", one.value]
+            host_file += ["-f", one.value]
         elif means == "address":
             variables.append(f"MASTER_ADDR={one.value}")
         elif means == "port":
@@ -126,13 +126,13 @@ def by_mpirun(launch: Launch) -> Translated:
         elif means in (*_RANKS, "nodes", "distributed", "module"):
             continue
         elif not _as_variable(one, variables):
-            _leave(one, "", left, refused)
+            _leave(one, "", left_out, refused)
     python = ("python", "-m") if launch.module else ("python",)
     return Translated(
-        words=("mpirun", *words, *ranks, *python),
+        words=("mpirun", *host_file, *ranks, *python),
         options=tuple(options),
         variables=tuple(variables),
-        left=tuple(left),
+        left_out=tuple(left_out),
         refused=tuple(refused),
     )
 
@@ -159,10 +159,10 @@ def _as_variable(one: Given, variables: list[str]) -> bool:
     return True
 
 
-def _leave(one: Given, why: str, left: list[str], refused: list[str]) -> None:
+def _leave(one: Given, reason: str, left_out: list[str], refused: list[str]) -> None:
     """Note an option that is left out, or that prevents a translation."""
-    why = why or (one.option.needless if one.option else "")
-    if why:
-        left.append(f"{one.text}: {why}")
+    reason = reason or (one.option.needless if one.option else "")
+    if reason:
+        left_out.append(f"{one.text}: {reason}")
     else:
         refused.append(one.text)

@@ -57,29 +57,29 @@ def assigned(name: str, value: str) -> ShellText:
     return ShellText(f"{name}={value}", f"{name}={exact(value)}")
 
 
-def units(words: Iterable[str]) -> list[str]:
+def units(command: Iterable[str]) -> list[str]:
     """Words for bash, an option and its value together."""
-    found = list[str]()
+    pieces = list[str]()
     pending = False
-    for word in words:
+    for word in command:
         option = word.startswith("-")
         if pending and not option:
-            found[-1] += f" {exact(word)}"
+            pieces[-1] += f" {exact(word)}"
         else:
-            found.append(exact(word))
+            pieces.append(exact(word))
         pending = option
-    return found
+    return pieces
 
 
 def packed(pieces: Iterable[str], width: int) -> list[str]:
     """Short pieces are put into one line."""
-    found = list[str]()
+    lines = list[str]()
     for piece in pieces:
-        if found and len(found[-1]) + len(piece) < width - 2:
-            found[-1] += f" {piece}"
+        if lines and len(lines[-1]) + len(piece) < width - 2:
+            lines[-1] += f" {piece}"
         else:
-            found.append(piece)
-    return found
+            lines.append(piece)
+    return lines
 
 
 def array(name: str, words: Iterable[str], width: int, indent: str = "  ") -> str:
@@ -167,31 +167,32 @@ def line_of(words: Sequence[str]) -> str:
     parts, leading = list[str](), True
     for word in words:
         name, equals, value = word.partition("=")
-        leading = leading and bool(equals) and re.fullmatch(r"[A-Za-z_]\w*", name) is not None
+        if not equals or re.fullmatch(r"[A-Za-z_]\w*", name) is None:
+            leading = False
         parts.append(f"{name}={quoted(value)}" if leading else quoted(word))
     return " ".join(parts)
 
 
 def shell_of(launch: Launch) -> str:
     """The launch as a script: what it unsets and exports, and its line."""
-    own = {word.partition("=")[0] for word in launch.words}
+    on_line = {word.partition("=")[0] for word in launch.words}
     lines = [f'unset "${{!{name[:-1]}@}}"' for name in sorted(launch.removed) if name[-1:] == "*"]
     lines += [f"unset {name}" for name in sorted(launch.removed) if re.fullmatch(r"\w+", name)]
     for name, value in sorted(launch.environment.items()):
-        if name not in own:
+        if name not in on_line:
             lines.append(f"export {name}={quoted(value)}")
     return "\n".join([*lines, line_of(launch.words), ""])
 
 
-def translated(launch: Launch, said: Translated) -> str:
+def translated(launch: Launch, new: Translated) -> str:
     """The launcher, its options and the script with another launcher.
 
     Words in front and the script's arguments are left out: they stay, and may hold a secret.
     """
     options = list[str]()
-    for given, name in said.options:
+    for given, name in new.options:
         if name is None:
             continue
         _, equals, value = given.words[0].partition("=")
         options += [f"{name}{equals}{value}" if equals else name, *given.words[1:]]
-    return line_of([*said.variables, *said.words, *options, launch.script])
+    return line_of([*new.variables, *new.words, *options, launch.script])

@@ -49,12 +49,12 @@ def test_each_option_becomes_an_option_or_a_variable(
     said = torchrun(f"{options} train.py --x 1")
     assert [name for _, name in said.options] == renamed
     assert list(said.variables) == variables
-    assert (said.left, said.refused) == ((), ())
+    assert (said.left_out, said.refused) == ((), ())
 
 
 def test_what_is_not_needed_is_left_out_with_its_reason() -> None:
     said = torchrun("deepspeed --num_gpus 2 --bind_cores_to_rank --no_local_rank train.py")
-    assert [text.partition(":")[0] for text in said.left] == [
+    assert [text.partition(":")[0] for text in said.left_out] == [
         "--bind_cores_to_rank",
         "--no_local_rank",
     ]
@@ -80,7 +80,7 @@ def test_one_process_needs_no_port_and_says_so() -> None:
     launch = launch_of(["deepspeed", "--num_gpus", "1", "--master_port", "29511", "train.py"])
     assert launch is not None
     said = by_python(launch)
-    assert (said.words, len(said.left), said.refused) == (("python",), 1, ())
+    assert (said.words, len(said.left_out), said.refused) == (("python",), 1, ())
 
 
 def test_ranks_that_are_a_variable_are_not_multiplied() -> None:

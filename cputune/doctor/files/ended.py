@@ -127,7 +127,7 @@ def by_another(
     elif not edits and context.places is not None and "$" not in launch.script != "":
         # Its words are in variables, or in another shell: they are not searched for.
         text += f"; write: {translated(launch, replacement)} …"
-    left = tuple(context.at(launch.line, one) for one in replacement.left)
+    left = tuple(context.at(launch.line, one) for one in replacement.left_out)
     return check.finding(context.at(launch.line, text), edits=edits, left=left)
 
 

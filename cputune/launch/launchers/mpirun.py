@@ -119,15 +119,20 @@ def is_hydra(dialect: str | None) -> bool:
 
 def interface_arguments(dialect: str, name: str) -> tuple[str, ...]:
     """The options that name the network interface, in words: ``-iface``, ``eth0``."""
-    options: tuple[tuple[str, ...], ...] = (("-iface",),)
-    if is_openmpi(dialect):
-        options = _OPENMPI_INTERFACE
-    return tuple(word for option in options for word in (*option, name))
+    if not is_openmpi(dialect):
+        return ("-iface", name)
+    words = list[str]()
+    for option in _OPENMPI_INTERFACE:
+        words += (*option, name)
+    return tuple(words)
 
 
 def launcher_variables(dialects: Iterable[str], name: str) -> dict[str, str]:
     """The same as variables, for launchers of these dialects that another program starts."""
-    return {variable: name for dialect in dialects for variable in INTERFACE_VARIABLES[dialect]}
+    variables = dict[str, str]()
+    for dialect in dialects:
+        variables |= dict.fromkeys(INTERFACE_VARIABLES[dialect], name)
+    return variables
 
 
 def cores_of_each(dialect: str | None, *, ranks: int, cores: int) -> tuple[str, ...]:

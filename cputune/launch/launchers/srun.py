@@ -77,27 +77,27 @@ def step_of(before: Sequence[str]) -> Step | None:
     names = [word.rpartition("/")[2] for word in before]
     if "srun" not in names:
         return None
-    words = list[str]()
+    options = list[str]()
     for word in before[names.index("srun") + 1 :]:
         glued = _GLUED.fullmatch(word)
         if glued is not None:
-            words += [f"-{glued[1]}", glued[2]]
+            options += [f"-{glued[1]}", glued[2]]
         else:
-            words.append(word)
-    said = {}
-    for one in SRUN.given(words):
+            options.append(word)
+    values = {}
+    for one in SRUN.given(options):
         if one.option:
-            said[one.option.means] = one.value
+            values[one.option.means] = one.value
     numbers = {}
     for name in ("ranks", "ranks per node", "nodes", "cpus"):
-        if name in said:
-            numbers[name] = number_of(said[name].partition("-")[0])
+        if name in values:
+            numbers[name] = number_of(values[name].partition("-")[0])
     return Step(
         tasks=numbers.get("ranks"),
         tasks_per_node=numbers.get("ranks per node"),
         nodes=numbers.get("nodes"),
         cpus_per_task=numbers.get("cpus"),
-        asks_cpus="cpus" in said,
-        mpi=said.get("mpi", ""),
+        asks_cpus="cpus" in values,
+        mpi=values.get("mpi", ""),
         unknown=any(number is None for number in numbers.values()),
     )
