@@ -12,12 +12,12 @@ from cputune.plans.training_command import require_trainable
 from cputune.plans.workload import Workload, typed_words
 from cputune.records.options import keywords, keywords_of
 from cputune.report.drawing import Result
-from cputune.tuner import AskedToTune, tune as tune_workload
+from cputune.tuner import TuneArguments, tune as tune_workload
 from cputune.tuner.databases import database_of
 
 
-@keywords_of(AskedToTune)
-def tune(job: Workload | str | Sequence[str], asked: AskedToTune) -> Result:
+@keywords_of(TuneArguments)
+def tune(job: Workload | str | Sequence[str], asked: TuneArguments) -> Result:
     """Measure plans of a job on this machine, and return the fastest, compared with the baseline.
 
     ``job`` is a command as you type it (``"train.py --lr 3e-5"``, or a list of words), the name of

@@ -126,14 +126,14 @@ class Equivalence:
 
     Attributes:
         differs: what does not agree, a sentence each; empty if it trains the same.
-        said: what differs, but is allowed at every level of ``--keep``.
+        allowed: what differs, but is allowed at every level of ``--keep``.
         deviation: of the gradient of the first step, relative; None for other batches.
         summary: "225 steps, same samples, learning rate and gradient (1e-6)".
     """
 
     differs: tuple[str, ...] = ()
     summary: str = ""
-    said: tuple[str, ...] = ()
+    allowed: tuple[str, ...] = ()
     deviation: float | None = None
 
     @property
@@ -457,7 +457,7 @@ def equivalent(
         words.append(f"gradients are of other draws: {why}")
     return Equivalence(
         summary=", ".join(words),
-        said=tuple(_of_the_last_batch(typed, plan)),
+        allowed=tuple(_of_the_last_batch(typed, plan)),
         deviation=None if why else apart,
     )
 

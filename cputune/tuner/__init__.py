@@ -26,7 +26,7 @@ __all__ = ["SearchSpace", "search_space", "tune"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AskedToTune(TuneOptions):
+class TuneArguments(TuneOptions):
     """Arguments of ``tune`` besides the job and its options.
 
     Attributes:
@@ -49,11 +49,11 @@ class AskedToTune(TuneOptions):
     command: Sequence[str] = ()
 
 
-@keywords_of(AskedToTune)
-def tune(job: Workload, asked: AskedToTune) -> Result:
+@keywords_of(TuneArguments)
+def tune(job: Workload, arguments: TuneArguments) -> Result:
     """Measure plans of this job on this machine and return the fastest, compared with the baseline.
 
-    The keywords are the options of ``cputune.TuneOptions`` and the fields of ``AskedToTune``
+    The keywords are the options of ``cputune.TuneOptions`` and the fields of ``TuneArguments``
     (docs/library.md).
 
     Raises UsageError for contradictory options, MissingPackageError without optuna, CannotError for
@@ -61,30 +61,30 @@ def tune(job: Workload, asked: AskedToTune) -> Result:
     NotMeasurableError if other processes computed here all the time, and Interrupted on SIGINT,
     with the ``result`` so far.
     """
-    if asked.hosts is not None and not isinstance(asked.hosts, RankHosts):
+    if arguments.hosts is not None and not isinstance(arguments.hosts, RankHosts):
         from cputune.ranks.hosts import open_named
 
-        opened = open_named(asked.hosts, job, _python_of(asked))
-        return _tune(job, replace(asked, hosts=opened), opened)
-    return _tune(job, asked, asked.hosts)
+        opened = open_named(arguments.hosts, job, _python_of(arguments))
+        return _tune(job, replace(arguments, hosts=opened), opened)
+    return _tune(job, arguments, arguments.hosts)
 
 
-def _tune(job: Workload, asked: AskedToTune, hosts: RankHosts | None) -> Result:
-    facts, runner = asked.facts, asked.runner
-    if asked.started is None:
+def _tune(job: Workload, arguments: TuneArguments, hosts: RankHosts | None) -> Result:
+    facts, runner = arguments.facts, arguments.runner
+    if arguments.started is None:
         started = time.monotonic()
     else:
-        started = asked.started
-    if asked.resume and asked.study is None:
+        started = arguments.started
+    if arguments.resume and arguments.study is None:
         raise UsageError("there is no study to resume", hint="name the study: --study FILE.db")
-    _require_optuna(_python_of(asked))
+    _require_optuna(_python_of(arguments))
     if hosts is not None:
         facts = hosts.facts[0][1]
     elif facts is None:
         from cputune.host.probing import probe
 
         facts = probe()
-    space_of(asked, facts, job, hosts)
+    space_of(arguments, facts, job, hosts)
 
     from cputune.host.probing.limits import watch_cpus
     from cputune.tuner.databases import database_of
@@ -92,18 +92,18 @@ def _tune(job: Workload, asked: AskedToTune, hosts: RankHosts | None) -> Result:
     from cputune.tuner.exclusive import measuring_alone, open_runner
     from cputune.tuner.study import TuningStudy
 
-    hear = logged(asked.on_event)
+    hear = logged(arguments.on_event)
 
     def opens(workload: Workload, fresh: bool) -> AbstractContextManager[Runner]:
         return open_runner(runner, workload, facts, hear, fresh=fresh, hosts=hosts)
 
     until = None
-    if asked.max_time_seconds is not None:
-        until = started + asked.max_time_seconds
-    real, share = runner is None, asked.share_machine
+    if arguments.max_time_seconds is not None:
+        until = started + arguments.max_time_seconds
+    real, share = runner is None, arguments.share_machine
     look = real and hosts is None
     with ExitStack() as held:
-        database = database_of(asked.study, asked.study_name)
+        database = database_of(arguments.study, arguments.study_name)
         if database is not None:
             held.enter_context(database.lock())
         alone = measuring_alone(hear, share=share, until=until, real=real, look=look)
@@ -113,22 +113,22 @@ def _tune(job: Workload, asked: AskedToTune, hosts: RankHosts | None) -> Result:
             job,
             facts,
             opens,
-            asked,
+            arguments,
             on_event=hear,
             started=started,
             neighbours=neighbours,
             taken_away=taken_away,
             hosts=hosts,
             limited=runner is None,
-            command=asked.command,
+            command=arguments.command,
         )
         return study.run()
 
 
-def _python_of(asked: AskedToTune) -> Interpreter:
-    if asked.facts is None:
+def _python_of(arguments: TuneArguments) -> Interpreter:
+    if arguments.facts is None:
         return this_interpreter()
-    return asked.facts.training_python
+    return arguments.facts.training_python
 
 
 def _require_optuna(python: Interpreter) -> None:

@@ -6,9 +6,9 @@ The plans in between run in the second block of the confirmation, each compared 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 
 from cputune.plans.knobs import KNOBS, kept_between, kind_between, kind_of, knob_named
 from cputune.plans.knobs.record import KINDS, Kind, KnobValue
@@ -42,16 +42,19 @@ def changes(space: SearchSpace, baseline: Plan, best: Plan) -> tuple[Change, ...
     """
     meant = dict(space.values[best])
     separate = separate_knobs()
-    layout = {name: value for name, value in meant.items() if name not in separate}
+    layout = _laid_out(meant, separate)
     begin = _layout_of(space, baseline, separate)
     same_ranks = baseline.world_size == best.world_size
     order: list[str] = sorted(separate, key=lambda name: KINDS.index(kind_of(knob_named(name))))
     place = 0
     if begin is not None and not same_ranks:
-        harmless = (kind_of(knob_named(name)) == KINDS[0] for name in order)
-        place = sum(harmless)
+        # Other ranks change the training: what changes nothing of it comes before.
+        kinds = [kind_of(knob_named(name)) for name in order]
+        place = kinds.count(KINDS[0])
     order.insert(place, LAYOUT)
-    values = {**meant, **{name: baseline.value(name) for name in separate}}
+    values = dict(meant)
+    for name in separate:
+        values[name] = baseline.value(name)
     if begin is not None and place:
         values.update(begin)
     plans = {tuple(of.items()): plan for plan, of in space.values.items()}
@@ -79,20 +82,21 @@ def _layout_of(
     """The layout of the baseline; None if no plan of the space has it."""
     for plan, values in space.values.items():
         if shape(plan) == shape(baseline):
-            by_name = {}
-            for name, value in values.items():
-                if name not in separate:
-                    by_name[name] = value
-            return by_name
+            return _laid_out(values, separate)
     return None
 
 
+def _laid_out(values: Mapping[str, KnobValue], separate: Sequence[str]) -> dict[str, KnobValue]:
+    """The values of the knobs that decide the layout."""
+    return {name: value for name, value in values.items() if name not in separate}
+
+
 def rungs_of(
-    path: Sequence[Change], contenders: Sequence[Contender], noise: float, whole: Gain
+    path: Sequence[Change], contenders: Sequence[Contender], noise: float, total: Gain
 ) -> tuple[Rung, ...]:
     """For each kind of change the last plan of the steps that changes no more than that.
 
-    ``contenders`` are the baseline and the plan of each change; ``whole`` is the gain of the last
+    ``contenders`` are the baseline and the plan of each change; ``total`` is the gain of the last
     one.
     """
     baseline, *others = contenders
@@ -101,40 +105,39 @@ def rungs_of(
         last[kind_between(baseline.plan, change.plan)] = at
     rungs = []
     for kind, at in last.items():
-        gain: Gain | None = whole
+        gain: Gain | None = total
         if at + 1 < len(path):
-            gain = gain_of(baseline, others[at], noise, doubt=0.05, seen=whole.scattered)
+            gain = gain_of(baseline, others[at], noise, doubt=0.05, elsewhere=total.scattered)
         if gain is not None:
             rungs.append(Rung(kind=kind, plan=path[at].plan, speedup=gain.speedup))
     return tuple(rungs)
 
 
 def worths(
-    path: Sequence[Change], contenders: Sequence[Contender], noise: float, whole: Gain
+    path: Sequence[Change], contenders: Sequence[Contender], noise: float, total: Gain
 ) -> tuple[Worth, ...]:
     """The gain of each change over the plan before it; changes without a number are left out.
 
     The plans share one block, so the difference between processes is taken from the comparison of
-    the ``whole``, which has several blocks.
+    the ``total``, which has several blocks.
     """
-    return tuple(
-        Worth(
-            knob=change.knob,
-            value=change.value,
-            speedup=gain.speedup,
-            keeps=kept_between(before.plan, change.plan),
-        )
-        for change, (before, after) in zip(path, pairwise(contenders), strict=True)
-        if (gain := gain_of(before, after, noise, doubt=0.05, seen=whole.scattered)) is not None
-    )
+    each = []
+    for change, (before, after) in zip(path, pairwise(contenders), strict=True):
+        gain = gain_of(before, after, noise, doubt=0.05, elsewhere=total.scattered)
+        if gain is not None:
+            keeps = kept_between(before.plan, change.plan)
+            each.append(
+                Worth(knob=change.knob, value=change.value, speedup=gain.speedup, keeps=keeps)
+            )
+    return tuple(each)
 
 
-def why_not_one_by_one(each: Sequence[Worth], whole: Gain) -> str | None:
-    """Why single changes get no numbers; None if these multiply to the whole."""
+def why_not_one_by_one(each: Sequence[Worth], total: Gain) -> str | None:
+    """Why single changes get no numbers; None if these multiply to the total."""
     product = math.fsum(math.log(worth.speedup.ratio) for worth in each)
-    if whole.low <= product <= whole.high:
+    if total.low <= product <= total.high:
         return None
-    together = whole.speedup
+    together = total.speedup
     return (
         "The changes depend on each other: one by one they multiply to "
         f"{math.exp(product):.2f} times as fast, and together they make {together.ratio:.2f} "
@@ -146,15 +149,15 @@ def why_not_one_by_one(each: Sequence[Worth], whole: Gain) -> str | None:
 def separate_knobs() -> tuple[str, ...]:
     """Knobs that can be changed while every rank keeps its CPUs."""
     names: list[str] = []
-    for k in KNOBS:
-        if k.put is not None and k.name not in _LAID_OUT:
-            names.append(k.name)
+    for knob in KNOBS:
+        if knob.put is not None and knob.name not in _LAID_OUT:
+            names.append(knob.name)
     return tuple(names)
 
 
 def shape(plan: Plan) -> tuple[int, int, int, frozenset[int]]:
     """What identifies a layout: nodes, ranks, threads of each, and the CPUs of all."""
-    cpus = frozenset(cpu for of_rank in plan.cpus for cpu in of_rank)
+    cpus = frozenset(chain.from_iterable(plan.cpus))
     return plan.nodes, plan.processes_per_node, plan.threads_per_process, cpus
 
 

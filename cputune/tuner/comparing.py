@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 
 from cputune.host.facts import HostFacts
 from cputune.plans.plan import Plan
@@ -58,8 +59,8 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AskedToCompare:
-    """How two plans are compared; the fields are those of ``AskedToTune``.
+class CompareArguments:
+    """How two plans are compared; the fields are those of ``TuneArguments``.
 
     ``max_time_seconds`` None: three minutes for real processes. ``share_machine``: measure although
     other processes compute here.
@@ -73,50 +74,52 @@ class AskedToCompare:
     started: float | None = None
 
 
-@keywords_of(AskedToCompare)
-def compare(before: Result, after: Result | None, asked: AskedToCompare) -> Comparison:
+@keywords_of(CompareArguments)
+def compare(before: Result, after: Result | None, arguments: CompareArguments) -> Comparison:
     """Run the best plans of two results side by side; of one result, its best plan and the
     baseline.
 
     If one of them cannot run here, ``not_compared`` says why. Raises CannotError if another process
     of the user measures until the time limit.
     """
-    plans = None
-    if after is not None:
-        plans = (before.best.plan, after.best.plan)
-    first, second = plans or (before.baseline.plan, before.best.plan)
-    facts = asked.facts
+    if after is None:
+        first, second = before.baseline.plan, before.best.plan
+    else:
+        first, second = before.best.plan, after.best.plan
+    facts = arguments.facts
     if facts is None:
         from cputune.host.probing import probe
 
         facts = probe()
-    why = why_not_here(before, after, facts, real=asked.runner is None)
-    if why is None and first == second:
-        why = SAME_PLAN
-    if why is not None:
-        return Comparison(before=first, after=second, not_compared=why)
-    if asked.started is None:
+    real = arguments.runner is None
+    reason = why_not_here(before, after, facts, real=real)
+    if reason is None and first == second:
+        reason = SAME_PLAN
+    if reason is not None:
+        return Comparison(before=first, after=second, not_compared=reason)
+    if arguments.started is None:
         started = time.monotonic()
     else:
-        started = asked.started
-    hear = logged(asked.on_event)
+        started = arguments.started
+    hear = logged(arguments.on_event)
     until = None
-    if asked.max_time_seconds is not None:
-        until = started + asked.max_time_seconds
-    real = asked.runner is None
-    limit = asked.max_time_seconds
+    if arguments.max_time_seconds is not None:
+        until = started + arguments.max_time_seconds
+    limit = arguments.max_time_seconds
     if limit is None and real:
         limit = DEFAULT_LIMIT_SECONDS / 2
-    with measuring_alone(hear, share=asked.share_machine, until=until, real=real, look=real):
+    with measuring_alone(hear, share=arguments.share_machine, until=until, real=real, look=real):
         measuring = Measuring(
             facts=facts,
             race=Race(),
-            findings=Findings(shared=asked.share_machine),
+            findings=Findings(shared=arguments.share_machine),
             timer=Timer(clock=time.monotonic, started=started, most_seconds=limit),
             on_event=hear,
         )
-        trials = (*before.trials, *(after.trials if after is not None else ()))
-        opens = partial(open_runner, asked.runner, before.workload, facts, hear, fresh=True)
+        trials = before.trials
+        if after is not None:
+            trials += after.trials
+        opens = partial(open_runner, arguments.runner, before.workload, facts, hear, fresh=True)
         side_by_side(measuring, first, second, most_living(facts, trials), opens)
     return concluded(measuring, first, second)
 
@@ -143,7 +146,7 @@ def why_not_here(
         plan = result.best.plan
         if plan.nodes > 1:
             return f"the plan of {word} is for {plan.nodes} nodes"
-        missing = {cpu for cpus in plan.cpus for cpu in cpus} - set(facts.topology.allowed)
+        missing = set(chain.from_iterable(plan.cpus)) - set(facts.topology.allowed)
         if missing:
             listed = ", ".join(map(str, sorted(missing)))
             return f"the plan of {word} needs CPUs that may not be used here: {listed}"
@@ -188,26 +191,25 @@ def side_by_side(
 def concluded(measuring: Measuring, before: Plan, after: Plan) -> Comparison:
     """The comparison of two plans from the findings: a ratio of pairs, or why it is missing."""
     findings, noise = measuring.findings, measuring.race.noise.deviation
-    base, (rival, *_) = findings.baseline, findings.rivals
+    base, rival = findings.baseline, findings.rivals[0]
     assert base is not None, "they were measured"
     runs = tuple(findings.confirm_runs)
-    why = _why_no_pairs(measuring, base, rival)
-    gain = None
-    if why is None:
-        gain = fastest_of(base, [rival], noise)
-    if gain is None:
-        why = why or "the plans could not run side by side twice"
+    reason = _why_no_pairs(measuring, base, rival)
+    fastest = None
+    if reason is None:
+        fastest = fastest_of(base, [rival], noise)
+    if fastest is None:
         return Comparison(
             before=before,
             after=after,
-            not_compared=why,
+            not_compared=reason or "the plans could not run side by side twice",
             disturbed=findings.disturbed,
             runs=runs,
         )
     return Comparison(
         before=before,
         after=after,
-        speedup=gain[1].speedup,
+        speedup=fastest[1].speedup,
         before_rate=throughput_of(base, noise),
         after_rate=throughput_of(rival, noise),
         runs=runs,

@@ -14,6 +14,7 @@ from cputune.errors import NoValidTrialError
 from cputune.host import LiveHost
 from cputune.host.facts import HostFacts
 from cputune.plans.knobs.record import LeftOut
+from cputune.plans.plan import Plan
 from cputune.plans.untried import untried
 from cputune.plans.workload import Workload
 from cputune.records.claims import FASTER, UNDECIDED, Speedup, host_fingerprint
@@ -81,13 +82,17 @@ def conclude(
     """
     advice = recommend(findings, noise, seconds, busy=busy)
     best, baseline = advice.best.plan, advice.baseline.plan
-    missing = []
-    for finding in diagnose(facts).findings:
-        if finding.code == "allocator-missing":
-            missing.append(finding)
     install = None
-    if missing:
-        install = missing[0].command or "`cputune doctor` says how"
+    for finding in diagnose(facts).findings:
+        if finding.code == "allocator-missing" and install is None:
+            install = finding.command or "`cputune doctor` says how"
+    reports = []
+    for plan, observed in findings.reports.items():
+        reports.append(Reports(plan=plan, observed=observed))
+    notes = list(findings.notes)
+    notes += _notes(findings)
+    notes += _of_ranks(best.world_size, workload)
+    notes += advice.notes
     return Result(
         host=host_fingerprint(facts),
         kernel=facts.settings.kernel,
@@ -118,17 +123,12 @@ def conclude(
         data=findings.data,
         left_out=tuple(left_out),
         untried=untried(left_out, workload.padding, install),
-        notes=(
-            *findings.notes,
-            *_notes(findings),
-            *_of_ranks(best.world_size, workload),
-            *advice.notes,
-        ),
+        notes=tuple(notes),
         seconds=round(seconds, 3),
         confirmation=tuple(findings.confirm_runs),
-        reports=tuple(Reports(plan=plan, observed=it) for plan, it in findings.reports.items()),
+        reports=tuple(reports),
         disturbed=findings.disturbed,
-        worth=findings.worth if best != advice.baseline.plan else (),
+        worth=findings.worth if best != baseline else (),
         rungs=_rungs(findings, advice),
     )
 
@@ -142,21 +142,22 @@ def recommend(
     (``cputune.records.result.pairs_of``). ``seconds`` are those of the study so far.
     """
     valid = []
-    for t in findings.trials:
-        if t.state == COMPLETED and t.samples_per_second:
-            valid.append(t)
+    for trial in findings.trials:
+        if trial.state == COMPLETED and trial.samples_per_second:
+            valid.append(trial)
     if not valid:
         raise _nothing_valid(findings, busy, seconds)
     baseline = findings.baseline
-    found = None
+    fastest = None
     if baseline is not None:
-        found = fastest_of(baseline, paired(findings), noise)
-    if baseline is None or found is None or findings.taken_away is not None:
+        fastest = fastest_of(baseline, paired(findings), noise)
+    if baseline is None or fastest is None or findings.taken_away is not None:
         base = next((trial for trial in valid if trial.plan.as_found), valid[0])
         alone = _measured(base)
-        why, step = why_not_compared(findings, valid, seconds)
-        return Recommendation(baseline=alone, best=alone, not_compared=why, next_step=step)
-    return _confirmed(findings, baseline, *found, noise, busy=bool(busy))
+        reason, step = why_not_compared(findings, valid, seconds)
+        return Recommendation(baseline=alone, best=alone, not_compared=reason, next_step=step)
+    rival, gain = fastest
+    return _confirmed(findings, baseline, rival, gain, noise, busy=bool(busy))
 
 
 def _rungs(findings: Findings, advice: Recommendation) -> tuple[Rung, ...]:
@@ -173,11 +174,10 @@ def _compared(findings: Findings, noise: float) -> tuple[Measured, ...]:
     """The throughput of each plan of the confirmation, the baseline first."""
     if findings.baseline is None:
         return ()
-    everybody = (findings.baseline, *findings.rivals)
     compared: list[Measured] = []
-    for each in everybody:
-        if each.measured:
-            compared.append(_measured_of(each, noise))
+    for contender in (findings.baseline, *findings.rivals):
+        if contender.measured:
+            compared.append(_measured_of(contender, noise))
     return tuple(compared)
 
 
@@ -204,12 +204,12 @@ def _confirmed(
     *,
     busy: bool,
 ) -> Recommendation:
-    base, best = (_measured_of(contender, noise) for contender in (baseline, rival))
+    base, best = _measured_of(baseline, noise), _measured_of(rival, noise)
     speedup = gain.speedup
     if findings.disturbed:
-        why = findings.how_disturbed
+        reason = findings.how_disturbed
         return Recommendation(
-            baseline=base, best=base, not_compared=why, next_step=NextStep(when=QUIET)
+            baseline=base, best=base, not_compared=reason, next_step=NextStep(when=QUIET)
         )
     if speedup.outcome == FASTER:
         return Recommendation(baseline=base, best=best, speedup=speedup)
@@ -240,39 +240,47 @@ def why_not_compared(
         return findings.how_disturbed, NextStep(when=QUIET)
     if baseline is not None and _fell(baseline):
         what = YOURS if baseline.plan.as_found else baseline.plan.describe()
-        why = f"{what} failed when restarted: {baseline.out}"
-        return why, NextStep(kind="check")
+        return f"{what} failed when restarted: {baseline.out}", NextStep(kind="check")
     if findings.interrupted:
         return "the study was interrupted", NextStep()
     if findings.host_lost:
         return "a host can no longer be reached", NextStep(when="when it is reachable again")
-    ran = {run.plan for run in findings.confirm_runs if run.samples_per_second is not None}
-    if len({trial.plan for trial in valid} | ran) < 2:
+    if len(_measured_plans(findings, valid)) < 2:
         return _why_one_plan(findings, seconds)
     if rivals and all(_fell(rival) for rival in rivals):
-        why = f"every other plan failed when restarted: {rivals[0].out}"
-        return why, NextStep(kind="keep")
+        reason = f"every other plan failed when restarted: {rivals[0].out}"
+        return reason, NextStep(kind="keep")
     if findings.unfit and not rivals:
-        ranks, why = next(iter(findings.unfit.items()))
-        return f"{ranks} ranks were not compared: {why}", NextStep(kind="keep")
+        ranks, reason = next(iter(findings.unfit.items()))
+        return f"{ranks} ranks were not compared: {reason}", NextStep(kind="keep")
     if findings.time_up or findings.cut_off is not None:
-        why = "the time limit was reached before two plans had run side by side twice"
-        return why, _more_time(findings, seconds)
+        reason = "the time limit was reached before two plans had run side by side twice"
+        return reason, _more_time(findings, seconds)
     return "the plans could not run side by side twice", NextStep()
+
+
+def _measured_plans(findings: Findings, valid: Sequence[Trial]) -> set[Plan]:
+    """The plans with a number, of a trial or of the confirmation."""
+    plans = {trial.plan for trial in valid}
+    for run in findings.confirm_runs:
+        if run.samples_per_second is not None:
+            plans.add(run.plan)
+    return plans
 
 
 def _why_one_plan(findings: Findings, seconds: float) -> tuple[str, NextStep]:
     """Why only one plan was measured, and what to do about it."""
     if findings.cut_off is not None or findings.time_up:
-        why = "the time limit was reached before another plan had run"
-        return why, _more_time(findings, seconds)
-    failed = next((trial for trial in findings.trials if trial.state == FAILED), None)
-    if failed is None and len(findings.trials) > 1:
-        why = "every other plan was stopped after a few steps, as most likely slower"
-        return why, NextStep(kind="keep")
-    if failed is None:
-        return "only one plan was measured", NextStep(kind="tune", budget=DEFAULT_BUDGET)
-    return f"every other plan failed: {first_line(failed.reason)}", NextStep(kind="keep")
+        reason = "the time limit was reached before another plan had run"
+        return reason, _more_time(findings, seconds)
+    for trial in findings.trials:
+        if trial.state == FAILED:
+            reason = f"every other plan failed: {first_line(trial.reason)}"
+            return reason, NextStep(kind="keep")
+    if len(findings.trials) > 1:
+        reason = "every other plan was stopped after a few steps, as most likely slower"
+        return reason, NextStep(kind="keep")
+    return "only one plan was measured", NextStep(kind="tune", budget=DEFAULT_BUDGET)
 
 
 def _more_time(findings: Findings, seconds: float) -> NextStep:
@@ -306,11 +314,9 @@ def _of_ranks(ranks: int, workload: Workload) -> tuple[str, ...]:
 
 def _notes(findings: Findings) -> list[str]:
     notes = []
-    notes += [
-        f"{rival.plan.describe()} failed when it was run afresh ({rival.out})."
-        for rival in findings.rivals
-        if _fell(rival)
-    ]
+    for rival in findings.rivals:
+        if _fell(rival):
+            notes.append(f"{rival.plan.describe()} failed when it was run afresh ({rival.out}).")
     if findings.disturbed and findings.never_quiet:
         notes.append(
             "Other processes delayed most steps, in the comparison at the end too: nothing can be "
@@ -330,9 +336,9 @@ def _notes(findings: Findings) -> list[str]:
 
 def _nothing_valid(findings: Findings, busy: Sequence[str], seconds: float) -> NoValidTrialError:
     failed = []
-    for t in findings.trials:
-        if t.state == FAILED:
-            failed.append(t)
+    for trial in findings.trials:
+        if trial.state == FAILED:
+            failed.append(trial)
     if not failed and findings.cut_off is not None:
         hint = f"--max-time {time_limit(max(600.0, 3 * seconds))}"
         if NOTHING_COMPUTED in findings.cut_off:
@@ -374,7 +380,7 @@ def cannot_work(trials: Sequence[Trial], *, hopeless: bool) -> NoValidTrialError
         return None
     first, *others = trials
     if others:
-        alike = all(_way_of(trial) == _way_of(first) for trial in others)
+        alike = all(_kind_of_failure(trial) == _kind_of_failure(first) for trial in others)
         in_vain = alike and first.kind != Contended.kind
     else:
         in_vain = hopeless
@@ -393,7 +399,7 @@ def cannot_work(trials: Sequence[Trial], *, hopeless: bool) -> NoValidTrialError
     )
 
 
-def _way_of(trial: Trial) -> tuple[str | None, str]:
+def _kind_of_failure(trial: Trial) -> tuple[str | None, str]:
     """The message of a failed trial without numbers, so that two failures can be compared."""
     return trial.kind, re.sub(r"[0-9]+", "N", first_line(trial.reason))
 

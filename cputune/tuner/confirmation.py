@@ -20,8 +20,9 @@ the numbers below.
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
 from functools import partial
 from itertools import count
@@ -146,7 +147,7 @@ class Confirmation:
             self._measuring.hold_to_time(each, 1.0, together=1 + len(self.rivals))
         if not self.is_over:
             self._block(runner, 0, (self.baseline, *self.rivals))
-        found: Sequence[Change] = ()
+        path: Sequence[Change] = ()
         leader: Contender | None = None
         for block in range(1, MOST_BLOCKS):
             leads = self._leader()
@@ -155,14 +156,16 @@ class Confirmation:
             if leader is None or leader.out is not None:  # a leader that fell: the next one
                 leader, gain = leads
                 if block == 1 and gain.mean > 2 * PROCESS:
-                    found = self._if_time(changes_to(leader.plan))
-                    self._join(found)
-            racing = (self.baseline, leader, *(self._between if block == 1 else ()))
+                    path = self._if_time(changes_to(leader.plan))
+                    self._join(path)
+            racing = [self.baseline, leader]
+            if block == 1:
+                racing += self._between
             self._block(fresh if block % 2 else runner, block, racing, leader)
-            if leader.out is None and self._is_answered(leader):
+            if leader.out is None and self._is_settled(leader):
                 break
         if leader is not None:
-            self._say_what_it_is_worth(leader, found)
+            self._note_worths(leader, path)
 
     def _if_time(self, path: Sequence[Change]) -> Sequence[Change]:
         """The changes, unless measuring the plans between them takes the time of the leader."""
@@ -183,22 +186,24 @@ class Confirmation:
             for _ in self.baseline.logs:
                 between.add(0)  # they had no part in the first block
 
-    def _say_what_it_is_worth(self, leader: Contender, path: Sequence[Change]) -> None:
-        findings, whole = self._measuring.findings, self._gain(leader)
-        if whole is not None and whole.settles:
+    def _note_worths(self, leader: Contender, path: Sequence[Change]) -> None:
+        """Record what each change is worth, or why that is not known."""
+        findings, total = self._measuring.findings, self._gain(leader)
+        if total is not None and total.settles:
             findings.notes.append(
                 f"{leader.plan.describe()} still got faster or slower when it was last measured: "
                 "in a long run its speed may differ."
             )
-        if not path or leader.out is not None or whole is None:
+        if not path or leader.out is not None or total is None:
             return
-        everybody = (self.baseline, *self._between, leader)
-        findings.rungs = rungs_of(path, everybody, self._noise, whole)
-        each = worths(path, everybody, self._noise, whole)
-        if (why := why_not_one_by_one(each, whole)) is None:
+        contenders = (self.baseline, *self._between, leader)
+        findings.rungs = rungs_of(path, contenders, self._noise, total)
+        each = worths(path, contenders, self._noise, total)
+        reason = why_not_one_by_one(each, total)
+        if reason is None:
             findings.worth = each
         else:
-            findings.notes.append(why)
+            findings.notes.append(reason)
 
     def one_after_another(self, runner: Runner) -> None:
         """The same if no two plans can be alive at once: each round starts new processes."""
@@ -218,10 +223,10 @@ class Confirmation:
             for contender in everybody:
                 contender.add(block, logs.get(contender.plan))
             level_rounds(everybody)
-            self._let_the_slower_sit_out()
+            self._drop_slower()
             leads = self._leader()
-            answered = leads is not None and leads[1].is_decided
-            if self.is_over or (answered and block + 1 >= LEAST_BLOCKS):
+            decided = leads is not None and leads[1].is_decided
+            if self.is_over or (decided and block + 1 >= LEAST_BLOCKS):
                 return
 
     def _verdict(self, logs: Sequence[float]) -> Verdict:
@@ -233,7 +238,7 @@ class Confirmation:
             return "enough"
         return "more"
 
-    def _is_answered(self, leader: Contender) -> bool:
+    def _is_settled(self, leader: Contender) -> bool:
         """Whether to stop: decided, not decidable, or too slow."""
         gain = self._gain(leader)
         if gain is None or leader.out is not None:
@@ -243,8 +248,10 @@ class Confirmation:
         narrow = gain.half_width <= max(NARROW, SHARE_OF_GAIN * gain.mean)
         if gain.is_decided and narrow and not gain.settles:
             return True
-        left = self._measuring.timer.left(UNTIL_PROFILE)
-        if left < self._measuring.block_seconds(turns=LEAST_TURNS):  # it would end before its turns
+        seconds_left = self._measuring.timer.left(UNTIL_PROFILE)
+        if seconds_left < self._measuring.block_seconds(
+            turns=LEAST_TURNS
+        ):  # it would end before its turns
             return True
         blocks = len(blocks_of(leader))
         return not gain.can_be_decided(blocks, self._blocks_left(blocks))
@@ -252,11 +259,12 @@ class Confirmation:
     def _blocks_left(self, done: int) -> int:
         """How many more blocks fit into the time."""
         timer = self._measuring.timer
-        each = (timer.used_seconds - self._begun) / done
-        left = MOST_BLOCKS - done
-        if each > 0:
-            left = min(left, int(min(timer.left(UNTIL_PROFILE) / each, MOST_BLOCKS)))
-        return left
+        block_seconds = (timer.used_seconds - self._begun) / done
+        blocks_left = MOST_BLOCKS - done
+        if block_seconds > 0:
+            fitting = min(timer.left(UNTIL_PROFILE) / block_seconds, MOST_BLOCKS)
+            blocks_left = min(blocks_left, int(fitting))
+        return blocks_left
 
     @property
     def is_over(self) -> bool:
@@ -279,38 +287,38 @@ class Confirmation:
         In every second block the last contender is started first: of two processes of one plan the
         first was faster by 0.7 % (+-0.6 %, 14 confirmations of ``benchmarks/aa.py --real``).
         """
-        measuring, direction = self._measuring, -1 if block % 2 else 1
+        measuring, direction = self._measuring, 1
+        if block % 2:
+            direction = -1
         started: list[Started] = []
         with ExitStack() as held, suppress(TimeUp):
             for contender in racing[::direction]:
-                begin, rules = (
-                    partial(runner.living, contender.plan),
-                    measuring.rules(contender.plan),
-                )
+                begin = partial(runner.living, contender.plan)
+                rules = measuring.rules(contender.plan)
                 kept = measuring.living.take(contender.plan)
                 started.append(Started(contender, begin, rules, kept))
                 held.enter_context(closing(started[-1]))
             self._rounds(started[::direction], block, leader)
-            if leader is not None and self._is_answered(leader):
-                self._look_where_time_goes(started, leader)
+            if leader is not None and self._is_settled(leader):
+                # Last: the profiler changes how malloc serves later steps.
+                self._profile(started, leader)
         between = [contender.plan for contender in self._between]
         for entry in started[::direction]:
             if isinstance(entry.living, ReportingLiving):
                 measuring.findings.add_reports(entry.contender.plan, entry.living.reports())
             if entry.contender.plan not in between:
-                self._write_down(block, entry)
+                self._record_run(block, entry)
 
     def _rounds(self, started: Sequence[Started], block: int, leader: Contender | None) -> None:
-        """Measure rounds until there are enough. Raises TooShort.
-
-        Contenders without processes here get an empty entry for each round.
-        """
-        measuring, everybody = self._measuring, (self.baseline, *self.rivals, *self._between)
+        """Measure rounds until there are enough. Raises TooShort."""
+        measuring = self._measuring
         for entry in started:
             entry.warm_up(measuring.race)
         begun = seconds_of(started)
         measuring.timer.step_seconds += begun
-        order, turned, places, quiet, since = random.Random(block), [*started], count(), 0, 0
+        order, places = random.Random(block), count()
+        turned = list(started)
+        quiet = since = 0
         for done in range(MOST_ROUNDS):
             given_up = done - since >= GIVEN_UP and 3 * quiet < done - since
             if given_up and not measuring.findings.shared:
@@ -323,21 +331,34 @@ class Confirmation:
             before = seconds_of(started)
             if self._is_enough(leader, started, quiet, before - begun):
                 return
-            turned = turned[::-1] if done % 2 else order.sample(started, len(started))
-            logs = {
-                id(entry.contender): (entry.turn(next(places)), entry.age)
-                for entry in turned
-                if entry.is_in
-            }
-            measuring.timer.step_seconds += seconds_of(started) - before
-            if logs.get(id(self.baseline), (None,))[0] is not None:
-                quiet += 1
-            for contender in everybody:
-                contender.add(block, *logs.get(id(contender), ()))
-            level_rounds(everybody)
+            # Each random order is also run in reverse: what drifts in a round then cancels.
             if done % 2:
-                self._tell_how_it_stands()
-                self._let_the_slower_sit_out()
+                turned = turned[::-1]
+            else:
+                turned = order.sample(started, len(started))
+            self._round(turned, block, places)
+            measuring.timer.step_seconds += seconds_of(started) - before
+            if self.baseline.logs[-1] is not None:
+                quiet += 1
+            if done % 2:
+                self._report_standing()
+                self._drop_slower()
+
+    def _round(self, turned: Sequence[Started], block: int, places: Iterator[int]) -> None:
+        """Let each take a turn, in this order; ``places`` numbers the turns of the block.
+
+        Contenders without processes here get an empty entry.
+        """
+        measured: dict[int, tuple[float | None, float]] = {}
+        for entry in turned:
+            if entry.is_in:
+                log = entry.turn(next(places))
+                measured[id(entry.contender)] = (log, entry.age)
+        contenders = (self.baseline, *self.rivals, *self._between)
+        for contender in contenders:
+            log, age = measured.get(id(contender), (None, math.inf))
+            contender.add(block, log, age)
+        level_rounds(contenders)
 
     def _is_enough(
         self, leader: Contender | None, started: Sequence[Started], quiet: int, seconds: float
@@ -352,34 +373,40 @@ class Confirmation:
             return True
         if leader is None:
             timer = self._measuring.timer
-            round_seconds = sum(entry.step_seconds for entry in started if entry.is_in)
+            racing = [entry for entry in started if entry.is_in]
+            round_seconds = sum(entry.step_seconds for entry in racing)
             needed = self._measuring.block_seconds() + round_seconds
             if timer.limited and quiet > 1 and timer.left(1.0) < needed:
                 return True
-            left = sum(rival.out is None for rival in self.rivals)
-            old = min(entry.age for entry in started if entry.is_in) >= OLD_STEPS
-            return quiet >= LEAST_ROUNDS and ((left < 2 and old) or seconds > TELL_APART_SECONDS)
-        if quiet < (LATER_ROUNDS if len(started) == 2 else LEAST_ROUNDS):
+            if quiet < LEAST_ROUNDS:
+                return False
+            rivals_left = sum(rival.out is None for rival in self.rivals)
+            old = min(entry.age for entry in racing) >= OLD_STEPS
+            return (rivals_left < 2 and old) or seconds > TELL_APART_SECONDS
+        least = LEAST_ROUNDS
+        if len(started) == 2:
+            least = LATER_ROUNDS
+        if quiet < least:
             return False
         gain = self._gain(leader)
         return gain is None or not gain.settles
 
-    def _tell_how_it_stands(self) -> None:
+    def _report_standing(self) -> None:
         """Report how many times as fast the leader is so far."""
         leads = self._leader()
         if leads is not None:
             leader, gain = leads
-            seen = gain.speedup
+            speedup = gain.speedup
             standing = ComparisonSoFar(
                 plan=leader.plan,
-                ratio=seen.ratio,
-                low=seen.low,
-                high=seen.high,
-                pairs=seen.pairs,
+                ratio=speedup.ratio,
+                low=speedup.low,
+                high=speedup.high,
+                pairs=speedup.pairs,
             )
             self._measuring.on_event(standing)
 
-    def _look_where_time_goes(self, started: Sequence[Started], leader: Contender) -> None:
+    def _profile(self, started: Sequence[Started], leader: Contender) -> None:
         """Profile the baseline and the leader, in the processes that were measured last."""
         for entry in started:
             if entry.contender in (self.baseline, leader) and entry.is_in:
@@ -392,21 +419,22 @@ class Confirmation:
     def _gain(self, rival: Contender) -> Gain | None:
         return gain_of(self.baseline, rival, self._noise, doubt=doubt_each(self.rivals))
 
-    def _let_the_slower_sit_out(self) -> None:
-        left = [rival for rival in self.rivals if rival.out is None]
+    def _drop_slower(self) -> None:
+        """Measure rivals no longer that are clearly slower than the leader."""
+        racing = [rival for rival in self.rivals if rival.out is None]
         leads = None
-        if len(left) > 1:
+        if len(racing) > 1:
             leads = self._leader()
         if leads is None:
             return
-        for rival in left:
+        for rival in racing:
             behind = gain_of(rival, leads[0], self._noise, doubt=CLEARLY)
             if behind is not None and behind.low > 0:
                 rival.out = SLOWER
 
-    def _write_down(self, block: int, entry: Started) -> None:
+    def _record_run(self, block: int, entry: Started) -> None:
         """Record what this block showed of a contender's speed."""
-        findings, contender, reason = self._measuring.findings, entry.contender, entry.run.why
+        findings, contender, reason = self._measuring.findings, entry.contender, entry.run.reason
         findings.turns += entry.turns
         findings.delayed_turns += entry.delayed
         rounds = zip(contender.logs, contender.blocks, strict=True)

@@ -67,15 +67,17 @@ class Contender:
 def level_rounds(contenders: Sequence[Contender]) -> None:
     """Convert each round to the mean batch; the same samples mean the same batches."""
     taking = [contender for contender in contenders if contender.steps]
-    alike = len({_order(contender.plan) for contender in taking}) < 2
+    orders = {_order(contender.plan) for contender in taking}
     common = None
-    if alike:
+    if len(orders) < 2:
         common = min((len(contender.sizes) for contender in taking), default=0)
     for contender in taking:
         sizes = contender.sizes[:common]
         if len(set(sizes)) < 2:
             continue
-        every = [step for steps in contender.steps.values() for step in steps]
+        every: list[SizedStep] = []
+        for steps in contender.steps.values():
+            every += steps
         logs = iter(levelled(every, sizes))
         for at, steps in contender.steps.items():
             value = median([next(logs) for _ in steps])
@@ -94,11 +96,11 @@ def gain_of(
     noise: float,
     *,
     doubt: float = DOUBT,
-    seen: Scattered = NOTHING_SEEN,
+    elsewhere: Scattered = NOTHING_SEEN,
 ) -> Gain | None:
     """The paired gain of a plan over the baseline; None before two rounds have both.
 
-    ``seen`` is how blocks of other plans scattered.
+    ``elsewhere`` is how blocks of other plans scattered.
     """
     count = max(baseline.blocks, default=-1) + 1
     blocks: list[list[float]] = [[] for _ in range(count)]
@@ -108,11 +110,12 @@ def gain_of(
         if slow is not None and fast is not None:
             blocks[block].append(slow - fast)
             ages[block].append(min(_age(other, at), _age(baseline, at)))
-    other_data = _order(baseline.plan) != _order(other.plan)
     shared = 0.0
-    if other_data:
+    if _order(baseline.plan) != _order(other.plan):
         shared = baseline.doubt_of_data + other.doubt_of_data
-    return gain_side_by_side(blocks, noise, ages=ages, doubt=doubt, shared=shared, seen=seen)
+    return gain_side_by_side(
+        blocks, noise, ages=ages, doubt=doubt, shared=shared, elsewhere=elsewhere
+    )
 
 
 def blocks_of(contender: Contender) -> set[int]:
@@ -132,12 +135,14 @@ def fastest_of(
 ) -> tuple[Contender, Gain] | None:
     """The rival with the largest gain, and its gain, widened for the choice (``doubt_each``)."""
     doubt = doubt_each(rivals)
-    gains = [
-        (rival, gain)
-        for rival in rivals
-        if rival.out is None and (gain := gain_of(baseline, rival, noise, doubt=doubt)) is not None
-    ]
-    return max(gains, key=lambda pair: pair[1].mean, default=None)
+    fastest: tuple[Contender, Gain] | None = None
+    for rival in rivals:
+        if rival.out is not None:
+            continue
+        gain = gain_of(baseline, rival, noise, doubt=doubt)
+        if gain is not None and (fastest is None or gain.mean > fastest[1].mean):
+            fastest = (rival, gain)
+    return fastest
 
 
 def doubt_each(rivals: Sequence[Contender]) -> float:

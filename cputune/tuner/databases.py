@@ -75,8 +75,6 @@ ROOM_BYTES = 1 << 16
 CONNECT_SECONDS = 10
 """Time limit for a server's answer; it is tried again after each trial. Assumed."""
 
-"""Create the file only if nothing exists at this path."""
-
 
 class StudyDatabase(Protocol):
     """Where a study is stored. ``shown`` is its name without secrets."""
@@ -112,7 +110,7 @@ class StudyDatabase(Protocol):
     def finish(self) -> None:
         """Mark the study: its result was written. Without the database this does nothing."""
 
-    def why(self, error: BaseException) -> str:
+    def cause_of(self, error: BaseException) -> str:
         """The cause of an error: what happened to the file, or the server's message."""
 
 
@@ -152,10 +150,10 @@ def without_credentials(named: str) -> str:
     return f"{parts.scheme}://{host}{parts.path}"
 
 
-def no_study(shown: str | Path, why: str) -> CannotError:
+def no_study(shown: str | Path, reason: str) -> CannotError:
     """The error for a database that cannot be used, and why."""
     return CannotError(
-        f"{shown} cannot be opened as a study: {why}", hint="name another file with --study"
+        f"{shown} cannot be opened as a study: {reason}", hint="name another file with --study"
     )
 
 
@@ -198,14 +196,14 @@ class StudyFile:
             # Opened for writing too: a journal that a killed process left is rolled back.
             with closing(connect(self.path)) as file:
                 tables = {name for (name,) in file.execute("select name from sqlite_master")}
-                names = file.execute("select study_name from studies") if tables >= TABLES else ()
-                ours = (self.name,) in names
+                ours = False
+                if tables >= TABLES:
+                    ours = (self.name,) in file.execute("select study_name from studies")
                 (sound,) = file.execute("pragma quick_check(1)").fetchone()
         except (sqlite3.Error, UnicodeDecodeError) as error:
-            raise no_study(self.path, self.why(error)) from error
+            raise no_study(self.path, self.cause_of(error)) from error
         if tables and not ours:
-            why = "it is another program's database, or tables are missing"
-            raise no_study(self.path, why)
+            raise no_study(self.path, "it is another program's database, or tables are missing")
         if sound != "ok":
             raise no_study(self.path, f"the database is damaged ({sound})")
         return ours
@@ -236,7 +234,7 @@ class StudyFile:
                 (sound,) = file.execute("pragma quick_check(1)").fetchone()
                 file.execute("select 1 from studies")
         except sqlite3.Error as error:
-            return self.why(error)
+            return self.cause_of(error)
         if sound != "ok":
             return f"the file is damaged or truncated ({sound})"
         return self._no_room()
@@ -268,23 +266,24 @@ class StudyFile:
             (trials,) = file.execute(_TRIALS, (self.name,)).fetchone()
         return int(trials)
 
-    def why(self, error: BaseException) -> str:
+    def cause_of(self, error: BaseException) -> str:
         """What happened to the file; SQLite says "disk I/O error" for nearly everything."""
         if not exists(self.path):
             return _GONE
-        said = driver_message(error)
-        if "locked" in said:
+        message = driver_message(error)
+        if "locked" in message:
             return "another program holds the file locked"
         no_room = self._no_room()
         if no_room is not None:
             return no_room
-        if "readonly" in said:
+        if "readonly" in message:
             return "the file is not writable"
         if size(self.path) == 0:
             return "the file is empty: another program truncated it"
-        if any(word in said for word in ("malformed", "not a database", "no such table")):
-            return f"the file is damaged or truncated ({said})"
-        return said
+        for damage in ("malformed", "not a database", "no such table"):
+            if damage in message:
+                return f"the file is damaged or truncated ({message})"
+        return message
 
     def _no_room(self) -> str | None:
         """The system's error for a file of this size next to it; None if it can be written
@@ -435,10 +434,10 @@ class StudyServer:
 
         of = hashlib.sha256(f"{urlsplit(self.address).path}\n{self.name}".encode())
         if connection.dialect.name != "postgresql":
-            words = {"key": f"cputune {of.hexdigest()[:32]}"}
-            if connection.execute(text("select get_lock(:key, 0)"), words).scalar() == 1:
+            named = {"key": f"cputune {of.hexdigest()[:32]}"}
+            if connection.execute(text("select get_lock(:key, 0)"), named).scalar() == 1:
                 return None
-            number = connection.execute(text("select is_used_lock(:key)"), words).scalar()
+            number = connection.execute(text("select is_used_lock(:key)"), named).scalar()
             return f"connection {number} of the server"
         key = {"key": int.from_bytes(of.digest()[:8], "big", signed=True)}
         us = f"cputune, process {os.getpid()} on {machine_name()}"
@@ -453,10 +452,10 @@ class StudyServer:
         """The study; the server decides who may read it."""
         from optuna.storages import RDBStorage
 
-        with self._in_words():
+        with self._errors_converted():
             storage = RDBStorage(self.address, engine_kwargs=self._engine_options)
         with closed(storage):
-            with self._in_words():
+            with self._errors_converted():
                 study = _begun(storage, self.name)
             yield study
 
@@ -494,7 +493,7 @@ class StudyServer:
             trials = len(study.get_trials(deepcopy=False))
         beside = f"{self.name}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}"
         rename = text("update studies set study_name = :beside where study_name = :name")
-        with self._connected() as connection, self._in_words():
+        with self._connected() as connection, self._errors_converted():
             connection.execute(rename, {"beside": beside, "name": self.name})
         return MovedStudy(
             name=f"the study {beside!r} there",
@@ -513,9 +512,9 @@ class StudyServer:
         import optuna
         from optuna.storages import RDBStorage
 
-        with self._in_words():
+        with self._errors_converted():
             storage = RDBStorage(self.address, engine_kwargs=self._engine_options)
-        with closed(storage), self._in_words():
+        with closed(storage), self._errors_converted():
             yield optuna.load_study(study_name=self.name, storage=storage)
 
     def _require_ours(self, study: optuna.Study) -> None:
@@ -526,7 +525,7 @@ class StudyServer:
             hint="--study-name NAME creates another one in the same database",
         )
 
-    def why(self, error: BaseException) -> str:
+    def cause_of(self, error: BaseException) -> str:
         """The message of the server or its driver, without the address."""
         return driver_message(error)
 
@@ -546,10 +545,10 @@ class StudyServer:
         """A new connection, each statement of which is a transaction."""
         from sqlalchemy import create_engine
 
-        with self._in_words():
+        with self._errors_converted():
             engine: Engine = create_engine(self.address, **self._engine_options)
         try:
-            with self._in_words():
+            with self._errors_converted():
                 connection = engine.connect().execution_options(isolation_level="AUTOCOMMIT")
             with closing(connection):
                 yield connection
@@ -557,7 +556,7 @@ class StudyServer:
             engine.dispose()
 
     @contextmanager
-    def _in_words(self) -> Iterator[None]:
+    def _errors_converted(self) -> Iterator[None]:
         """Convert SQLAlchemy's errors, which may contain the address, to ours."""
         from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
@@ -576,7 +575,7 @@ class StudyServer:
             ) from None
         except SQLAlchemyError as error:
             raise CannotError(
-                f"{self.shown} cannot be opened: {self.why(error)}",
+                f"{self.shown} cannot be opened: {self.cause_of(error)}",
                 hint="start the server, correct the address, or name a file with --study",
             ) from None
 

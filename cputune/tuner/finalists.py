@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 
@@ -38,19 +38,11 @@ def confirm_best(
     short for trials. Nothing is measured without two plans.
     """
     findings = measuring.findings
-    ran = []
-    for t in findings.trials:
-        if may_be_the_best(t) and not t.plan.as_found:
-            ran.append(t.plan)
+    ran = _plans_that_ran(findings)
     base = _today(findings)
     if base is None and ran:  # the first plan that ran replaces a launch that does not
         base = ran[0]
-        findings.notes += [
-            f"Your current launch does not run ({first.kind}: {first_line(first.reason)}); "
-            f"the speed-up is relative to {base.describe()}, the first plan that ran."
-            for first in findings.trials
-            if first.plan.as_found
-        ]
+        findings.notes += _launch_failed(findings, base)
     ranked = sorted((plan for plan in ran if plan != base), key=lambda plan: belief[plan][0])
     alone = all(trial.plan.as_found for trial in findings.trials)
     if alone and measuring.timer.limited and untried is not None:
@@ -67,8 +59,10 @@ def confirm_best(
             f"A start takes {measuring.start_seconds:.0f} s, so what each change brings "
             "by itself was not measured."
         )
-    known = findings.trials * 2 if alone else findings.trials  # the untried one is like today's
-    alive = most_living(measuring.facts, known)
+    trials = findings.trials
+    if alone:  # the plan that was not tried needs about the memory of the current launch
+        trials = trials * 2
+    alive = most_living(measuring.facts, trials)
     in_rounds = ranked[: 1 if dear else 2]  # each round starts all of them anew
     with fresh_runner() as fresh:
         together = alive > 1 and isinstance(fresh, LivingRunner)
@@ -80,6 +74,15 @@ def confirm_best(
         compare_rivals(
             measuring, base, chosen, runner, fresh, alive, alone=in_rounds, changes_to=changes_to
         )
+
+
+def _plans_that_ran(findings: Findings) -> list[Plan]:
+    """The plans that may be the best, without the current launch."""
+    plans: list[Plan] = []
+    for trial in findings.trials:
+        if may_be_the_best(trial) and not trial.plan.as_found:
+            plans.append(trial.plan)
+    return plans
 
 
 def may_be_the_best(trial: Trial) -> bool:
@@ -98,6 +101,16 @@ def on_the_way(space: SearchSpace, today: Plan, alive: int, best: Plan) -> tuple
     if len(path) < alive:
         return path
     return ()
+
+
+def _launch_failed(findings: Findings, base: Plan) -> Iterator[str]:
+    """The note that the current launch does not run, and with what plans are compared instead."""
+    for trial in findings.trials:
+        if trial.plan.as_found:
+            yield (
+                f"Your current launch does not run ({trial.kind}: {first_line(trial.reason)}); "
+                f"the speed-up is relative to {base.describe()}, the first plan that ran."
+            )
 
 
 def _promising(ranked: Sequence[Plan], belief: Belief) -> list[Plan]:

@@ -112,10 +112,8 @@ class Gain:
 
         It falls with the square root of the blocks, and with Student's quantile.
         """
-        before, after = (
-            students_quantile(1 - DOUBT / 2, FREEDOM + number - 1)
-            for number in (blocks, blocks + further)
-        )
+        before = students_quantile(1 - DOUBT / 2, FREEDOM + blocks - 1)
+        after = students_quantile(1 - DOUBT / 2, FREEDOM + blocks + further - 1)
         return self.half_width * math.sqrt(blocks / (blocks + further)) * after / before
 
     def seconds_to_decide(self, blocks: int, seconds: float) -> float | None:
@@ -154,13 +152,13 @@ def gain_side_by_side(
     ages: Sequence[Sequence[float]] | None = None,
     doubt: float = DOUBT,
     shared: float = 0.0,
-    seen: Scattered = NOTHING_SEEN,
+    elsewhere: Scattered = NOTHING_SEEN,
 ) -> Gain | None:
     """The gain from the differences of rounds, grouped by block; None before there are two rounds.
 
     ``noise`` is that of a step. ``shared`` is the variance of an error that all blocks share.
-    ``seen`` is how blocks of other plans scattered here. ``ages`` are how many steps the younger
-    processes of a round had taken; None: enough that nothing changes any more.
+    ``elsewhere`` is how blocks of other plans scattered here. ``ages`` are how many steps the
+    younger processes of a round had taken; None: enough that nothing changes any more.
     """
     count = sum(map(len, blocks))
     if count < 2:
@@ -169,18 +167,20 @@ def gain_side_by_side(
     pieces: list[Piece] = []
     for number, block in enumerate(blocks):
         if ages:
-            old = ages[number]
+            ages_here = ages[number]
         else:
-            old = [math.inf] * len(block)
-        pieces += _pieces_of(number, list(zip(block, old, strict=True)), scatter)
-    level, settling = (_fit(pieces, size) for size in (0.0, SETTLING))
+            ages_here = [math.inf] * len(block)
+        pieces += _pieces_of(number, list(zip(block, ages_here, strict=True)), scatter)
+    level, settling = _fit(pieces, 0.0), _fit(pieces, SETTLING)
     if settling.likely > level.likely + LIKELIER:
         fit = settling
     else:
         fit = level
-    own = Scattered(squares=fit.off, freedom=len({piece.block for piece in pieces}) - 1)
-    freedom = FREEDOM + own.freedom + seen.freedom
-    variance = fit.variance * (FREEDOM + own.squares + seen.squares) / freedom + shared
+    blocks_used = {piece.block for piece in pieces}
+    scattered = Scattered(squares=fit.off, freedom=len(blocks_used) - 1)
+    freedom = FREEDOM + scattered.freedom + elsewhere.freedom
+    squares = FREEDOM + scattered.squares + elsewhere.squares
+    variance = fit.variance * squares / freedom + shared
     half = students_quantile(1 - doubt / 2, freedom) * math.sqrt(variance)
     return Gain(
         mean=fit.mean,
@@ -188,18 +188,18 @@ def gain_side_by_side(
         high=fit.mean + half,
         pairs=count,
         to_come=fit.to_come,
-        scattered=own,
+        scattered=scattered,
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """Half of a block: its centre, the variance of that, and which share of settling is left."""
+    """Half of a block: its centre, the variance of that, and which share of settling remains."""
 
     block: int
     center: float
     variance: float
-    left: float
+    unsettled: float
 
 
 def _pieces_of(number: int, rounds: Sequence[tuple[float, float]], scatter: float) -> list[Piece]:
@@ -216,12 +216,13 @@ def _pieces_of(number: int, rounds: Sequence[tuple[float, float]], scatter: floa
     pieces: list[Piece] = []
     for half in (near[:cut], near[cut:]):
         if half:
+            values, ages = zip(*half, strict=True)
             pieces.append(
                 Piece(
                     block=number,
-                    center=center_of([value for value, _ in half]),
+                    center=center_of(values),
                     variance=scatter**2 / len(half),
-                    left=math.exp(-fmean(age for _, age in half) / DIES),
+                    unsettled=math.exp(-fmean(ages) / DIES),
                 )
             )
     return pieces
@@ -249,29 +250,29 @@ def _fit(pieces: Sequence[Piece], settling: float) -> Fit:
     """
     import numpy as np  # here: `compare` reads this module, and needs no numpy
 
-    block, centres, own, left = np.array(
-        [(piece.block, piece.center, piece.variance, piece.left) for piece in pieces]
-    ).T
-    covariance = np.diag(own) + 2 * PROCESS**2 * (block[:, None] == block)
-    covariance += settling**2 * np.outer(left, left)
+    rows = [(piece.block, piece.center, piece.variance, piece.unsettled) for piece in pieces]
+    block, centres, variances, unsettled = np.array(rows).T
+    covariance = np.diag(variances) + 2 * PROCESS**2 * (block[:, None] == block)
+    covariance += settling**2 * np.outer(unsettled, unsettled)
     inverse = np.linalg.inv(covariance)
     precision = float(inverse.sum())
     mean = float((inverse @ centres).sum()) / precision
     rest = inverse @ (centres - mean)
-    dying = settling**2 * float(left @ rest)
+    dying = settling**2 * float(unsettled @ rest)
     squares = float((centres - mean) @ rest)
     off = 0.0
     for number in np.unique(block):
         here = block == number
-        weight = 1 / own[here]
-        apart = float(weight @ (centres[here] - mean - dying * left[here]) / weight.sum())
+        weight = 1 / variances[here]
+        residuals = centres[here] - mean - dying * unsettled[here]
+        apart = float(weight @ residuals / weight.sum())
         off += apart**2 / (2 * PROCESS**2 + 1 / float(weight.sum()))
     return Fit(
         mean=mean,
         variance=1 / precision,
         likely=-(float(np.linalg.slogdet(covariance)[1]) + math.log(precision) + squares) / 2,
         off=off,
-        to_come=-dying * float(left.min()),
+        to_come=-dying * float(unsettled.min()),
     )
 
 
@@ -293,7 +294,11 @@ def throughput(logs: Sequence[float], noise: float, *, processes: int = 1) -> Th
 
 def center_of(values: Sequence[float]) -> float:
     """The Hodges-Lehmann centre: the median of the means of all pairs."""
-    return median([(a + b) / 2 for i, a in enumerate(values) for b in values[i:]])
+    means = []
+    for first, a in enumerate(values):
+        for b in values[first:]:
+            means.append((a + b) / 2)
+    return median(means)
 
 
 def _scatter(blocks: Sequence[Sequence[float]], noise: float) -> float:
@@ -306,8 +311,9 @@ def _scatter(blocks: Sequence[Sequence[float]], noise: float) -> float:
     freedom = len(off) - len(blocks)
     if freedom <= 0:
         return math.sqrt(2) * noise
-    seen = median(off) / 0.6745 * math.sqrt(len(off) / freedom)
-    return math.sqrt((NOISE_WEIGHT * 2 * noise**2 + freedom * seen**2) / (NOISE_WEIGHT + freedom))
+    scatter = median(off) / 0.6745 * math.sqrt(len(off) / freedom)
+    squares = NOISE_WEIGHT * 2 * noise**2 + freedom * scatter**2
+    return math.sqrt(squares / (NOISE_WEIGHT + freedom))
 
 
 def students_quantile(share: float, freedom: float) -> float:

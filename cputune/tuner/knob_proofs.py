@@ -17,7 +17,7 @@ from cputune.host.facts import HostFacts
 from cputune.inside.equivalence_check import QUESTIONS
 from cputune.inside.first_steps import LOOKED_AT
 from cputune.plans.equivalence import ModelAnswers, Training, equivalent
-from cputune.plans.knobs import KNOBS, kept_between
+from cputune.plans.knobs import KNOBS, kept_between, knob_named
 from cputune.plans.knobs.record import KEPT, Keeps, Knob, KnobValue, LeftOut, as_text
 from cputune.plans.plan import Plan
 from cputune.plans.workload import Workload
@@ -25,9 +25,9 @@ from cputune.ranks.runner import ProcessRunner
 from cputune.records.steps import TimeUp, TrialError
 from cputune.tuner.space import SearchSpace, search_space
 
-SAME, SAID, OTHER, LEFT = "the same", "the same but for", "not the same", "as typed"
+SAME, NEARLY_SAME, OTHER, AS_TYPED = "the same", "the same but for", "not the same", "as typed"
 UNTRIED = "not checked"
-"""How a value comes out. ``LEFT``: it is not in the space. ``UNTRIED``: no time was left."""
+"""How a value comes out. ``AS_TYPED``: it is not in the space. ``UNTRIED``: no time was left."""
 
 TOGETHER = ("numbers", "mathematics")
 """What values that are started together promise. Others change draws or numbers, each its own."""
@@ -94,22 +94,22 @@ def prove(
     two waits, and may raise. Raises TrialError if nothing trains, TimeUp if the time is up before
     the command has trained.
     """
-    found: list[Proven] = []
+    results: list[Proven] = []
     if max_time_seconds is None:
         until = math.inf
     else:
         until = time.monotonic() + max_time_seconds
 
-    def left() -> float:
+    def seconds_left() -> float:
         on_wait()
         return until - time.monotonic()
 
-    def tell(proven: Proven) -> None:
-        found.append(proven)
+    def add(proven: Proven) -> None:
+        results.append(proven)
         on_proven(proven)
 
     with ProcessRunner(job, facts, on_note=on_note) as runner:
-        runner.keep_to(left)
+        runner.keep_to(seconds_left)
         on_note("check 1: the command as typed")
         for _ in islice(runner.steps(runner.today_as_typed), LOOKED_AT):
             pass
@@ -117,18 +117,18 @@ def prove(
         runner.ask(QUESTIONS)
         workload = runner.workload
         space = search_space(facts, workload, baseline=runner.today, allow_slow_precision=True)
-        _try_all(runner, workload, space, tell, on_note)
+        _try_all(runner, workload, space, add, on_note)
         for proven in _left_out(space.left_out):
-            tell(proven)
+            add(proven)
     model_answers = workload.licence or ModelAnswers()
-    return Proof(typed=workload.training, model_answers=model_answers, levers=tuple(found))
+    return Proof(typed=workload.training, model_answers=model_answers, levers=tuple(results))
 
 
 def _try_all(
     runner: ProcessRunner,
     workload: Workload,
     space: SearchSpace,
-    tell: Callable[[Proven], None],
+    add: Callable[[Proven], None],
     on_note: Callable[[str], None],
 ) -> None:
     """Start one check after the other; what is the same together is the same each alone."""
@@ -138,40 +138,44 @@ def _try_all(
     while waiting:
         check = waiting.pop(0)
         done += 1
-        on_note(f"check {done} of {total}: {', '.join(map(_name, check.levers))}")
+        on_note(f"check {done} of {total}: {', '.join(map(_name, check.differences))}")
         try:
-            proven = list(_held(runner, workload, check))
+            results = list(_checked(runner, workload, check))
         except TimeUp:
-            for left in (check, *waiting):
-                for lever in left.levers:
-                    tell(
-                        Proven(
-                            lever=_name(lever), verdict=UNTRIED, why="the time limit was reached"
-                        )
-                    )
+            for untried in (check, *waiting):
+                for difference in untried.differences:
+                    name = _name(difference)
+                    add(Proven(lever=name, verdict=UNTRIED, why="the time limit was reached"))
             return
-        if len(check.levers) > 1 and any(lever.verdict != SAME for lever in proven):
-            waiting[:0] = [Check(levers=(lever,), plan=plan) for lever, plan in check.alone]
-            total += len(check.alone)
+        all_same = all(result.verdict == SAME for result in results)
+        if len(check.differences) > 1 and not all_same:
+            singles = []
+            for difference, plan in check.alone:
+                singles.append(Check(differences=(difference,), plan=plan))
+            waiting = singles + waiting
+            total += len(singles)
             continue
-        for one in proven:
-            tell(one)
+        for result in results:
+            add(result)
 
 
-Lever = tuple[Knob | None, KnobValue]
+Difference = tuple[Knob | None, KnobValue]
 """A knob and its value; no knob: the plan itself, bound to its cores."""
+
+PlanAlone = tuple[Difference, Plan]
+"""A difference, and the plan that has no other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
     """A plan that is started once, and the values by which it differs.
 
-    ``alone``: for each of them the plan that has no other.
+    ``alone``: for each of them the plan that has no other; empty if there is only one.
     """
 
-    levers: tuple[Lever, ...]
+    differences: tuple[Difference, ...]
     plan: Plan
-    alone: tuple[tuple[Lever, Plan], ...] = ()
+    alone: tuple[PlanAlone, ...] = ()
 
 
 def checks_of(space: SearchSpace) -> Iterator[Check]:
@@ -180,65 +184,77 @@ def checks_of(space: SearchSpace) -> Iterator[Check]:
     Each number of ranks is its own start, and so is what changes numbers or draws.
     """
     counts = dict.fromkeys(plan.world_size for plan in space.plans())
-    typed = space.workload.launch_ranks
-    base = _plain(space, typed if typed in counts else next(iter(counts), typed))
+    ranks = space.workload.launch_ranks
+    if ranks not in counts:
+        ranks = next(iter(counts), ranks)
+    base = _plain(space, ranks)
     if base is None:
         return
-    alone: list[tuple[Lever, Plan]] = [((None, ""), base), *_alone(space, base)]
+    alone: list[PlanAlone] = [((None, ""), base)]
+    alone += _alone(space, base)
     yield from _together(space, base, alone)
-    known = {_name(lever) for lever, _ in alone}
-    knob = next(knob for knob in KNOBS if knob.name == "ranks")
+    checked = {_name(difference) for difference, _ in alone}
     for count in counts:
         other = _plain(space, count)
         if count == base.world_size or other is None:
             continue
-        yield Check(levers=((knob, space.values[other]["ranks"]),), plan=other)
-        of_ranks = [
-            (lever, plan)
-            for lever, plan in _alone(space, other)
-            if lever[0] is not knob
-            and _name(lever) not in known
-            and lever[0] is not None
-            and lever[0].name != "threads"
-        ]
-        known |= {_name(lever) for lever, _ in of_ranks}
+        yield Check(differences=((knob_named("ranks"), space.values[other]["ranks"]),), plan=other)
+        of_ranks = []
+        for difference, plan in _alone(space, other):
+            knob = difference[0]
+            if knob is None or knob.name in ("ranks", "threads"):
+                continue
+            if _name(difference) not in checked:
+                of_ranks.append((difference, plan))
+        checked |= {_name(difference) for difference, _ in of_ranks}
         yield from _together(space, other, of_ranks)
 
 
-def _together(
-    space: SearchSpace, base: Plan, alone: Sequence[tuple[Lever, Plan]]
-) -> Iterator[Check]:
+def _together(space: SearchSpace, base: Plan, alone: Sequence[PlanAlone]) -> Iterator[Check]:
     """Starts that contain these values, each with as many as a plan of the space has."""
-    waiting: dict[str, tuple[Lever, Plan]] = {}
-    for lever, plan in alone:
-        if lever[0] is None or lever[0].keeps in TOGETHER:
-            waiting[_name(lever)] = lever, plan
+    waiting: dict[str, PlanAlone] = {}
+    in_every_plan = set()
+    all_names = set()
+    for difference, plan in alone:
+        knob, name = difference[0], _name(difference)
+        all_names.add(name)
+        if knob is None or knob.keeps in TOGETHER:
+            waiting[name] = difference, plan
         else:
-            yield Check(levers=(lever,), plan=plan)
-    changed = {plan: _changed(space, base, plan) for plan in space.plans()}
+            yield Check(differences=(difference,), plan=plan)
+        if knob is None:
+            in_every_plan.add(name)
+    # Plans that differ by any other value are left out: what they train would show that too.
+    changed: dict[Plan, frozenset[str]] = {}
+    for plan in space.plans():
+        names = _changed(space, base, plan)
+        if names <= all_names:
+            changed[plan] = names
     while waiting:
-        every = {name for name, (lever, _) in waiting.items() if lever[0] is None}
-        held, best = every, base
+        every = in_every_plan & waiting.keys()
+        most_covered, best = every, base
         for plan, names in changed.items():
             covered = every | (names & waiting.keys())
-            if names <= {_name(lever) for lever, _ in alone} and len(covered) > len(held):
-                held, best = covered, plan
-        if not held:
+            if len(covered) > len(most_covered):
+                most_covered, best = covered, plan
+        if not most_covered:
             return
-        pairs = tuple(waiting.pop(name) for name in [*waiting] if name in held)
-        yield Check(levers=tuple(lever for lever, _ in pairs), plan=best, alone=pairs)
+        covers = [waiting.pop(name) for name in list(waiting) if name in most_covered]
+        differences = tuple(difference for difference, _ in covers)
+        yield Check(differences=differences, plan=best, alone=tuple(covers))
 
 
 def _changed(space: SearchSpace, base: Plan, plan: Plan) -> frozenset[str]:
     """The values by which two plans differ."""
-    own, values = space.values[base], space.values[plan]
-    return frozenset(
-        f"{name}={as_text(values[name])}" for name in values if values[name] != own[name]
-    )
+    names = set()
+    for name, value in space.values[plan].items():
+        if value != space.values[base][name]:
+            names.add(f"{name}={as_text(value)}")
+    return frozenset(names)
 
 
-def _name(lever: Lever) -> str:
-    knob, value = lever
+def _name(difference: Difference) -> str:
+    knob, value = difference
     if knob is None:
         return BOUND
     return f"{knob.name}={as_text(value)}"
@@ -249,30 +265,30 @@ def _plain(space: SearchSpace, ranks: int) -> Plan | None:
     same = [plan for plan in space.plans() if plan.world_size == ranks]
 
     def unlike(plan: Plan) -> tuple[int, int]:
-        values = space.values[plan]
-        changed = sum(
-            values[k.name] != space.baseline.value(k.name) for k in KNOBS if k.put is not None
-        )
+        changed = 0
+        for knob in KNOBS:
+            if knob.put is not None:
+                changed += space.values[plan][knob.name] != space.baseline.value(knob.name)
         return changed, -plan.threads_per_process
 
     return min(same, key=unlike, default=None)
 
 
-def _alone(space: SearchSpace, base: Plan) -> Iterator[tuple[Lever, Plan]]:
+def _alone(space: SearchSpace, base: Plan) -> Iterator[PlanAlone]:
     """The plans with this number of ranks that differ by one value, the first of each value."""
-    own = space.values[base]
-    seen: set[tuple[str, KnobValue]] = set()
+    base_values = space.values[base]
+    yielded: set[tuple[str, KnobValue]] = set()
     for plan, values in space.values.items():
-        changed = {name for name in values if values[name] != own[name]}
+        changed = [name for name in values if values[name] != base_values[name]]
         if len(changed) != 1 or plan.world_size != base.world_size:
             continue
         (name,) = changed
-        if (name, values[name]) not in seen:
-            seen.add((name, values[name]))
-            yield (next(knob for knob in KNOBS if knob.name == name), values[name]), plan
+        if (name, values[name]) not in yielded:
+            yielded.add((name, values[name]))
+            yield (knob_named(name), values[name]), plan
 
 
-def _held(runner: ProcessRunner, workload: Workload, check: Check) -> Iterator[Proven]:
+def _checked(runner: ProcessRunner, workload: Workload, check: Check) -> Iterator[Proven]:
     """What a plan trains in its first steps, compared with the current launch. Raises TimeUp."""
     failed = ""
     try:
@@ -280,49 +296,47 @@ def _held(runner: ProcessRunner, workload: Workload, check: Check) -> Iterator[P
             pass
     except TrialError as error:
         failed = str(error).splitlines()[0]
-    for lever in check.levers:
-        yield _proven(runner, workload, check.plan, lever, failed)
+    for difference in check.differences:
+        yield _proven(runner, workload, check.plan, difference, failed)
 
 
 def _proven(
-    runner: ProcessRunner, workload: Workload, plan: Plan, lever: Lever, failed: str
+    runner: ProcessRunner, workload: Workload, plan: Plan, difference: Difference, failed: str
 ) -> Proven:
-    knob, name = lever[0], _name(lever)
+    knob, name = difference[0], _name(difference)
     if knob is None:
         keeps = kept_between(runner.today, plan)
+        question = ""
     else:
         keeps = knob.keeps
-    question = _QUESTION_OF.get("" if knob is None else knob.name, "")
+        question = _QUESTION_OF.get(knob.name, "")
     model_answers = workload.licence or ModelAnswers()
-    asked = model_answers.largest(question)
-    typed, seen = workload.training, runner.training
-    if not failed and (typed is None or seen is None):
+    of_model = model_answers.largest(question)
+    typed, tried = workload.training, runner.training
+    if not failed and (typed is None or tried is None):
         failed = "its ranks do not report what they train"
-    if failed or typed is None or seen is None:
-        return Proven(lever=name, verdict=OTHER, keeps=keeps, deviation=asked, why=failed)
-    held = equivalent(typed, seen, model_answers)
+    if failed or typed is None or tried is None:
+        return Proven(lever=name, verdict=OTHER, keeps=keeps, deviation=of_model, why=failed)
+    comparison = equivalent(typed, tried, model_answers)
     deviations = []
-    for deviation in (asked, held.deviation):
+    for deviation in (of_model, comparison.deviation):
         if deviation is not None:
             deviations.append(deviation)
-    verdict, why = SAME, held.summary
-    if held.differs:
-        verdict, why = OTHER, "; ".join(held.differs)
-    elif held.said or keeps in ("distribution", "nothing"):
-        verdict, why = SAID, "; ".join((*held.said, *_claims(keeps), held.summary))
+    reservations = list(comparison.allowed)
+    if keeps in ("distribution", "nothing"):
+        reservations.append(KEPT[keeps])
+    verdict, reasons = SAME, [comparison.summary]
+    if comparison.differs:
+        verdict, reasons = OTHER, list(comparison.differs)
+    elif reservations:
+        verdict, reasons = NEARLY_SAME, [*reservations, comparison.summary]
     return Proven(
         lever=name,
         verdict=verdict,
         keeps=keeps,
         deviation=max(deviations, default=None),
-        why=why,
+        why="; ".join(reasons),
     )
-
-
-def _claims(keeps: Keeps) -> tuple[str, ...]:
-    if keeps in ("distribution", "nothing"):
-        return (KEPT[keeps],)
-    return ()
 
 
 def _left_out(left_out: tuple[LeftOut, ...]) -> Iterator[Proven]:
@@ -330,4 +344,4 @@ def _left_out(left_out: tuple[LeftOut, ...]) -> Iterator[Proven]:
     of_training = ("ranks", "accumulation", "padding", "order", "workers")
     for out in left_out:
         if out.what.split("=")[0] in of_training:
-            yield Proven(lever=out.what, verdict=LEFT, why=out.why)
+            yield Proven(lever=out.what, verdict=AS_TYPED, why=out.why)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import cast
 
 from cputune.host.facts import Core, HostFacts
@@ -82,24 +83,24 @@ class Layouts:
         if fixed is not None:
             counts = [int(fixed)]
         for ranks in counts if cores else ():
-            why = self._why_not(cores, ranks, nodes, asked_for=fixed is not None)
-            if why is None:
+            reason = self._why_not(cores, ranks, nodes, is_fixed=fixed is not None)
+            if reason is None:
                 yield ranks
             else:
-                self._refused.setdefault(ranks, why)
+                self._refused.setdefault(ranks, reason)
                 if nodes > 1:
-                    self._unfit.setdefault(nodes, f"{_ranks_each(ranks)}: {why}")
+                    self._unfit.setdefault(nodes, f"{_ranks_each(ranks)}: {reason}")
 
     def _why_not(
-        self, cores: tuple[Core, ...], ranks: int, nodes: int, *, asked_for: bool
+        self, cores: tuple[Core, ...], ranks: int, nodes: int, *, is_fixed: bool
     ) -> str | None:
         if ranks > len(cores):
             count = "one core" if len(cores) == 1 else f"{len(cores)} cores"
             return f"each rank needs a core; {count} can be used"
-        if not asked_for:
-            why = why_not_ranks(cores, ranks, paid=paid_cores(self.facts))
-            if why is not None:
-                return why
+        if not is_fixed:
+            reason = why_not_ranks(cores, ranks, paid=paid_cores(self.facts))
+            if reason is not None:
+                return reason
         try:
             self.workload.samples_per_rank(ranks * nodes)
         except ValueError:
@@ -110,24 +111,34 @@ class Layouts:
                 "this number of "
                 "ranks (--batch-per-rank keeps each rank's batch instead)"
             )
-        typed, others = self.workload.training, ranks * nodes != self.workload.launch_ranks
-        why = None
-        if others:
-            why = self.workload.refuses("ranks")
-        if why is not None:
-            return f"they would not train equivalently: {why}"
-        strict = self.ask.keep in ("numbers", "mathematics")
-        if strict and typed is not None and typed.uneven and others:
-            return typed.uneven
+        typed = self.workload.training
+        if ranks * nodes != self.workload.launch_ranks:
+            refusal = self.workload.refuses("ranks")
+            if refusal is not None:
+                return f"they would not train equivalently: {refusal}"
+            strict = self.ask.keep in ("numbers", "mathematics")
+            if strict and typed is not None and typed.uneven:
+                return typed.uneven
         needed = needed_bytes(self.workload, ranks, nodes=nodes, value_bytes=self.value_bytes)
-        machines = [facts for _, facts in self.ask.hosts[:nodes]] or [self.facts]
-        room = min((size for machine in machines if (size := room_bytes(machine))), default=None)
+        room = self._least_room(nodes)
         if room is None or needed <= room:
             return None
         return (
             f"needs at least {needed / 2**30:.1f} GiB of memory, "
             f"and there are {room / 2**30:.1f} GiB"
         )
+
+    def _least_room(self, nodes: int) -> float | None:
+        """Bytes of memory on the host that has the least; None: not known of any."""
+        machines = [facts for _, facts in self.ask.hosts[:nodes]]
+        if not machines:
+            machines = [self.facts]
+        least = None
+        for machine in machines:
+            room = room_bytes(machine)
+            if room and (least is None or room < least):
+                least = room
+        return least
 
     def _why_not_each_node(self, world_size: int) -> str:
         """Why there is no rank per NUMA node, often the best layout, and what would allow it."""
@@ -217,7 +228,8 @@ class Layouts:
                     counts = ()
             elif workers:
                 counts = tuple(count for count in counts if 2 * count >= len(computing))
-            yield from ((count, False) for count in counts)
+            for count in counts:
+                yield count, False
 
     def _say_why(self, cores: tuple[Core, ...], taken: set[int]) -> None:
         topology, quota = self.facts.topology, self.facts.limits.cpu_quota
@@ -245,9 +257,9 @@ class Layouts:
             )
 
     def _say_why_nodes(self) -> None:
-        for nodes, why in self._unfit.items():
+        for nodes, reason in self._unfit.items():
             if nodes not in self._fitting:
-                self._leave_out(f"nodes={nodes}", why)
+                self._leave_out(f"nodes={nodes}", reason)
         if self._no_ccl_between:
             self._leave_out(
                 "backend=ccl",
@@ -257,24 +269,23 @@ class Layouts:
     def _say_why_ranks(self, taken: set[int]) -> None:
         """One line for all rank counts that are left out for one reason."""
         counts: dict[str, list[int]] = {}
-        for ranks, why in sorted(self._refused.items()):
+        for ranks, reason in sorted(self._refused.items()):
             if ranks not in taken:
-                counts.setdefault(why, []).append(ranks)
-        for why, refused in counts.items():
-            few = len(refused) <= 6
-            if few:
+                counts.setdefault(reason, []).append(ranks)
+        for reason, refused in counts.items():
+            if len(refused) <= 6:
                 listed = ",".join(map(str, refused))
             else:
                 listed = cpulist.render(refused)
-            self._leave_out(f"ranks={listed}", why)
+            self._leave_out(f"ranks={listed}", reason)
 
-    def _leave_out(self, what: str, why: str) -> None:
-        self.left_out.append(LeftOut(what=what, why=why))
+    def _leave_out(self, what: str, reason: str) -> None:
+        self.left_out.append(LeftOut(what=what, why=reason))
 
 
 def _within_quota(plan: Plan, facts: HostFacts) -> bool:
     quota = facts.limits.cpu_quota
-    busy = {cpu for cpus in (*plan.cpus, *plan.ccl_cpus) for cpu in cpus}
+    busy = set(chain.from_iterable(plan.cpus + plan.ccl_cpus))
     return quota is None or len(busy) <= max(1, math.floor(quota))
 
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from cputune.errors import NotMeasurableError
@@ -57,8 +58,11 @@ from cputune.tuner.reading import Rules, Run, count_of_steps, read_run, turn_of
 
 def _changes_of(ranks: Iterable[Mapping[str, Any]]) -> int:
     """How many changes the parts of a plan noted in these ranks."""
-    applied = [rank.get("applied") or {} for rank in ranks]
-    return sum(len(changes) for parts in applied for changes in parts.values())
+    count = 0
+    for rank in ranks:
+        for changes in (rank.get("applied") or {}).values():
+            count += len(changes)
+    return count
 
 
 @dataclass(slots=True, kw_only=True)
@@ -381,7 +385,7 @@ class Measuring:
             contender.steps[len(contender.logs)] = run.counted[measured.warmup :]
             contender.sizes = max(contender.sizes, run.sizes, key=len)
         elif not contended and run.cut is None:
-            contender.out = run.why or NoMeasurement.kind
+            contender.out = run.reason or NoMeasurement.kind
         runs = self.findings.confirm_runs
         runs.append(
             ConfirmRun(
@@ -389,7 +393,7 @@ class Measuring:
                 plan=contender.plan,
                 role=contender.role,
                 samples_per_second=None if measured is None else self.race.throughput(measured),
-                reason=run.why,
+                reason=run.reason,
                 taken=(turn_of(sum(r.round == number for r in runs), run.trace),),
             )
         )
@@ -488,10 +492,10 @@ class Measuring:
         )
 
 
-def not_measurable(why: str, busy: Sequence[str]) -> NotMeasurableError:
+def not_measurable(reason: str, busy: Sequence[str]) -> NotMeasurableError:
     """The error for a busy machine: why there is no result, what is running, what to do."""
     return NotMeasurableError(
-        f"the machine is too busy to measure: {why}",
+        f"the machine is too busy to measure: {reason}",
         details="\n".join(f"busy now: {name}" for name in busy) or None,
         hint="end the processes that use the CPUs, then the same command with --resume; "
         "--share-machine measures anyway, without a ratio if most steps are delayed",
@@ -511,9 +515,11 @@ def share_of(number: int | None) -> float:
 def delays_itself(plan: Plan, facts: HostFacts) -> bool:
     """Whether a plan has more threads than CPUs or CPU time, so that it delays itself."""
     threads = plan.processes_per_node * plan.threads_per_process
-    cpus = len({cpu for cpus in plan.cpus for cpu in cpus})
+    cpus = len(set(chain.from_iterable(plan.cpus)))
     quota = facts.limits.cpu_quota
-    return plan.oversubscribed or threads > cpus or (quota is not None and threads > quota)
+    if quota is not None and threads > quota:
+        return True
+    return plan.oversubscribed or threads > cpus
 
 
 MOST_CHARACTERS = 16_384

@@ -31,10 +31,11 @@ def profile_of_ranks(plan: Plan, states: Sequence[Mapping[str, Any]]) -> Profile
     """The profile over all ranks: mean shares, and all their matmuls."""
     if not states:
         return None
-    kinds = dict.fromkeys(kind for rank in states for kind in rank["shares"])
-    means = {}
-    for k in kinds:
-        means[k] = sum(rank["shares"].get(k, 0.0) for rank in states) / len(states)
+    sums: dict[str, float] = {}
+    for rank in states:
+        for kind, share in rank["shares"].items():
+            sums[kind] = sums.get(kind, 0.0) + share
+    means = {kind: total / len(states) for kind, total in sums.items()}
     rest = list(states[0]["shares"])[-1]
     ordered = sorted(means, key=lambda kind: (kind == rest, -means[kind]))
     limits = [rank["limit_gflops"] for rank in states]

@@ -237,16 +237,16 @@ class Race:
         usual = 0.0
         if index < len(USUAL_EXCESS):
             usual = USUAL_EXCESS[index]
+        measured: list[float] = []  # in ascending order
         if index < len(self.excesses):
-            seen = self.excesses[index]
-        else:
-            seen = []
+            measured = self.excesses[index]
         if not sure:
-            return max(0.0, median_low([*seen, usual / 2]))
-        if not seen:
+            return max(0.0, median_low([*measured, usual / 2]))
+        if not measured:
             return usual
-        high = max(0.0, seen[(3 * len(seen)) // 4]) + self.noise.deviation
-        if len(seen) > 1:
+        upper_quartile = measured[(3 * len(measured)) // 4]
+        high = max(0.0, upper_quartile) + self.noise.deviation
+        if len(measured) > 1:
             return high
         return max(high, usual / 2)
 

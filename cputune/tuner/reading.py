@@ -84,15 +84,17 @@ class Run:
     living: Living | None = None
 
     @property
-    def why(self) -> str | None:
+    def reason(self) -> str | None:
         """Why it failed: kind, reason, last line that it wrote; None if it did not."""
         if self.failure is None:
             return None
         # Open MPI frames what it says by rules of dashes.
-        lines = [line.strip() for line in (self.failure.details or "").split("\n")]
-        last = next((line for line in reversed(lines) if line.strip("-=*")), None)
+        last = ""
+        for line in (self.failure.details or "").split("\n"):
+            if line.strip().strip("-=*"):
+                last = line.strip()
         reason = f"{self.failure.kind}: {self.failure}"
-        if last is None:
+        if not last:
             return reason
         return f"{reason}; its last line: {last[:300]}"
 
@@ -146,7 +148,10 @@ def read_run(runner: Runner, plan: Plan, rules: Rules) -> Run:
     except (KeyboardInterrupt, CputuneError):
         raise
     except BaseException as error:
-        run.failure = Crashed(": ".join(filter(None, (type(error).__name__, str(error)))))
+        reason = type(error).__name__
+        if str(error):
+            reason = f"{reason}: {error}"
+        run.failure = Crashed(reason)
     finally:
         close = getattr(iterator, "close", None)
         if close is not None:
@@ -197,11 +202,13 @@ def take(run: Run, step: Step, rules: Rules) -> None:
 
 def turn_of(place: int, steps: Sequence[tuple[float, bool]]) -> Turn:
     """Steps of a run's ``trace`` as a result keeps them: with four digits."""
-    return Turn(
-        place=place,
-        step_seconds=tuple(float(f"{seconds:.4g}") for seconds, _ in steps),
-        delayed=tuple(index for index, (_, delayed) in enumerate(steps) if delayed),
-    )
+    step_seconds = []
+    delayed_steps = []
+    for index, (seconds, delayed) in enumerate(steps):
+        step_seconds.append(float(f"{seconds:.4g}"))
+        if delayed:
+            delayed_steps.append(index)
+    return Turn(place=place, step_seconds=tuple(step_seconds), delayed=tuple(delayed_steps))
 
 
 def count_of_steps(count: int) -> str:
@@ -234,29 +241,42 @@ def divergence(losses: Sequence[float | None], reference: Sequence[float | None]
             f"{evidence} of the current launch, so no plan can "
             "be compared with it; torch.autograd.set_detect_anomaly(True) shows where it begins"
         )
-    known = [value for value in reference if value is not None and math.isfinite(value)]
-    if not known:
+    magnitudes = []
+    for value in reference:
+        if value is not None and math.isfinite(value):
+            magnitudes.append(abs(value))
+    if not magnitudes:
         return None
-    worst = max(abs(value) for value in known)
+    worst = max(magnitudes)
     if abs(last) > 2 * worst + 1:
         return (
             f"the loss is {last:.3g} at step {len(losses) - 1}, that "
             f"of the baseline at most {worst:.3g}"
         )
-    pairs = [
-        (own, other)
-        for own, other in zip(losses, reference, strict=False)
-        if own is not None and other is not None and math.isfinite(other)
-    ]
-    if len(pairs) < 3:
+    return _means_differ(losses, reference)
+
+
+def _means_differ(losses: Sequence[float | None], reference: Sequence[float | None]) -> str | None:
+    """That the mean losses of the common steps differ by more than rounding; None if not."""
+    compared = []
+    of_baseline = []
+    for loss, other in zip(losses, reference, strict=False):
+        if loss is not None and other is not None and math.isfinite(other):
+            compared.append(loss)
+            of_baseline.append(other)
+    count = len(compared)
+    if count < 3:
         return None
-    own_mean = sum(own for own, _ in pairs) / len(pairs)
-    mean = sum(other for _, other in pairs) / len(pairs)
-    off = own_mean - mean
-    scatter = math.sqrt(sum((own - other - off) ** 2 for own, other in pairs) / (len(pairs) - 1))
-    if abs(off) > max(0.33 * abs(mean), 0.5, 4 * scatter / math.sqrt(len(pairs))):
+    compared_mean = sum(compared) / count
+    mean = sum(of_baseline) / count
+    off = compared_mean - mean
+    squares = 0.0
+    for loss, other in zip(compared, of_baseline, strict=True):
+        squares += (loss - other - off) ** 2
+    scatter = math.sqrt(squares / (count - 1))
+    if abs(off) > max(0.33 * abs(mean), 0.5, 4 * scatter / math.sqrt(count)):
         return (
-            f"the mean loss of the first {len(pairs)} steps is {own_mean:.3g}, that "
+            f"the mean loss of the first {count} steps is {compared_mean:.3g}, that "
             f"of the baseline {mean:.3g}"
         )
     return None
@@ -297,6 +317,7 @@ def _power(steps: Sequence[SizedStep]) -> float:
     for (x, log), (y, other) in combinations(recent, 2):
         if x != y:
             slopes.append(((other - log) / (y - x), abs(y - x)))
+    # The weighted median: the slope at which half of all weight is reached.
     half = sum(weight for _, weight in slopes) / 2
     for slope, weight in sorted(slopes):
         half -= weight

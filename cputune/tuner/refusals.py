@@ -32,18 +32,18 @@ class Refusal:
     Attributes:
         what: a knob and its value; only the knob if all values are meant except the one that
             ranks show.
-        why: the trial that showed it, and its reason.
+        reason: the trial that showed it, and why it failed.
         meets: whether a plan has the value.
     """
 
     what: str
-    why: str
+    reason: str
     meets: Callable[[Plan], bool]
 
     @property
     def left_out(self) -> LeftOut:
         """The refusal as a result lists it."""
-        return LeftOut(what=self.what, why=self.why)
+        return LeftOut(what=self.what, why=self.reason)
 
 
 def refusals(trials: Sequence[Trial], space: SearchSpace) -> tuple[Refusal, ...]:
@@ -62,21 +62,26 @@ def refusals(trials: Sequence[Trial], space: SearchSpace) -> tuple[Refusal, ...]
 
 def _named(trial: Trial, space: SearchSpace) -> Iterator[Refusal]:
     """The values that the reason names: what ranks showed differently from the plan."""
-    reason = trial.reason or ""
-    rows = refused_properties(trial.plan, trial.observed, reason)
-    for row in {row.what: row for row in reversed(rows)}.values():
-        why = f"trial {trial.number}: {_part(reason, row)}"
+    text = trial.reason or ""
+    rows = refused_properties(trial.plan, trial.observed, text)
+    first_rows: dict[str, Compared] = {}
+    for row in reversed(rows):
+        first_rows[row.what] = row
+    for row in first_rows.values():
+        reason = f"trial {trial.number}: {_part(text, row)}"
         if knob_named(row.knob).put is None:
             # These ranks show the same with every plan: other values would fail alike.
             meets = partial(shows_otherwise, row.what, trial.observed)
-            yield Refusal(what=row.knob, why=why, meets=meets)
+            yield Refusal(what=row.knob, reason=reason, meets=meets)
             continue
         value = space.values[trial.plan][row.knob]
         several = all(other.rank > 0 for other in rows if other.what == row.what)
         what = f"{row.knob}={as_text(value)}"
+        if several:
+            what = f"{what} of several ranks"
         yield Refusal(
-            what=f"{what} of several ranks" if several else what,
-            why=why,
+            what=what,
+            reason=reason,
             meets=partial(_has, space, row.knob, value, several),
         )
 
@@ -89,7 +94,7 @@ def _part(reason: str, row: Compared) -> str:
 def _only_changes(trial: Trial, ran: Sequence[Plan], space: SearchSpace) -> Iterator[Refusal]:
     """The values that are the only difference of a failed plan from a plan that ran."""
     values = values_of(trial.plan, space)
-    why = f"trial {trial.number}: {(trial.reason or 'it failed').splitlines()[0]}"
+    reason = f"trial {trial.number}: {(trial.reason or 'it failed').splitlines()[0]}"
     for plan in ran:
         other = values_of(plan, space)
         changed = {name for name in NAMES if values[name] != other[name]}
@@ -102,10 +107,13 @@ def _only_changes(trial: Trial, ran: Sequence[Plan], space: SearchSpace) -> Iter
         (name,) = changed
         if name == "ranks" and plan.world_size == 1 and trial.kind == Infeasible.kind:
             # What refuses to be divided is not divided over another number of ranks either.
-            yield Refusal(what="several ranks", why=why, meets=lambda plan: plan.world_size > 1)
+            yield Refusal(
+                what="several ranks", reason=reason, meets=lambda plan: plan.world_size > 1
+            )
             return
         what = f"{name}={as_text(values[name])}"
-        yield Refusal(what=what, why=why, meets=partial(_has, space, name, values[name], False))
+        meets = partial(_has, space, name, values[name], False)
+        yield Refusal(what=what, reason=reason, meets=meets)
 
 
 def _has(space: SearchSpace, name: str, value: KnobValue, several: bool, plan: Plan) -> bool:
@@ -116,5 +124,8 @@ def values_of(plan: Plan, space: SearchSpace) -> Mapping[str, KnobValue]:
     """The value of every knob in a plan; also for the baseline, which is not in the space."""
     if plan in space.values:
         return space.values[plan]
-    layout = {"ranks": plan.processes_per_node, "threads": plan.threads_per_process, "smt": False}
-    return {**{name: plan.value(name) for name in NAMES}, **layout}
+    values = {name: plan.value(name) for name in NAMES}
+    values["ranks"] = plan.processes_per_node
+    values["threads"] = plan.threads_per_process
+    values["smt"] = False
+    return values

@@ -31,25 +31,28 @@ def rehearsed(
 
     Only plans that ``chosen`` selects for the comparison are rehearsed, the best first.
     """
-    left, known = list(ranked), {typed_ranks}
-    while isinstance(runner, RehearsingRunner) and left:
-        plan = next((plan for plan in chosen(left) if plan.world_size not in known), None)
+    plans, rehearsed_ranks = list(ranked), {typed_ranks}
+    while isinstance(runner, RehearsingRunner) and plans:
+        plan = next(
+            (plan for plan in chosen(plans) if plan.world_size not in rehearsed_ranks), None
+        )
         if plan is None:
             break
-        known.add(plan.world_size)
-        why = _rehearse(measuring, runner, plan)
-        if why:
-            measuring.findings.unfit[plan.world_size] = why
-            text = f"plans of {count(plan.world_size, 'rank')} are left out from now on; {why}"
+        ranks = plan.world_size
+        rehearsed_ranks.add(ranks)
+        reason = _rehearse(measuring, runner, plan)
+        if reason:
+            measuring.findings.unfit[ranks] = reason
+            text = f"plans of {count(ranks, 'rank')} are left out from now on; {reason}"
             measuring.on_event(Message(text=text, warns=True))
-            left = [other for other in left if other.world_size != plan.world_size]
-    return left
+            plans = [other for other in plans if other.world_size != ranks]
+    return plans
 
 
 def _rehearse(measuring: Measuring, runner: RehearsingRunner, plan: Plan) -> str | None:
     """Why the ranks of a plan must not be used; None or empty if they may be."""
-    own = STARTS * measuring.slowest_start_seconds + STEPS * measuring.step_seconds
-    longest = max(LEAST_SECONDS, own)
+    expected = STARTS * measuring.slowest_start_seconds + STEPS * measuring.step_seconds
+    longest = max(LEAST_SECONDS, expected)
     if measuring.timer.most_seconds is not None:
         longest = min(longest, measuring.timer.left(1.0) - 2 * measuring.block_seconds())
     if longest < 2 * measuring.slowest_start_seconds:
@@ -75,17 +78,18 @@ def _note(end: RehearsalEnd, ranks: int) -> str:
     text = f"With {ranks} ranks the whole script was run, shortened to a few steps: it ended well"
     if not end.compared:
         return f"{text}. What it wrote was not compared with what your current launch writes."
-    *before, last = end.compared
-    if before:
-        listed = f"{', '.join(before)} and {last}"
-    else:
-        listed = last
-    left = " Values of metrics were not compared."
+    listed = end.compared[-1]
+    if len(end.compared) > 1:
+        listed = f"{', '.join(end.compared[:-1])} and {listed}"
+    text = f"{text}, and wrote the same {listed} as your current launch."
     if "metrics" in end.compared:
-        left = ""
-    return f"{text}, and wrote the same {listed} as your current launch.{left}"
+        return text
+    return f"{text} Values of metrics were not compared."
 
 
 def left_out(findings: Findings) -> tuple[LeftOut, ...]:
     """The numbers of ranks that were not compared, and why."""
-    return tuple(LeftOut(what=f"ranks={n}", why=why) for n, why in findings.unfit.items())
+    left_out = []
+    for ranks, reason in findings.unfit.items():
+        left_out.append(LeftOut(what=f"ranks={ranks}", why=reason))
+    return tuple(left_out)

@@ -83,13 +83,7 @@ class SpeedModel:
         self._unbound = _labels([plan.as_found for plan in plans])
         self._effects = {knob.name: knob.effect for knob in KNOBS}
         self._alike = {name: _Alike(name, e, plans, at) for name, e in self._effects.items()}
-        self._prior = EXPECTED_PER_DOUBLING * self._shares + np.array(
-            [
-                sum(e.expected(facts, plan) for e in self._effects.values() if e.expected)
-                for plan in plans
-            ],
-            dtype=np.float64,
-        )
+        self._prior = EXPECTED_PER_DOUBLING * self._shares + self._expected(facts, plans)
         self._variance = np.full(len(plans), LEVEL**2 + self._spread() + UNBOUND**2)
         for slope, feature in self._slopes():
             self._variance = self._variance + np.square(slope * feature)
@@ -114,6 +108,15 @@ class SpeedModel:
             deviation=np.sqrt(variance + OWN**2),
         )
 
+    def _expected(self, facts: HostFacts, plans: Sequence[Plan]) -> Array:
+        """What all knobs together are expected to change in the log time of each plan."""
+        expected = np.zeros(len(plans))
+        for row, plan in enumerate(plans):
+            for effect in self._effects.values():
+                if effect.expected is not None:
+                    expected[row] += effect.expected(facts, plan)
+        return expected
+
     def _slopes(self) -> tuple[tuple[float, Array], ...]:
         return (
             (DOUBLING, self._shares),
@@ -123,10 +126,10 @@ class SpeedModel:
 
     def _spread(self) -> float:
         """The variance that the effects of all knobs add to."""
-        return sum(
-            effect.own**2 + sum(size**2 for size in effect.within.values())
-            for effect in self._effects.values()
-        )
+        variance = 0.0
+        for effect in self._effects.values():
+            variance += effect.own**2 + sum(size**2 for size in effect.within.values())
+        return variance
 
     def _kernel(self, a: Labels, b: Labels) -> Array:
         """Covariance of the plans ``a`` with the plans ``b``."""
@@ -136,15 +139,13 @@ class SpeedModel:
         for slope, feature in self._slopes():
             kernel += slope**2 * np.outer(feature[a], feature[b])
         for name, effect in self._effects.items():
-            size: Array = effect.own**2 + sum(
-                (within**2 * alike[other] for other, within in effect.within.items()),
-                start=np.zeros_like(kernel),
-            )
-            if effect.part_of is None:
-                part = alike[name]
-            else:
-                part = alike[name] * alike[effect.part_of]
-            kernel += part * size
+            within = np.zeros_like(kernel)
+            for other, size in effect.within.items():
+                within += size**2 * alike[other]
+            part = alike[name]
+            if effect.part_of is not None:
+                part = part * alike[effect.part_of]
+            kernel += part * (effect.own**2 + within)
         return kernel
 
 
@@ -154,14 +155,22 @@ class _Alike:
     def __init__(
         self, name: str, effect: Effect, plans: Sequence[Plan], at: Sequence[Footprint]
     ) -> None:
-        pairs = list(zip(plans, at, strict=True))
+        features: list[float] = []
+        labels: list[object] = []
+        for plan, occupied in zip(plans, at, strict=True):
+            if effect.feature is not None:
+                features.append(effect.feature(plan, occupied))
+            if effect.label is not None:
+                labels.append(effect.label(plan, occupied))
+            elif effect.feature is None:
+                labels.append(plan.value(name))
+            else:
+                labels.append(None)  # only the distance of their features tells plans apart
         self._scale = effect.scale
         self._features: Array | None = None
         if effect.feature is not None:
-            self._features = np.array([effect.feature(*pair) for pair in pairs], dtype=np.float64)
-        own = self._features is None
-        label = effect.label or (lambda plan, at: plan.value(name) if own else None)
-        self._labels = _labels([label(*pair) for pair in pairs])
+            self._features = np.array(features, dtype=np.float64)
+        self._labels = _labels(labels)
 
     def __call__(self, a: Labels, b: Labels) -> Array:
         alike = _same(self._labels, a, b)
@@ -184,13 +193,14 @@ def expected_improvement(belief: Belief, best: float) -> Array:
 
 
 def _footprints(facts: HostFacts, plans: Sequence[Plan]) -> list[Footprint]:
-    known: dict[object, Footprint] = {}
+    # Most plans differ only in knobs that do not decide CPUs, and a footprint visits every core.
+    by_layout: dict[object, Footprint] = {}
     footprints = []
     for plan in plans:
-        key: object = (plan.nodes, plan.cpus, plan.threads_per_process)
-        if key not in known:
-            known[key] = footprint(facts, plan)
-        footprints.append(known[key])
+        layout: object = (plan.nodes, plan.cpus, plan.threads_per_process)
+        if layout not in by_layout:
+            by_layout[layout] = footprint(facts, plan)
+        footprints.append(by_layout[layout])
     return footprints
 
 
@@ -217,14 +227,18 @@ def _forward(lower: Array, right: Array) -> Array:
     """
     solved = np.empty_like(right)
     for row in range(len(lower)):
-        known = np.einsum("k,kj->j", lower[row, :row], solved[:row])
-        solved[row] = (right[row] - known) / lower[row, row]
+        solved_part = np.einsum("k,kj->j", lower[row, :row], solved[:row])
+        solved[row] = (right[row] - solved_part) / lower[row, row]
     return solved
 
 
 def _labels(values: Sequence[object]) -> Labels:
-    known = {value: index for index, value in enumerate(dict.fromkeys(values))}
-    return np.array([known[value] for value in values], dtype=np.int64)
+    """A number for each value: the same for equal values."""
+    numbers: dict[object, int] = {}
+    labels = []
+    for value in values:
+        labels.append(numbers.setdefault(value, len(numbers)))
+    return np.array(labels, dtype=np.int64)
 
 
 def _same(labels: Labels, a: Labels, b: Labels) -> Array:
@@ -279,11 +293,13 @@ class PlanSampler(BaseSampler):  # type: ignore[misc]  # optuna is not followed
         self._seed = seed
         self._cores = usable_cores(space.facts)
         self._astride: dict[int, bool] = {}
-        self._plans = tuple(dict.fromkeys((*space.plans(), space.baseline)))
-        self._index = {plan: index for index, plan in enumerate(self._plans)}
+        self._index: dict[Plan, int] = {}
+        for plan in (*space.plans(), space.baseline):
+            self._index.setdefault(plan, len(self._index))
+        self._plans = tuple(self._index)
         self._model = SpeedModel(space.facts, self._plans)
-        self._known = 0
-        self._asked: object = None
+        self._learnt_plans = 0
+        self._proposed_at: object = None
         self._next: Plan | None = None
         self._learnt = self._model.believe([], [], [])
 
@@ -298,10 +314,10 @@ class PlanSampler(BaseSampler):  # type: ignore[misc]  # optuna is not followed
     def _belief(self) -> Belief:
         """The model's prediction, computed once for each length of the history."""
         past = self._history
-        if self._known != len(past.plans):
+        if self._learnt_plans != len(past.plans):
             rows = [self._index[plan] for plan in past.plans]
             self._learnt = self._model.believe(rows, past.logs, past.errors)
-            self._known = len(past.plans)
+            self._learnt_plans = len(past.plans)
         return self._learnt
 
     def propose(self, number: int) -> Plan | None:
@@ -310,11 +326,11 @@ class PlanSampler(BaseSampler):  # type: ignore[misc]  # optuna is not followed
         Plans with ranks that span NUMA nodes come last: if no other one is worth a trial.
         """
         untried = self._untried()
-        whole = []
+        within_nodes = []
         for plan in untried:
             if not self._lies_astride(plan):
-                whole.append(plan)
-        return self._most_promising(whole, number) or self._most_promising(untried, number)
+                within_nodes.append(plan)
+        return self._most_promising(within_nodes, number) or self._most_promising(untried, number)
 
     def _most_promising(self, plans: Sequence[Plan], number: int) -> Plan | None:
         if not plans:
@@ -336,14 +352,18 @@ class PlanSampler(BaseSampler):  # type: ignore[misc]  # optuna is not followed
         """The plan to try next; None if none is worth it."""
         past = self._history
         key = (len(past.tried), len(past.plans), len(past.failed))
-        if key != self._asked:
-            self._asked, self._next = key, self.propose(len(past.tried))
+        if key != self._proposed_at:
+            self._proposed_at = key
+            self._next = self.propose(len(past.tried))
         return self._next
 
     def _untried(self) -> list[Plan]:
         """The plans that were not tried and that may run here."""
-        tried = self._history.tried
-        return [p for p in self._space.plans() if p not in tried and self.may_run(p)]
+        plans = []
+        for plan in self._space.plans():
+            if plan not in self._history.tried and self.may_run(plan):
+                plans.append(plan)
+        return plans
 
     def may_run(self, plan: Plan) -> bool:
         """Whether a plan may have enough memory, and has no value that does not work here."""
@@ -357,7 +377,8 @@ class PlanSampler(BaseSampler):  # type: ignore[misc]  # optuna is not followed
             best = float(belief.mean[measured].min())
         else:
             best = float(belief.mean.min())
-        promise = expected_improvement(belief, best)[[self._index[plan] for plan in plans]]
+        rows = [self._index[plan] for plan in plans]
+        promise = expected_improvement(belief, best)[rows]
         if self._history.failed:
             promise = promise * self.chances(plans)
         return np.asarray(promise)
@@ -371,14 +392,13 @@ class PlanSampler(BaseSampler):  # type: ignore[misc]  # optuna is not followed
         unexplained = [plan for plan in self._history.failed if not self._history.refuses(plan)]
         failed = self._having(unexplained)
         worked = self._having(self._history.plans)
-        values = self._space.values
-        return [
-            min(
-                (worked[pair] + 1) / (worked[pair] + 1 + failed[pair])
-                for pair in values[plan].items()
-            )
-            for plan in plans
-        ]
+        chances = []
+        for plan in plans:
+            least = 1.0
+            for pair in self._space.values[plan].items():
+                least = min(least, (worked[pair] + 1) / (worked[pair] + 1 + failed[pair]))
+            chances.append(least)
+        return chances
 
     def fits(self, plan: Plan) -> bool:
         """Whether a plan may have enough memory, by those that ran and those that ran out of it.
@@ -386,16 +406,18 @@ class PlanSampler(BaseSampler):  # type: ignore[misc]  # optuna is not followed
         More ranks need more memory, and so do fewer, larger batches of one step. If no plan ran
         yet, each may.
         """
-        past, cuts, ranks = self._history, self._batches(plan), plan.processes_per_node
-        died = []
-        for d in past.too_large:
-            if self._batches(d) >= cuts:
-                died.append(d.processes_per_node)
-        ran = []
-        for w in past.plans:
-            if self._batches(w) <= cuts:
-                ran.append(w.processes_per_node)
-        return not past.plans or ranks < min(died, default=math.inf) or ranks <= max(ran, default=0)
+        past, batches, ranks = self._history, self._batches(plan), plan.processes_per_node
+        if not past.plans:
+            return True
+        fewest_that_died = math.inf
+        for larger in past.too_large:
+            if self._batches(larger) >= batches:
+                fewest_that_died = min(fewest_that_died, larger.processes_per_node)
+        most_that_ran = 0
+        for other in past.plans:
+            if self._batches(other) <= batches:
+                most_that_ran = max(most_that_ran, other.processes_per_node)
+        return ranks < fewest_that_died or ranks <= most_that_ran
 
     def _batches(self, plan: Plan) -> int:
         """In how many batches a rank takes its samples of a step."""
@@ -403,8 +425,10 @@ class PlanSampler(BaseSampler):  # type: ignore[misc]  # optuna is not followed
 
     def _having(self, plans: Sequence[Plan]) -> Counter[tuple[str, KnobValue]]:
         """How many of these plans have each value of each knob."""
-        values = self._space.values
-        return Counter(pair for plan in plans if plan in values for pair in values[plan].items())
+        having: Counter[tuple[str, KnobValue]] = Counter()
+        for plan in plans:
+            having.update(self._space.values.get(plan, {}).items())
+        return having
 
     def infer_relative_search_space(
         self, study: Study, trial: FrozenTrial

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from textwrap import shorten
 from typing import TYPE_CHECKING
@@ -112,14 +112,16 @@ def search_space(
     named = None
     if knobs is not None:
         named = frozenset(knobs)
-    fixed = {name: knob_named(name).parse(value) for name, value in (fix or {}).items()}
+    fixed = {}
+    for name, value in (fix or {}).items():
+        fixed[name] = knob_named(name).parse(value)
     today = baseline or baseline_plan(facts, ranks=job.launch_ranks)
     unlike = ""
     if job.licence is not None:
         unlike = job.licence.unlike
     if unlike:
         keep = "numbers"
-    owned_knobs = {**owned(job, today)}
+    owned_knobs = dict(owned(job, today))
     if "ranks" in fixed:  # a script that divides its batches itself may be asked for others
         owned_knobs.pop("ranks", None)
     _refuse_what_is_owned(job, owned_knobs, fixed)
@@ -135,21 +137,27 @@ def search_space(
         allow_bf16_gradients=allow_bf16_gradients,
     )
     values, left_out = _plans(facts, job, ask)
-    left_out = (*left_out, *_not_kept(facts, ask, varied(named), set(fixed), keep, unlike))
+    left_out += tuple(_not_kept(facts, ask, varied(named), set(fixed), keep, unlike))
     if fixed and not values:
         raise _impossible(fixed, left_out)
     return SearchSpace(
         facts=facts,
         workload=job,
         baseline=today,
-        knobs=tuple(
-            Varied(name=name, values=tuple(dict.fromkeys(v[name] for v in values.values())))
-            for name in NAMES
-        ),
+        knobs=_varied_knobs(values.values()),
         left_out=left_out,
         values=values,
         suggestions=_suggestions(facts, values, ask.fixed),
     )
+
+
+def _varied_knobs(of_plans: Collection[Mapping[str, KnobValue]]) -> tuple[Varied, ...]:
+    """The knobs with the values that plans of the space have, each value once."""
+    knobs = []
+    for name in NAMES:
+        values = dict.fromkeys(of_plan[name] for of_plan in of_plans)
+        knobs.append(Varied(name=name, values=tuple(values)))
+    return tuple(knobs)
 
 
 def _refuse_what_is_owned(
@@ -209,9 +217,13 @@ def _plans(
     for layout, values in layouts.plans():
         for plan, more in _with_libraries(facts, layout, choices, ask):
             plans.setdefault(plan, {**values, **more})
-    ranks = (LeftOut(what="ranks", why=OWNED["ranks"]),) if "ranks" in ask.own else ()
-    libraries = (out for choice in choices.values() for out in choice.left_out)
-    return plans, (*ranks, *layouts.left_out, *libraries)
+    left_out = []
+    if "ranks" in ask.own:
+        left_out.append(LeftOut(what="ranks", why=OWNED["ranks"]))
+    left_out += layouts.left_out
+    for choice in choices.values():
+        left_out += choice.left_out
+    return plans, tuple(left_out)
 
 
 def _refuse_unlike(hosts: Sequence[tuple[str, HostFacts]]) -> None:
@@ -234,27 +246,31 @@ def _cpus_of(facts: HostFacts) -> object:
 def _choices(knob: Knob, facts: HostFacts, ask: Ask) -> Choices:
     """The values that are possible on every host; others name the host that lacks them."""
     if knob.name in ask.own:
-        left_out = LeftOut(what=knob.name, why=OWNED[knob.name])
-        return Choices(values=(ask.own[knob.name],), left_out=(left_out,))
+        is_owned = LeftOut(what=knob.name, why=OWNED[knob.name])
+        return Choices(values=(ask.own[knob.name],), left_out=(is_owned,))
     choices = knob.choices(facts, ask)
     for name, there in ask.hosts[1:]:
         others = knob.choices(there, ask)
         reasons = {out.what: out.why for out in others.left_out}
-        lacking = [value for value in choices.values if value not in others.values]
-        choices = Choices(
-            values=tuple(value for value in choices.values if value not in lacking),
-            left_out=(
-                *choices.left_out,
-                *(_lacking(knob.name, value, name, reasons) for value in lacking),
-            ),
-        )
+        common = []
+        left_out = list(choices.left_out)
+        for value in choices.values:
+            if value in others.values:
+                common.append(value)
+            else:
+                left_out.append(_lacking(knob.name, value, name, reasons))
+        choices = Choices(values=tuple(common), left_out=tuple(left_out))
     return choices
 
 
 def _lacking(knob: str, value: KnobValue, host: str, reasons: Mapping[str, str]) -> LeftOut:
     what = f"{knob}={_text(value)}"
-    why = reasons.get(what) or reasons.get(knob) or "it is not possible there"
-    return LeftOut(what=what, why=f"on {host}: {why}")
+    reason = "it is not possible there"
+    for name in (what, knob):
+        if reasons.get(name):
+            reason = reasons[name]
+            break
+    return LeftOut(what=what, why=f"on {host}: {reason}")
 
 
 def _with_libraries(
@@ -265,12 +281,14 @@ def _with_libraries(
     for knob in KNOBS:
         if knob.put is None:
             continue
-        plans = [
-            (changed, {**values, knob.name: value})
-            for plan, values in plans
-            for value in ask.kept(knob.name, choices[knob.name].values)
-            if (changed := knob.put(plan, value, facts)) is not None
-        ]
+        offered = ask.kept(knob.name, choices[knob.name].values)
+        with_knob = []
+        for plan, values in plans:
+            for value in offered:
+                changed = knob.put(plan, value, facts)
+                if changed is not None:
+                    with_knob.append((changed, {**values, knob.name: value}))
+        plans = with_knob
     return plans
 
 
@@ -284,12 +302,12 @@ def _not_kept(
 ) -> Iterator[LeftOut]:
     """The knobs that could be varied if less of the training had to stay the same."""
     for knob in KNOBS:
-        if knob.offers is None or knob.name in {*ask.own, *held} or knob.name not in free:
+        if knob.offers is None or knob.name in ask.own or knob.name in held:
             continue
-        if not keeps(knob, keep):
+        if knob.name in free and not keeps(knob, keep):
             if unlike:
-                why = f"two starts of the current launch differ: {unlike}"
-                yield LeftOut(what=knob.name, why=why)
+                reason = f"two starts of the current launch differ: {unlike}"
+                yield LeftOut(what=knob.name, why=reason)
                 continue
             several = len(_choices(knob, facts, replace(ask, fixed={})).values) > 1
             yield LeftOut(
@@ -326,16 +344,12 @@ def _impossible(fixed: Mapping[str, KnobValue], left_out: Sequence[LeftOut]) -> 
     together = ""
     if len(settings) > 1:
         together = " together"
-    why = next(
-        (
-            out.why
-            for name, setting in zip(named, settings, strict=True)
-            for out in left_out
-            if out.what in (name, setting)
-        ),
-        "remove --fix; `cputune tune --dry-run` then lists the values",
-    )
-    return UsageError(f"no plan of this machine has {', '.join(settings)}{together}", hint=why)
+    problem = f"no plan of this machine has {', '.join(settings)}{together}"
+    for name, setting in zip(named, settings, strict=True):
+        for out in left_out:
+            if out.what in (name, setting):
+                return UsageError(problem, hint=out.why)
+    return UsageError(problem, hint="remove --fix; `cputune tune --dry-run` then lists the values")
 
 
 def _text(value: KnobValue) -> str:
@@ -359,26 +373,33 @@ def _suggestions(
     """
     if not values:
         return ()
-    guide = {"nodes": max(plan.nodes for plan in values), "smt": False}
+    guide: dict[str, KnobValue] = {"nodes": max(plan.nodes for plan in values), "smt": False}
     guide["ranks"] = guide_plan(facts).processes_per_node
-    allocators = {of["allocator"] for of in values.values()}
-    faster = next(name for name in (*FASTER_ALLOCATORS, DEFAULT) if name in {*allocators, DEFAULT})
-    libraries: dict[str, KnobValue] = {"allocator": faster}
+    libraries: dict[str, KnobValue] = {"allocator": _fastest_allocator(values.values())}
     if any(of["padding"] == "cut" for of in values.values()):
         libraries["padding"] = "cut"
     wanted: list[tuple[Origin, Mapping[str, KnobValue]]] = [("guide", guide)]
-    wanted += [("topology", {**libraries, **layout}) for layout in _of_topology(facts, values)]
+    for layout in _of_topology(facts, values):
+        wanted.append(("topology", {**libraries, **layout}))
     today = {}
     for knob in KNOBS:
         if knob.put is not None and knob.name != "ipex":
             today[knob.name] = knob.today
     suggestions: dict[Plan, Origin] = {}
-    for origin, own in wanted:
-        meant = {**today, "precision": advised_precision(facts), **own, **held}
+    for origin, suggested in wanted:
+        meant = {**today, "precision": advised_precision(facts), **suggested, **held}
         match = [plan for plan, of in values.items() if meant.items() <= of.items()]
         if match:
             suggestions.setdefault(max(match, key=_liked), origin)
     return tuple((origin, plan) for plan, origin in suggestions.items())
+
+
+def _fastest_allocator(of_plans: Collection[Mapping[str, KnobValue]]) -> KnobValue:
+    possible = {values["allocator"] for values in of_plans}
+    for name in FASTER_ALLOCATORS:
+        if name in possible:
+            return name
+    return DEFAULT
 
 
 def _of_topology(

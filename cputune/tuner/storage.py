@@ -120,11 +120,14 @@ class StudyStorage:
             raise no_study(
                 self._database.shown, "it has trials, but no record of what they measured"
             )
-        different = [name for name in identity if identity[name] != recorded.get(name)]
+        different = []
+        for name, value in identity.items():
+            if value != recorded.get(name):
+                different.append(name.replace("_", " "))
         if different:
             raise CannotError(
                 f"the study in {self._database.shown} was started with another "
-                + ", ".join(name.replace("_", " ") for name in different),
+                + ", ".join(different),
                 hint="resume it with the options it was started with, or name another file with "
                 "--study",
             )
@@ -169,7 +172,7 @@ class StudyStorage:
         self._running = self._study.ask(distributions(space))
         if plan is None:
             chosen = self._running.params
-            plan = next(p for p, values in space.values.items() if dict(values) == chosen)
+            plan = next(each for each, values in space.values.items() if dict(values) == chosen)
         return plan
 
     def end(self, trial: Trial, run: Run) -> None:
@@ -179,7 +182,12 @@ class StudyStorage:
         measured.
         """
         assert self._running is not None, "it was begun"
-        losses = [v if v is None or math.isfinite(v) else None for v in run.losses]
+        losses: list[float | None] = []
+        for loss in run.losses:
+            if loss is None or not math.isfinite(loss):
+                losses.append(None)  # JSON has no NaN
+            else:
+                losses.append(loss)
         attributes = {
             "plan": trial.plan.describe(),
             "origin": trial.origin,
@@ -226,14 +234,16 @@ class StudyStorage:
         """
         if self._record is None or self._database is None:
             return None
-        why = self._database.trouble()
-        while self._unwritten and why is None:
+        reason = self._database.trouble()
+        while self._unwritten and reason is None:
             try:
                 self._unwritten[0](self._record)
                 del self._unwritten[0]
             except Exception as error:  # Optuna lets those of SQLAlchemy and drivers through
-                why = self._database.why(error)
-        return why and f"the study in {self._database.shown} cannot be written: {why}"
+                reason = self._database.cause_of(error)
+        if reason is None:
+            return None
+        return f"the study in {self._database.shown} cannot be written: {reason}"
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
@@ -244,7 +254,7 @@ class StudyStorage:
             raise
         except Exception as error:
             assert self._database is not None, "a study in memory is never read"
-            raise no_study(self._database.shown, self._database.why(error)) from error
+            raise no_study(self._database.shown, self._database.cause_of(error)) from error
 
     @property
     def workload(self) -> Workload | None:
@@ -265,27 +275,28 @@ class StudyStorage:
 
 def _added(record: optuna.Study, *, frozen: FrozenTrial) -> None:
     """Add a trial, unless it exists: an interrupt may have come while it was written."""
-    documents = [kept.user_attrs.get(_TRIAL) for kept in record.get_trials(deepcopy=False)]
     number = frozen.user_attrs[_TRIAL]["trial"]["number"]
-    if all(document is None or document["trial"]["number"] != number for document in documents):
-        record.add_trial(frozen)
+    for kept in record.get_trials(deepcopy=False):
+        document = kept.user_attrs.get(_TRIAL)
+        if document is not None and document["trial"]["number"] == number:
+            return
+    record.add_trial(frozen)
 
 
 def identity_of(
     options: TuneOptions, facts: HostFacts, workload: Workload, hosts: Sequence[str] = ()
 ) -> Identity:
     """What must be the same for a study to be resumed."""
-    names = []
-    for field in fields(TuneOptions):
-        if field.name not in MAY_CHANGE:
-            names.append(field.name)
-    return {
+    identity: dict[str, object] = {
         "schema": STUDY_SCHEMA,
         "host": host_fingerprint(facts),
         "hosts": list(hosts),
         "workload": workload.to_json(),
-        **{name: _plain(getattr(options, name)) for name in names},
     }
+    for field in fields(TuneOptions):
+        if field.name not in MAY_CHANGE:
+            identity[field.name] = _plain(getattr(options, field.name))
+    return identity
 
 
 def _plain(value: object) -> object:

@@ -91,13 +91,15 @@ if TYPE_CHECKING:
 
 def _first_choice(space: SearchSpace, sampler: PlanSampler) -> Plan | None:
     """The plan to compare if no trial had the time: the topology's, else the guide's."""
-    possible = [(origin, plan) for origin, plan in space.suggestions if sampler.may_run(plan)]
-    for origin, plan in possible:
+    first = None
+    for origin, plan in space.suggestions:
+        if not sampler.may_run(plan):
+            continue
         if origin == "topology":
             return plan
-    if possible:
-        return possible[0][1]
-    return None
+        if first is None:
+            first = plan
+    return first
 
 
 def _equal_to_today(count: int) -> str:
@@ -223,11 +225,11 @@ class TuningStudy:
             note = f"Not all trials are kept for --resume: {self._unwritten}."
             self._findings.notes = [kept for kept in self._findings.notes if kept != note] + [note]
         findings = self._findings
-        delayed = findings.never_quiet or findings.contended_runs or findings.delayed_turns
-        delayed = delayed or findings.cut_off is not None
-        return replace(
-            self._conclusion(self._neighbours.look() if delayed else ()), command=self._command
-        )
+        delayed = findings.never_quiet or findings.contended_runs > 0 or findings.delayed_turns > 0
+        busy: Sequence[str] = ()
+        if delayed or findings.cut_off is not None:
+            busy = self._neighbours.look()
+        return replace(self._conclusion(busy), command=self._command)
 
     def _conclusion(self, busy: Sequence[str]) -> Result:
         return conclude(
@@ -335,8 +337,8 @@ class TuningStudy:
                 past.too_large.append(trial.plan)
             return
         findings.saw_quiet |= not findings.never_quiet
-        held = (int(rank.get("peak_bytes") or 0) for rank in trial.observed)
-        past.rank_bytes = max(past.rank_bytes, *held, 0)
+        for rank in trial.observed:
+            past.rank_bytes = max(past.rank_bytes, int(rank.get("peak_bytes") or 0))
         if trial.state == PRUNED:
             guess = race.lost(run.logs)
         else:
@@ -350,11 +352,11 @@ class TuningStudy:
         """Learn what does not work here, and report each value once."""
         if self._space is None:
             return
-        known = {refusal.what for refusal in self._history.refused}
+        reported = {refusal.what for refusal in self._history.refused}
         self._history.refused = refusals(self._findings.trials, self._space)
         for refusal in self._history.refused:
-            if refusal.what not in known:
-                text = f"{refusal.what} is left out from now on; {refusal.why}"
+            if refusal.what not in reported:
+                text = f"{refusal.what} is left out from now on; {refusal.reason}"
                 self._on_event(Message(text=text, warns=True))
 
     # The search
@@ -385,8 +387,8 @@ class TuningStudy:
             today = baseline_plan(self._facts, ranks=self._workload.launch_ranks)
             self._measure(runner, today, "baseline")
             self._findings.baseline_seconds = self._timer.used_seconds
-            cut_off = self._findings.cut_off and not any(t.state == COMPLETED for t in trials)
-            if cut_off or self._findings.host_lost:
+            measured = any(trial.state == COMPLETED for trial in trials)
+            if self._findings.host_lost or (self._findings.cut_off and not measured):
                 return
             if isinstance(runner, AskingRunner) and self._options.keep != "numbers":
                 self._ask(runner)
@@ -418,15 +420,15 @@ class TuningStudy:
     def _open_space(self, resumed: int) -> SearchSpace:
         """Build the space of plans, now that the baseline has shown what the script trains."""
         options, timer = self._options, self._timer
-        seen = next((t for t in self._findings.trials if t.plan.as_found), None)
-        plan = None
-        if seen is not None:
-            plan = seen.plan
-        space = space_of(options, self._facts, self._workload, self._hosts, baseline=plan)
+        first = next((trial for trial in self._findings.trials if trial.plan.as_found), None)
+        today = None
+        if first is not None:
+            today = first.plan
+        space = space_of(options, self._facts, self._workload, self._hosts, baseline=today)
         self._space = space
         self._learn_refusals()
-        if seen is not None and seen.observed and seen.state == COMPLETED:
-            same = [plan for plan in space.plans() if runs_alike(plan, seen.observed)]
+        if first is not None and first.observed and first.state == COMPLETED:
+            same = [plan for plan in space.plans() if runs_alike(plan, first.observed)]
             self._history.tried.update(same)
             if same:
                 self._findings.notes.append(_equal_to_today(len(same)))
@@ -439,7 +441,7 @@ class TuningStudy:
         most = timer.most_seconds
         taken = self._findings.baseline_seconds
         usual = USUAL_RUNS * taken
-        measured = any(t.state == COMPLETED for t in self._findings.trials)
+        measured = any(trial.state == COMPLETED for trial in self._findings.trials)
         if most is not None and usual > most and measured and not resumed:
             text = (
                 f"your launch took {duration(taken)} to start and to be measured, so "
@@ -510,17 +512,20 @@ class TuningStudy:
                 self._storage.abandon()
                 return
         if isinstance(runner, ObservingRunner):
-            seen = tuple(runner.observed())
+            observed = tuple(runner.observed())
         else:
-            seen = ()
+            observed = ()
+        tried = plan
+        if plan.as_found and observed:
+            tried = as_seen(plan, observed)
         trial = trial_of(
             run,
             self._race,
             number=number,
-            plan=as_seen(plan, seen) if plan.as_found and seen else plan,
+            plan=tried,
             origin=origin,
             step_seconds=seconds,
-            observed=seen,
+            observed=observed,
         )
         if isinstance(runner, LearningRunner):
             findings.data = runner.data or findings.data

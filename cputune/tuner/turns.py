@@ -181,7 +181,7 @@ class Started:
 
     def _fall(self, failure: TrialError) -> None:
         self.run.failure = failure
-        self.contender.out = self.run.why
+        self.contender.out = self.run.reason
         with suppress(Exception):
             self.living.close()
 

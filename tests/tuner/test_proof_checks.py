@@ -1,4 +1,4 @@
-"""Which levers ``prove`` starts together: those that promise the same, each once."""
+"""Which values ``prove`` starts together: those that promise the same, each once."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ FACTS = machine(cores_per_socket=4, packages=TODAY)
 JOB = Workload.from_recipe("bert-mini")
 
 
-def test_each_lever_is_in_one_start_and_those_of_one_promise_share_it() -> None:
+def test_each_value_is_in_one_start_and_those_of_one_promise_share_it() -> None:
     space = cputune.search_space(FACTS, JOB)
     checks = list(checks_of(space))
     names = [
         BOUND if knob is None else f"{knob.name}={value}"
         for check in checks
-        for knob, value in check.levers
+        for knob, value in check.differences
     ]
     assert len(names) == len(set(names))
     assert BOUND in names
     assert len(checks) < len(names)
     for check in checks:
         assert check.plan in space.values
-        if len(check.levers) > 1:
-            assert all(knob is None or knob.keeps in TOGETHER for knob, _ in check.levers)
-            assert len(check.alone) == len(check.levers)
+        if len(check.differences) > 1:
+            assert all(knob is None or knob.keeps in TOGETHER for knob, _ in check.differences)
+            assert len(check.alone) == len(check.differences)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -43,6 +43,6 @@ def test_each_other_number_of_ranks_is_a_start_of_its_own() -> None:
     counts = [
         check.plan.world_size
         for check in checks
-        if [knob.name for knob, _ in check.levers if knob is not None] == ["ranks"]
+        if [knob.name for knob, _ in check.differences if knob is not None] == ["ranks"]
     ]
     assert sorted(counts) == sorted({check.plan.world_size for check in checks} - {1})

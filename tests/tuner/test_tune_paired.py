@@ -55,7 +55,7 @@ def test_a_lone_block_is_as_sure_as_blocks_of_other_plans_let_it_be() -> None:
     assert whole is not None
     widths = []
     for seen in (NOTHING_SEEN, whole.scattered, Scattered(squares=20.0, freedom=2)):
-        gain = gain_side_by_side([[0.2] * 6], NOISE, doubt=0.05, seen=seen)
+        gain = gain_side_by_side([[0.2] * 6], NOISE, doubt=0.05, elsewhere=seen)
         assert gain is not None
         widths.append(gain.half_width)
     alone, still, shaky = widths

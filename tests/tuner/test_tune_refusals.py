@@ -70,7 +70,7 @@ def test_a_value_that_the_reason_names_is_out_whatever_else_the_plan_had() -> No
     of = plan(order="length", precision="bf16", padding="cut")
     (refusal,) = refusals([failed(of, AS_FOUND, order="as found, for lengths")], SPACE)
     assert refusal.what == "order=length"
-    assert refusal.why == f"trial 3: {AS_FOUND}"
+    assert refusal.reason == f"trial 3: {AS_FOUND}"
     out = [one for one in SPACE.plans() if refusal.meets(one)]
     assert out == [one for one in SPACE.plans() if one.value("order") == "length"]
 
