@@ -75,7 +75,7 @@ def only_if_asked() -> list[str]:
 
 
 def _believed(knob: Knob) -> str:
-    return f"± {100 * (math.exp(knob.effect.own) - 1):.0f} %"
+    return f"± {100 * (math.exp(knob.effect.size) - 1):.0f} %"
 
 
 def _value(value: KnobValue) -> str:

@@ -129,8 +129,8 @@ def _why_not(facts: HostFacts, ask: Ask) -> str | None:
     put=in_settings("{name}"),
     variables=lambda plan: {{}},  # FILL: or an argument, or set_in_torch
     shown=(changed_shown("{name}", "{name}", "{name}"),),  # FILL: the key in RankState
-    words=lambda plan: str(value) if (value := plan.settings.get("{name}")) else None,
-    effect=Effect(own=0.05, source="FILL: where the size comes from"),
+    description=lambda plan: str(value) if (value := plan.settings.get("{name}")) else None,
+    effect=Effect(size=0.05, source="FILL: where the size comes from"),
 )
 ''',
     )

@@ -12,7 +12,7 @@ from golden_texts import Golden
 from cputune.inside.first_steps import digest_of
 from cputune.inside.messages import ModelAnswer, TrainedStep
 from cputune.plans.equivalence import (
-    UNASKED,
+    UNCHECKED,
     ModelAnswers,
     Training,
     equivalent,
@@ -228,11 +228,11 @@ def test_what_only_one_of_both_has_told_is_not_compared() -> None:
 
 
 def test_of_a_model_that_nobody_asked_the_ranks_stay_as_typed(golden: Golden) -> None:
-    why = UNASKED.refuses("ranks")
-    assert why == UNASKED.refuses("accumulation")
+    why = UNCHECKED.refuses("ranks")
+    assert why == UNCHECKED.refuses("accumulation")
     assert why is not None
     golden(why)
-    assert UNASKED.refuses("padding") is None
+    assert UNCHECKED.refuses("padding") is None
 
 
 @pytest.mark.parametrize(

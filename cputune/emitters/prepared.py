@@ -256,7 +256,7 @@ def _delivery(
     needed_part, left_out = complete, dict[str, str]()
     if trials is not None:
         needed_part, left_out = fitted(
-            complete, workload, plan, versions, found=base, trials=trials
+            complete, workload, plan, versions, as_run=base, trials=trials
         )
     needed_part, unreachable = _reachable(needed_part, workload, host)
     return complete, needed_part, left_out | unreachable

@@ -22,11 +22,15 @@ def usable_cores(facts: HostFacts) -> tuple[Core, ...]:
     if count is None:
         return cores
     sockets = groups(cores, by_node=False)
-    largest = sorted(sockets, key=len, reverse=True)
-    fewest = next(
-        k for k in range(1, len(largest) + 1) if sum(map(len, largest[:k])) >= QUOTA_SHARE * count
-    )
-    return evenly([core for s in sockets if s in largest[:fewest] for core in s], count)
+    chosen: list[tuple[Core, ...]] = []
+    for socket in sorted(sockets, key=len, reverse=True):
+        if sum(map(len, chosen)) < QUOTA_SHARE * count:
+            chosen.append(socket)
+    on_chosen: list[Core] = []
+    for socket in sockets:
+        if socket in chosen:
+            on_chosen += socket
+    return evenly(on_chosen, count)
 
 
 def paid_cores(facts: HostFacts) -> int | None:

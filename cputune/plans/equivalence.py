@@ -1,7 +1,7 @@
 """Whether a plan trains the same as your current launch. The one place that decides it. Pure.
 
     verdict = equivalent(training_of(typed_ranks), training_of(plan_ranks), model_answers)
-    why = model_answers.refuses("ranks")
+    reason = model_answers.refuses("ranks")
 
 A ``Training`` is what ranks reported of their first steps (``cputune.inside.first_steps``):
 learning rates, samples and their content, the optimizer, the end of an epoch and of the training;
@@ -223,13 +223,13 @@ class ModelAnswers:
         """
         for name in ("repeats", *_ALSO.get(question, (question,))):
             for answer in self.answers:
-                why = None
-                if answer.question == name:
-                    why = self._refused(answer)
-                if why:
-                    if answer.point:
-                        return f"{why}, seen {answer.point}"
-                    return why
+                if answer.question != name:
+                    continue
+                reason = self._reason(answer)
+                if reason and answer.point:
+                    return f"{reason}, seen {answer.point}"
+                if reason:
+                    return reason
         return None
 
     def answered(self, question: str) -> bool:
@@ -238,27 +238,31 @@ class ModelAnswers:
 
     def largest(self, question: str) -> float | None:
         """The largest deviation that a question has shown; None if it has shown none."""
-        found = []
+        largest: float | None = None
         for answer in self.answers:
-            if answer.question == question:
-                found.append(answer.largest)
-        known = [largest for largest in found if largest is not None]
-        return max(
-            known, default=None, key=lambda largest: math.inf if math.isnan(largest) else largest
-        )
+            if answer.question != question or answer.largest is None:
+                continue
+            if math.isnan(answer.largest):
+                return answer.largest
+            if largest is None or answer.largest > largest:
+                largest = answer.largest
+        return largest
 
-    def _refused(self, answer: Deviation) -> str | None:
+    def _reason(self, answer: Deviation) -> str | None:
+        """Why an answer shows that it does not train the same; None or empty if it may."""
         if answer.apart is None:
             return answer.why
-        own, other = answer.loss
-        wanted = _tolerance(LOSS_TOLERANCES, self.dtype), _tolerance(TOLERANCES, self.dtype)
+        loss, other_loss = answer.loss
+        loss_tolerance = _tolerance(LOSS_TOLERANCES, self.dtype)
+        tolerance = _tolerance(TOLERANCES, self.dtype)
         if answer.question == "precision":
-            wanted = OTHER_PRECISION, OTHER_PRECISION
-        apart = _relative(own, other, LEAST_LOSS)
-        if apart is None or not apart <= wanted[0]:
-            figures = f"{own:.6g}, and {other:.6g}"
+            loss_tolerance = tolerance = OTHER_PRECISION
+        apart = _relative(loss, other_loss, LEAST_LOSS)
+        # "not <=" and not ">": a NaN is never within a tolerance.
+        if apart is None or not apart <= loss_tolerance:
+            figures = f"{loss:.6g}, and {other_loss:.6g}"
             return _OTHERWISE[answer.question].format(what="loss", figures=figures)
-        if not answer.apart <= wanted[1]:
+        if not answer.apart <= tolerance:
             figures = f"apart by {answer.apart:.2g} of its norm {answer.gradient[0]:.4g}"
             return _OTHERWISE[answer.question].format(what="gradient", figures=figures)
         return None
@@ -269,7 +273,7 @@ NO_ANSWER = "it could not be checked whether its model trains the same on more r
 NOT_ANSWERED = Deviation(question="ranks", point="", why=NO_ANSWER)
 """If a model has failed before its check, its ranks stay as typed."""
 
-UNASKED = ModelAnswers(
+UNCHECKED = ModelAnswers(
     answers=(
         Deviation(
             question="ranks",
@@ -291,23 +295,21 @@ def model_answers_of(
 
     ``other_start``: the answers of another start, without seeds.
     """
-    found = {
-        (answer["question"], answer["point"]): answer
-        for answer in answers
-        if answer["question"] not in ("", STARTS)
-    }
-    ends = [answer for answer in answers if not answer["question"]]
-    deviations = [
-        Deviation(
-            question=answer["question"],
-            point=answer["point"],
-            loss=tuple(answer.get("loss", ())),
-            gradient=tuple(answer.get("gradient", ())),
-            apart=answer.get("apart"),
-            why=answer.get("why"),
-        )
-        for answer in found.values()
-    ]
+    ends = []
+    deviations_by_point: dict[tuple[str, str], Deviation] = {}
+    for answer in answers:
+        if not answer["question"]:
+            ends.append(answer)
+        elif answer["question"] != STARTS:
+            deviations_by_point[answer["question"], answer["point"]] = Deviation(
+                question=answer["question"],
+                point=answer["point"],
+                loss=tuple(answer.get("loss", ())),
+                gradient=tuple(answer.get("gradient", ())),
+                apart=answer.get("apart"),
+                why=answer.get("why"),
+            )
+    deviations = list(deviations_by_point.values())
     apart = data_apart(answers, other_start)
     if apart is not None:
         deviations.append(Deviation(question=STARTS, point="", why=apart))
@@ -321,14 +323,18 @@ def model_answers_of(
 
 def unlike(training: Training, other: Training) -> str:
     """How two starts of the same launch differ, with both figures; empty if they do not."""
-    for number, (own, again) in enumerate(zip(training.contents, other.contents, strict=False), 1):
-        if own != again:
+    contents = zip(training.contents, other.contents, strict=False)
+    for number, (first_batch, second_batch) in enumerate(contents, 1):
+        if first_batch != second_batch:
             return f"step {number} takes other batches in each start"
     for what, first, second, tolerances in (
         ("loss", training.loss, other.loss, LOSS_TOLERANCES),
         ("norm of the gradient", training.gradient, other.gradient, TOLERANCES),
     ):
-        apart = _relative(first, second, LEAST_LOSS if what == "loss" else 0.0)
+        least = 0.0
+        if what == "loss":
+            least = LEAST_LOSS
+        apart = _relative(first, second, least)
         if apart is not None and not apart <= _tolerance(tolerances, training.dtype):
             return (
                 f"the {what} of its first step is {first:.6g} in one start"
@@ -350,31 +356,29 @@ def training_of(
     count = min((len(steps) for steps in ranks), default=0)
     if count == 0:
         return None
+    rates, samples, contents = [], [], []
+    for number in range(count):
+        steps = [of_rank[number] for of_rank in ranks]
+        rates.append(tuple(steps[0]["rates"]))
+        samples.append(_together([step["samples"] for step in steps]))
+        contents.append(_together([step.get("contents") for step in steps]))
     first = [steps[0] for steps in ranks]
-    gradients = [step.get("gradient") for step in first]
-    known = []
-    for value in gradients:
-        if value is not None:
-            known.append(value)
-    seen = []
-    for loss in losses:
-        if loss is not None:
-            seen.append(loss)
-    ends = [step["last"] for step in first if "last" in step]
     lead = first[0]
+    norms = _reported([step.get("gradient") for step in first])
+    reported_losses = _reported(losses)
+    ends = [step["last"] for step in first if "last" in step]
     draws = [step["next_draw"] for step in first if "next_draw" in step]
     return Training(
         ranks=len(ranks),
         dtype=dtype,
-        rates=tuple(tuple(step["rates"]) for step in ranks[0][:count]),
-        samples=tuple(_together([steps[n]["samples"] for steps in ranks]) for n in range(count)),
-        contents=tuple(
-            _together([steps[n].get("contents") for steps in ranks]) for n in range(count)
-        ),
+        rates=tuple(rates),
+        samples=tuple(samples),
+        contents=tuple(contents),
         batch=batch,
-        gradient=known[0] if len(known) == len(ranks) else None,
-        apart=bool(known) and max(known) > (1 + TOLERANCES["float32"]) * min(known),
-        loss=sum(seen) / len(seen) if seen else None,
+        # Averaged gradients have one norm: that of any rank.
+        gradient=norms[0] if len(norms) == len(ranks) else None,
+        apart=bool(norms) and max(norms) > (1 + TOLERANCES["float32"]) * min(norms),
+        loss=sum(reported_losses) / len(reported_losses) if reported_losses else None,
         drawn=any(step.get("drawn") for step in first),
         masked=any(step.get("masked") for step in first),
         draws_alike=len(set(draws)) < len(draws),
@@ -392,14 +396,18 @@ def training_of(
     )
 
 
+def _reported(values: Sequence[float | None]) -> list[float]:
+    return [value for value in values if value is not None]
+
+
 def _together(digests: Sequence[int | None]) -> str | None:
-    known = []
+    """The digest over all ranks, in any order of ranks; None if one reports none."""
+    total = 0
     for digest in digests:
-        if digest is not None:
-            known.append(digest)
-    if len(known) == len(digests):
-        return f"{sum(known) % (1 << 64):016x}"
-    return None
+        if digest is None:
+            return None
+        total += digest
+    return f"{total % (1 << 64):016x}"
 
 
 def equivalent(
@@ -417,57 +425,65 @@ def equivalent(
     ``other_data``: the plan may have another number of samples (a recipe's launch); then only
     models and optimizers are compared.
     """
-    steps = min(len(typed.rates), len(plan.rates))
+    differs: list[str] = []
     if other_data and typed.data != plan.data:
-        differs = (*_of_optimizer(typed, plan), *_of_model(typed, plan))
+        differs += _of_optimizer(typed, plan)
+        differs += _of_model(typed, plan)
         return Equivalence(
-            differs=differs,
+            differs=tuple(differs),
             summary="same model and optimizer; its trials took another number of samples",
         )
-    differs = (
-        *_of_rates(typed, plan),
-        *_of_samples(typed, plan, model_answers),
-        *_of_first_step(typed, plan, model_answers),
-        *_of_optimizer(typed, plan),
-        *_of_model(typed, plan),
-        *_of_the_end(typed, plan),
-    )
+    differs += _of_rates(typed, plan)
+    differs += _of_samples(typed, plan, model_answers)
+    differs += _of_first_step(typed, plan, model_answers)
+    differs += _of_optimizer(typed, plan)
+    differs += _of_model(typed, plan)
+    differs += _of_the_end(typed, plan)
     if exact and plan.drawn and not typed.drawn:
-        differs += ("its first step draws random numbers, your current launch draws none",)
+        differs.append("its first step draws random numbers, your current launch draws none")
     if exact and plan.gradient is None and typed.gradient is not None:
-        differs += ("its ranks report no gradient of the first step, your current launch does",)
+        differs.append("its ranks report no gradient of the first step, your current launch does")
     if differs:
-        return Equivalence(differs=differs)
-    agreed = ["learning rate"] if steps else []
+        return Equivalence(differs=tuple(differs))
+    return _agreement(typed, plan)
+
+
+def _agreement(typed: Training, plan: Training) -> Equivalence:
+    """What agrees between trainings in which nothing differs."""
+    steps = min(len(typed.rates), len(plan.rates))
+    agreed = []
     if None not in typed.samples[:steps] and typed.shuffled == plan.shuffled:
-        agreed.insert(0, "samples")
-    length = plan.steps or plan.epoch_steps
-    words = []
-    if length:
-        words = [f"{length} steps" if plan.steps else f"{length} steps an epoch"]
+        agreed.append("samples")
+    if steps:
+        agreed.append("learning rate")
+    summary = []
+    if plan.steps:
+        summary.append(f"{plan.steps} steps")
+    elif plan.epoch_steps:
+        summary.append(f"{plan.epoch_steps} steps an epoch")
     apart = _relative(typed.gradient, plan.gradient)
-    why = _why_other_batches(typed, plan)
+    other_batches = _why_other_batches(typed, plan)
     within = ""
-    if apart is not None and not why:
+    if apart is not None and not other_batches:
         agreed.append("gradient")
         within = f" ({_power(apart)})"
     if agreed:
-        words.append(f"same {_listing(agreed)}{within}")
-    if why and apart is not None:
-        words.append(f"gradients are of other draws: {why}")
+        summary.append(f"same {_listing(agreed)}{within}")
+    if other_batches and apart is not None:
+        summary.append(f"gradients are of other draws: {other_batches}")
     return Equivalence(
-        summary=", ".join(words),
+        summary=", ".join(summary),
         allowed=tuple(_of_the_last_batch(typed, plan)),
-        deviation=None if why else apart,
+        deviation=None if other_batches else apart,
     )
 
 
 def _of_rates(typed: Training, plan: Training) -> Iterator[str]:
-    for number, (own, other) in enumerate(zip(typed.rates, plan.rates, strict=False), 1):
-        if not all(map(_close, own, other)) or len(own) != len(other):
+    for number, (as_typed, other) in enumerate(zip(typed.rates, plan.rates, strict=False), 1):
+        if not all(map(_close, as_typed, other)) or len(as_typed) != len(other):
             yield (
                 f"the learning rate of step {number} is {_listed(other)}, "
-                f"as typed it is {_listed(own)}"
+                f"as typed it is {_listed(as_typed)}"
             )
             return
 
@@ -480,15 +496,16 @@ def _of_samples(
         return
     if typed.shuffled != plan.shuffled:
         return
-    for number, (own, other) in enumerate(zip(typed.samples, plan.samples, strict=False), 1):
-        if None not in (own, other) and own != other:
+    for number, (as_typed, other) in enumerate(zip(typed.samples, plan.samples, strict=False), 1):
+        if None not in (as_typed, other) and as_typed != other:
             yield f"step {number} takes other samples than as typed"
             return
-    for number, (own, other) in enumerate(zip(typed.contents, plan.contents, strict=False), 1):
-        has_numbers = None not in (*typed.samples[:number], *plan.samples[:number])
+    contents = zip(typed.contents, plan.contents, strict=False)
+    for number, (as_typed, other) in enumerate(contents, 1):
+        has_numbers = None not in typed.samples[:number] + plan.samples[:number]
         # Of the same numbers they may be others only if samples are made with random numbers.
         may_differ = has_numbers and (model_answers is None or model_answers.drawn is not False)
-        if not may_differ and own != other:
+        if not may_differ and as_typed != other:
             yield f"the batches of step {number} hold other samples than as typed"
             return
 
@@ -501,32 +518,40 @@ def _of_first_step(
     if plan.apart and not typed.apart:
         yield "each rank trains with its own gradient: the ranks do not average them"
     if typed.ranks != plan.ranks and model_answers is not None:
-        why = model_answers.refuses("ranks")
-        if why is not None:
-            yield why
+        reason = model_answers.refuses("ranks")
+        if reason is not None:
+            yield reason
     draws = plan.drawn or plan.dropout
     if plan.draws_alike and not typed.draws_alike and typed.ranks != plan.ranks and draws:
         yield "two ranks draw the same random numbers for different samples"
-    why = _why_other_batches(typed, plan)
-    if why:
-        yield from _of_other_draws(typed, plan, why)
-        return
-    alike = typed.dtype == plan.dtype
-    for what, own, other, allowed in (
-        ("gradient", typed.gradient, plan.gradient, _tolerance(TOLERANCES, plan.dtype)),
-        ("loss", typed.loss, plan.loss, _tolerance(LOSS_TOLERANCES, plan.dtype)),
-    ):
-        allowed = allowed if alike else OTHER_PRECISION
-        apart = _relative(own, other, LEAST_LOSS if what == "loss" else 0.0)
-        if apart is not None and not apart <= allowed:
-            said = " has the norm" if what == "gradient" else " is"
-            yield (
-                f"the {what} of the first step{said} {other:.6g}, as typed {own:.6g}"
-                f" ({allowed:.1g} is allowed)"
-            )
+    other_batches = _why_other_batches(typed, plan)
+    if other_batches:
+        yield from _of_other_draws(typed, plan, other_batches)
+    else:
+        yield from _of_gradient_and_loss(typed, plan)
 
 
-def _of_other_draws(typed: Training, plan: Training, why: str) -> Iterator[str]:
+def _of_gradient_and_loss(typed: Training, plan: Training) -> Iterator[str]:
+    """Loss and gradient of the first step, computed from the same batch."""
+    tolerance, loss_tolerance = OTHER_PRECISION, OTHER_PRECISION
+    if typed.dtype == plan.dtype:
+        tolerance = _tolerance(TOLERANCES, plan.dtype)
+        loss_tolerance = _tolerance(LOSS_TOLERANCES, plan.dtype)
+    apart = _relative(typed.gradient, plan.gradient)
+    if apart is not None and not apart <= tolerance:
+        yield (
+            f"the gradient of the first step has the norm {plan.gradient:.6g}, as typed "
+            f"{typed.gradient:.6g} ({tolerance:.1g} is allowed)"
+        )
+    apart = _relative(typed.loss, plan.loss, LEAST_LOSS)
+    if apart is not None and not apart <= loss_tolerance:
+        yield (
+            f"the loss of the first step is {plan.loss:.6g}, as typed "
+            f"{typed.loss:.6g} ({loss_tolerance:.1g} is allowed)"
+        )
+
+
+def _of_other_draws(typed: Training, plan: Training, other_batches: str) -> Iterator[str]:
     """A gradient of another scale, which no other draws of the same samples explain."""
     apart = _relative(typed.gradient, plan.gradient)
     if typed.shuffled != plan.shuffled or typed.ranks == plan.ranks or apart is None:
@@ -534,15 +559,17 @@ def _of_other_draws(typed: Training, plan: Training, why: str) -> Iterator[str]:
     if not apart < OTHER_DRAWS - 1:
         yield (
             f"the gradient of the first step has the norm {plan.gradient:.6g}, as typed "
-            f"{typed.gradient:.6g}: more than other draws make of it ({why})"
+            f"{typed.gradient:.6g}: more than other draws make of it ({other_batches})"
         )
 
 
 def _of_optimizer(typed: Training, plan: Training) -> Iterator[str]:
-    for name in dict.fromkeys(("class", *sorted({*typed.optimizer, *plan.optimizer}))):
-        own, other = (str(training.optimizer.get(name, "not set")) for training in (typed, plan))
-        if own != other:
-            yield f"the optimizer's {name} is {other}, as typed {own}"
+    settings = sorted({*typed.optimizer, *plan.optimizer} - {"class"})
+    for name in ("class", *settings):
+        as_typed = str(typed.optimizer.get(name, "not set"))
+        other = str(plan.optimizer.get(name, "not set"))
+        if as_typed != other:
+            yield f"the optimizer's {name} is {other}, as typed {as_typed}"
 
 
 def _of_model(typed: Training, plan: Training) -> Iterator[str]:
@@ -556,12 +583,12 @@ def _of_the_last_batch(typed: Training, plan: Training) -> Iterator[str]:
 
 
 def _of_the_end(typed: Training, plan: Training) -> Iterator[str]:
-    for what, own, other in (
+    for what, as_typed, other in (
         ("trains for", typed.steps, plan.steps),
         ("takes for a pass over its data", typed.epoch_steps, plan.epoch_steps),
     ):
-        if None not in (own, other) and own != other:
-            yield f"it {what} {other} steps, as typed {own}"
+        if None not in (as_typed, other) and as_typed != other:
+            yield f"it {what} {other} steps, as typed {as_typed}"
 
 
 def _why_other_batches(typed: Training, plan: Training) -> str:
@@ -579,31 +606,30 @@ def _tolerance(of: Mapping[str, float], dtype: str | None) -> float:
     return of.get(dtype or "float32", of["bfloat16"])
 
 
-def _relative(own: float | None, other: float | None, least: float = 0.0) -> float | None:
+def _relative(first: float | None, second: float | None, least: float = 0.0) -> float | None:
     """By how much two numbers differ, of the smaller: a factor of 2 is 1, either way."""
-    if own is None or other is None:
+    if first is None or second is None:
         return None
-    if own == other:
+    if first == second:
         return 0.0
-    scale = max(least, min(abs(own), abs(other)))
+    scale = max(least, min(abs(first), abs(second)))
     if scale:
-        return abs(own - other) / scale
+        return abs(first - second) / scale
     return math.inf
 
 
-def _close(own: float, other: float) -> bool:
-    return math.isclose(own, other, rel_tol=RATE_TOLERANCE, abs_tol=1e-12)
+def _close(first: float, second: float) -> bool:
+    return math.isclose(first, second, rel_tol=RATE_TOLERANCE, abs_tol=1e-12)
 
 
 def _listed(rates: Sequence[float]) -> str:
     return ", ".join(dict.fromkeys(f"{rate:.6g}" for rate in rates)) or "not set"
 
 
-def _listing(words: Sequence[str]) -> str:
-    *before, last = words
-    if before:
-        return f"{', '.join(before)} and {last}"
-    return last
+def _listing(items: Sequence[str]) -> str:
+    if len(items) == 1:
+        return items[0]
+    return f"{', '.join(items[:-1])} and {items[-1]}"
 
 
 def _power(apart: float) -> str:

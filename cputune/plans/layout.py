@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from cputune.host.facts import Core, HostFacts
 from cputune.plans.cores import QUOTA_SHARE, paid_cores, usable_cores
@@ -41,7 +42,10 @@ def thinkable_ranks(cores: tuple[Core, ...]) -> tuple[int, ...]:
     if len(cores) <= 8:
         least_cores = 1
     most = max(nodes, min(len(cores) // least_cores, MOST_RANKS_PER_NODE * nodes))
-    return (*range(1, most + 1), *((caches,) if most < caches <= len(cores) // 2 else ()))
+    counts = list(range(1, most + 1))
+    if most < caches <= len(cores) // 2:
+        counts.append(caches)
+    return tuple(counts)
 
 
 def why_not_ranks(cores: tuple[Core, ...], ranks: int, *, paid: int | None = None) -> str | None:
@@ -50,7 +54,7 @@ def why_not_ranks(cores: tuple[Core, ...], ranks: int, *, paid: int | None = Non
     Good are one rank, one per socket, NUMA node or L3 cache, and even divisions between and above
     these if at most a fifth of the cores is idle, or a tenth of the ``paid`` ones of a CPU quota.
     """
-    sockets, nodes = (len(groups(cores, by_node=by_node)) for by_node in (False, True))
+    sockets, nodes = len(groups(cores, by_node=False)), len(groups(cores, by_node=True))
     if nodes % ranks and ranks % sockets and ranks % nodes:
         return f"this number of ranks cannot be divided evenly over {sockets} sockets"
     size = len(rank_slices(cores, ranks)[0])
@@ -99,11 +103,12 @@ class Advice:
     @property
     def cpus(self) -> tuple[int, ...]:
         """The CPUs that threads run on, one of each core, over all ranks."""
-        return tuple(
-            core.cpus[0]
-            for cores in self.cores
-            for core in cores[self.ccl_workers :][: self.threads]
-        )
+        cpus = []
+        for cores in self.cores:
+            computing = cores[self.ccl_workers :]
+            for core in computing[: self.threads]:
+                cpus.append(core.cpus[0])
+        return tuple(cpus)
 
 
 def advise(
@@ -122,9 +127,9 @@ def advise(
     used: threads wait for the slowest. ``ranks`` is a number that a launcher has fixed. Of the
     ``ccl_workers`` as many are used as leave the threads a core.
     """
-    cores, why = usable_cores(facts), "one rank"
+    cores, reason = usable_cores(facts), "one rank"
     if facts.topology.hybrid and len(fast_cores(cores)) < len(cores):
-        why = f"one rank on the {len(fast_cores(cores))} fast ones of {len(cores)} cores"
+        reason = f"one rank on the {len(fast_cores(cores))} fast ones of {len(cores)} cores"
         cores = fast_cores(cores)
     if ranks is None:
         parts, part = len({core.socket for core in cores}), "socket"
@@ -132,15 +137,16 @@ def advise(
             parts, part = len({core.numa_node for core in cores}), "NUMA node"
         if not (2 * parts <= len(cores)):
             parts = 1
-        good = [n for n in rank_counts(cores, paid=paid_cores(facts)) if n <= parts]
-        fit = [n for n in good if batch is None or batch % (n * nodes) == 0]
+        counts = rank_counts(cores, paid=paid_cores(facts))
+        good = [count for count in counts if count <= parts]
+        fit = [count for count in good if batch is None or batch % (count * nodes) == 0]
         ranks = max(fit, default=1)
         if ranks == parts and ranks > 1:
-            why = f"one rank per {part}"
+            reason = f"one rank per {part}"
         elif fit != good and ranks < max(good):
-            why = f"a global batch of {batch} is divided by {ranks} on each of {nodes} machines"
+            reason = f"a global batch of {batch} is divided by {ranks} on each of {nodes} machines"
     else:
-        why = f"{ranks} ranks, as they are started"
+        reason = f"{ranks} ranks, as they are started"
     if ranks <= len(cores):
         slices = rank_slices(cores, ranks)
     else:
@@ -152,7 +158,7 @@ def advise(
         workers = ccl_workers
     else:
         workers = min(1, least - 1)
-    return Advice(cores=slices, threads=max(1, least - workers), ccl_workers=workers, why=why)
+    return Advice(cores=slices, threads=max(1, least - workers), ccl_workers=workers, why=reason)
 
 
 def thread_counts(cores_of_rank: tuple[Core, ...], *, ccl_workers: int = 0) -> tuple[int, ...]:
@@ -220,18 +226,19 @@ def guide_plan(facts: HostFacts, workload: Workload | None = None, *, nodes: int
     if workload is not None:
         batch = workload.global_batch_size
     advice = advise(facts, batch=batch, nodes=nodes)
-    ccl = advice.ranks > 1 and _lives(BACKEND, "ccl", facts, ask)  # several have two cores each
+    # Of several ranks each has two cores: one for a oneCCL worker.
+    ccl = advice.ranks > 1 and _is_possible(BACKEND, "ccl", facts, ask)
     return make_plan(
-        tuple(core for cores in advice.cores for core in cores),
+        tuple(chain.from_iterable(advice.cores)),
         advice.ranks,
         precision=advised_precision(facts),
         backend="ccl" if ccl else "gloo",
         ccl_workers=LEAST_CCL_WORKERS if ccl else 0,
-        ipex=_lives(IPEX, True, facts, ask),
+        ipex=_is_possible(IPEX, True, facts, ask),
     )
 
 
-def _lives(knob: Knob, value: KnobValue, facts: HostFacts, ask: Ask) -> bool:
+def _is_possible(knob: Knob, value: KnobValue, facts: HostFacts, ask: Ask) -> bool:
     """Whether a knob can have this value on this machine, with these versions."""
     return knob.offers is not None and value in knob.choices(facts, ask).values
 
@@ -267,9 +274,13 @@ def make_plan(
             computing = cores_of_rank[ccl_workers:]
         if not smt:
             computing = tuple(team(computing, len(computing) if threads is None else threads))
-        siblings = None if smt else 1
-        cpus = sorted(cpu for core in computing for cpu in core.cpus[:siblings])
-        rank_cpus.append(tuple(cpus))
+        cpus: list[int] = []
+        for core in computing:
+            if smt:
+                cpus += core.cpus
+            else:
+                cpus.append(core.cpus[0])
+        rank_cpus.append(tuple(sorted(cpus)))
         worker_cpus.append(tuple(core.cpus[0] for core in workers))
     least = min(map(len, rank_cpus))
     if threads is None:

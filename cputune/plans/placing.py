@@ -35,11 +35,12 @@ def groups(
     cores: Sequence[C], *, by_node: bool, by_cache: bool = False
 ) -> tuple[tuple[C, ...], ...]:
     """The cores of each socket, each NUMA node or each L3 cache on a node, in their order."""
-    found: dict[object, list[C]] = {}
+    by_place: dict[object, list[C]] = {}
     for core in cores:
         node = core.numa_node if by_node else None
-        found.setdefault((core.socket, node, core.l3 if by_cache else None), []).append(core)
-    return tuple(tuple(group) for group in found.values())
+        cache = core.l3 if by_cache else None
+        by_place.setdefault((core.socket, node, cache), []).append(core)
+    return tuple(tuple(group) for group in by_place.values())
 
 
 def by_caches(cores: Sequence[C]) -> tuple[tuple[C, ...], ...]:
@@ -57,11 +58,13 @@ def rank_slices(cores: Sequence[C], ranks: int) -> tuple[tuple[C, ...], ...]:
     if ranks > len(cores):
         raise ValueError(f"{ranks} ranks need {ranks} cores; {len(cores)} can be used")
     least = LEAST_USED_SHARE * (len(cores) // ranks)
-    nodes, sockets = (groups(cores, by_node=by_node) for by_node in (True, False))
+    nodes, sockets = groups(cores, by_node=True), groups(cores, by_node=False)
+    # All cores as one part come last: any number of ranks divides over it, and it has enough.
     for parts in (by_caches(cores), nodes, sockets, (tuple(cores),)):
         if ranks % len(parts) == 0:
-            each = ranks // len(parts)
-            cut = [piece for part in parts for piece in _cut(part, each, least)]
+            cut = []
+            for part in parts:
+                cut += _cut(part, ranks // len(parts), least)
             size = min(map(len, cut))
             if size >= least:
                 break
@@ -73,9 +76,9 @@ def _cut(part: tuple[C, ...], pieces: int, least: float) -> list[tuple[C, ...]]:
     caches = by_caches(part)
     if len(caches) % pieces == 0:
         each = len(caches) // pieces
-        whole = [sum(caches[i * each : (i + 1) * each], ()) for i in range(pieces)]
-        if min(map(len, whole)) >= least:
-            return whole
+        of_caches = [sum(caches[i * each : (i + 1) * each], ()) for i in range(pieces)]
+        if min(map(len, of_caches)) >= least:
+            return of_caches
     size = len(part) // pieces
     return [part[i * size : (i + 1) * size] for i in range(pieces)]
 
@@ -92,8 +95,9 @@ def _share(cores: tuple[C, ...], count: int, level: int) -> set[C]:
     parts = groups(cores, by_node=level > 0, by_cache=level > 1)
     shares = [0] * len(parts)
     for _ in range(min(count, len(cores))):
-        open_ = [i for i, part in enumerate(parts) if shares[i] < len(part)]
-        shares[min(open_, key=lambda i: shares[i])] += 1
+        # One more of the part that gave the fewest so far, if it has one left.
+        with_room = [i for i, part in enumerate(parts) if shares[i] < len(part)]
+        shares[min(with_room, key=lambda i: shares[i])] += 1
     chosen: set[C] = set()
     for part, share in zip(parts, shares):  # noqa: B905 (Python 3.7)
         chosen |= _share(part, share, level + 1)
@@ -111,8 +115,11 @@ def team(cores: Sequence[C], threads: int) -> Sequence[C]:
     """
     if threads >= len(cores):
         return cores
-    near = (groups(cores, by_node=by_node)[0] for by_node in (True, False))
-    room = next((part for part in near if threads <= len(part)), cores)
+    room = cores
+    for by_node in (False, True):  # the node last: it is the nearest
+        first = groups(cores, by_node=by_node)[0]
+        if threads <= len(first):
+            room = first
     speeds = [getattr(core, "speed", 1) for core in room]
     fast = [core for core, speed in zip(room, speeds) if speed > 0.9 * max(speeds)]  # noqa: B905
     return evenly(fast if threads <= len(fast) else room, threads)
@@ -127,37 +134,47 @@ def pod_shares(
     """
     each = threads + workers
     if len(cores) < ranks * (workers + 1):  # siblings are all that keeps ranks apart
-        cores = [core._replace(cpus=(cpu,)) for core in cores for cpu in core.cpus]
-    own_cores = len(cores) >= ranks * each
+        cores = _siblings_apart(cores)
+    has_core_each = len(cores) >= ranks * each
     for slices in (_even(cores, ranks), [cores[i * each : (i + 1) * each] for i in range(ranks)]):
-        found = []
+        shares = []
         for part in slices:
             computing = part[workers:]
-            if own_cores:
-                cpus = sorted(core.cpus[0] for core in team(computing, threads))
+            if has_core_each:
+                cpus = [core.cpus[0] for core in team(computing, threads)]
             else:
-                cpus = sorted(cpu for core in computing for cpu in core.cpus)
-            found.append((cpus, [core.cpus[0] for core in part[:workers]]))
-        if found and all(len(cpus) >= threads for cpus, _ in found):
-            return found
+                cpus = [core.cpus[0] for core in _siblings_apart(computing)]
+            shares.append((sorted(cpus), [core.cpus[0] for core in part[:workers]]))
+        if shares and all(len(cpus) >= threads for cpus, _ in shares):
+            return shares
     return None
 
 
+def _siblings_apart(cores: Sequence[SeenCore]) -> list[SeenCore]:
+    """Each CPU as a core of its own."""
+    apart = []
+    for core in cores:
+        for cpu in core.cpus:
+            apart.append(core._replace(cpus=(cpu,)))
+    return apart
+
+
 def _even(cores: Sequence[SeenCore], ranks: int) -> Sequence[Sequence[SeenCore]]:
-    return rank_slices(cores, ranks) if 0 < ranks <= len(cores) else ()
+    if 0 < ranks <= len(cores):
+        return rank_slices(cores, ranks)
+    return ()
 
 
 def seen_cores(allowed: Iterable[int], system: str = "/sys") -> list[SeenCore]:
     """The cores of these CPUs, by socket, NUMA node and first CPU, as plans count them."""
     free = set(allowed)
-    nodes = {
-        cpu: number
-        for number in range(1024)
-        for cpu in _list(f"{system}/devices/system/node/node{number}/cpulist")
-    }
+    nodes: dict[int, int] = {}
+    for number in range(1024):
+        for cpu in _list(f"{system}/devices/system/node/node{number}/cpulist"):
+            nodes[cpu] = number
     sockets: dict[str, int] = {}
     caches: dict[str, int] = {}
-    found = []
+    cores = []
     while free:
         first = min(free)
         topology = f"{system}/devices/system/cpu/cpu{first}/topology"
@@ -167,9 +184,9 @@ def seen_cores(allowed: Iterable[int], system: str = "/sys") -> list[SeenCore]:
         at = f"{system}/devices/system/cpu/cpu{first}/cache/index3"
         shared = _text(f"{at}/shared_cpu_list") if _text(f"{at}/level") == "3" else ""
         cache = caches.setdefault(shared, len(caches)) if shared else None
-        found.append(SeenCore(tuple(sorted(mine)), socket, nodes.get(first, 0), cache))
+        cores.append(SeenCore(tuple(sorted(mine)), socket, nodes.get(first, 0), cache))
         free -= mine
-    return sorted(found, key=lambda core: (core.socket, core.numa_node, core.cpus[0]))
+    return sorted(cores, key=lambda core: (core.socket, core.numa_node, core.cpus[0]))
 
 
 def _text(path: str) -> str:
@@ -184,20 +201,20 @@ def _list(path: str) -> list[int]:
     """The CPUs of a kernel list; empty if it cannot be read."""
     if not os.path.exists(path):
         return []
-    found: list[int] = []
+    cpus: list[int] = []
     for part in _text(path).split(","):
         first, _, last = part.partition("-")
         if first.isdigit():
-            found.extend(range(int(first), int(last if last.isdigit() else first) + 1))
-    return found
+            cpus.extend(range(int(first), int(last if last.isdigit() else first) + 1))
+    return cpus
 
 
-def in_a_pod(asked: int, command: Sequence[str]) -> None:
+def in_a_pod(requested: int, command: Sequence[str]) -> None:
     """Bind a rank to its share of a container's CPUs, then execute the command.
 
-    If the container has dedicated CPUs, at most the ``asked`` number, they are cut as the plan's.
-    Else the kernel places the ranks. A job of one rank gets no rank variables: with LOCAL_RANK=0
-    accelerate would wrap the model in DistributedDataParallel.
+    If the container has dedicated CPUs, at most the ``requested`` number, they are cut as the
+    plan's. Else the kernel places the ranks. A job of one rank gets no rank variables: with
+    LOCAL_RANK=0 accelerate would wrap the model in DistributedDataParallel.
     """
     environment, allowed = os.environ, os.sched_getaffinity(0)
     rank = int(environment.get("LOCAL_RANK", "0"))
@@ -205,17 +222,19 @@ def in_a_pod(asked: int, command: Sequence[str]) -> None:
     workers = int(environment.get("CCL_WORKER_COUNT", "0"))
     threads = int(environment.get("OMP_NUM_THREADS", "1"))
     shares = None
-    if len(allowed) <= asked:
+    if len(allowed) <= requested:
         shares = pod_shares(seen_cores(allowed), ranks, threads, workers)
     if shares is not None:
         os.sched_setaffinity(0, shares[rank][0])
-        workers_cpus = [str(cpu) for _, own in shares for cpu in own]
+        workers_cpus: list[str] = []
+        for _, cpus in shares:
+            workers_cpus += map(str, cpus)
         if workers_cpus:
             environment["CCL_WORKER_AFFINITY"] = ",".join(workers_cpus)
     elif rank == 0:
         sys.stderr.write(
             f"note: this container has no CPUs of its own (it may use {len(allowed)}, "
-            f"asked for {asked}): ranks are not bound\n"
+            f"asked for {requested}): ranks are not bound\n"
         )
     if environment.get("CCL_PROCESS_LAUNCHER") == "none":
         environment.update(CCL_LOCAL_RANK=str(rank), CCL_LOCAL_SIZE=str(ranks))

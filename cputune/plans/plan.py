@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Annotated, TypeAlias
 
 from msgspec import Meta
@@ -77,8 +78,8 @@ class Plan:
             raise ValueError("a plan needs one CPU list for each local rank")
         if self.ccl_cpus and len(self.ccl_cpus) != self.processes_per_node:
             raise ValueError("a plan needs one oneCCL CPU list for each local rank, or none")
-        shares = [cpus for cpus in (*self.cpus, *self.ccl_cpus) if cpus]
-        if any(min(cpus) < 0 or max(cpus) >= MAX_CPUS for cpus in shares):
+        cpus = set(chain.from_iterable(self.cpus + self.ccl_cpus))
+        if cpus and (min(cpus) < 0 or max(cpus) >= MAX_CPUS):
             raise ValueError("no machine has a CPU of this number")
         _one_of("precision", self.precision, PRECISIONS)
         _one_of("backend", self.backend, BACKENDS)
@@ -131,11 +132,13 @@ class Plan:
 
     def describe(self) -> str:
         """``2 × 14 threads, bf16, tcmalloc``."""
+        parts = []
         if self.nodes > 1:
-            parts = [f"{self.nodes} nodes"]
-        else:
-            parts = []
-        parts += [text for knob in KNOBS if (text := knob.words(self)) is not None]
+            parts.append(f"{self.nodes} nodes")
+        for knob in KNOBS:
+            text = knob.description(self)
+            if text is not None:
+                parts.append(text)
         if self.as_found:
             parts.append("as found")
         return ", ".join(parts)
@@ -179,9 +182,9 @@ class Plan:
         return document
 
 
-def _one_of(what: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise ValueError(f"unknown {what} {value!r}; known are {', '.join(known)}")
+def _one_of(what: str, value: str, possible: tuple[str, ...]) -> None:
+    if value not in possible:
+        raise ValueError(f"unknown {what} {value!r}; known are {', '.join(possible)}")
 
 
 def _check_settings(settings: Mapping[str, KnobValue]) -> None:

@@ -17,13 +17,14 @@ def data_apart(answers: Sequence[ModelAnswer], others: Sequence[ModelAnswer]) ->
     """How the data sets of two starts differ, as those of two ranks would; empty if they do not,
     None if they are not known.
     """
-    own, other = _digests_in(answers), _digests_in(others)
-    if not own or not other:
+    # The first entry is the number of samples, the others are digests of some.
+    first, second = _digests_in(answers), _digests_in(others)
+    if not first or not second:
         return None
-    if own[0] != other[0]:
-        return OTHER_DATA.format(f"{own[0]} samples, and {other[0]}")
-    count = min(len(own), len(other)) - 1
-    apart = sum(one != another for one, another in zip(own[1:], other[1:], strict=False))
+    if first[0] != second[0]:
+        return OTHER_DATA.format(f"{first[0]} samples, and {second[0]}")
+    count = min(len(first), len(second)) - 1
+    apart = sum(one != other for one, other in zip(first[1:], second[1:], strict=False))
     if apart:
         return OTHER_DATA.format(f"{apart} of {count} samples differ")
     return ""

@@ -146,19 +146,19 @@ class Typed:
     notes: tuple[str, ...] = ()
 
 
-def read_typed(words: Sequence[str], python: Interpreter | None = None) -> Typed:
+def read_typed(command: Sequence[str], python: Interpreter | None = None) -> Typed:
     """Read a training command. Raises UsageError if it is not one."""
-    words, python = tuple(words), python or this_interpreter()
-    if not words or not words[0] or words == ("-m",):
+    command, python = tuple(command), python or this_interpreter()
+    if not command or not command[0] or command == ("-m",):
         raise UsageError("no script was given", hint=EXAMPLE)
-    if words[0] == "-m":
-        words = ("python", *words)
-    if launcher_at(words, 0) is None:
-        return _program(words, python)
-    launch = launch_of(words)
+    if command[0] == "-m":
+        command = ("python", *command)
+    if launcher_at(command, 0) is None:
+        return _program(command, python)
+    launch = launch_of(command)
     if launch is None:
         raise UsageError(
-            f"`{' '.join(words)}` contains no training script",
+            f"`{' '.join(command)}` contains no training script",
             hint=f"{EXAMPLE}; code from -c or standard input cannot be tuned",
         )
     if launch.launcher in _FOREIGN:
@@ -166,20 +166,20 @@ def read_typed(words: Sequence[str], python: Interpreter | None = None) -> Typed
     if launch.launcher == "python":
         return Typed(argv=launch.argv, notes=tuple(_python_notes(launch, python)))
     _refuse_unfit(launch)
-    launcher = " ".join((_SHOWN.get(launch.launcher, launch.program), *launch.options))
+    launcher = " ".join([_SHOWN.get(launch.launcher, launch.program), *launch.options])
     note = f"a plan replaces {launcher}"
-    return Typed(argv=launch.argv, launch=words, ranks=_ranks_of(launch), notes=(note,))
+    return Typed(argv=launch.argv, launch=command, ranks=_ranks_of(launch), notes=(note,))
 
 
 _SHOWN = {"accelerate": "accelerate launch", "torchrun": "torchrun"}
 
 
-def _program(words: tuple[str, ...], python: Interpreter) -> Typed:
-    first, name = words[0], os.path.basename(words[0])
+def _program(command: tuple[str, ...], python: Interpreter) -> Typed:
+    first, name = command[0], os.path.basename(command[0])
     if name == "trl" and not is_file("trl"):  # a checkout of it may lie here
-        return _script_of_trl(words, python)
+        return _script_of_trl(command, python)
     if exists(first):
-        return Typed(argv=words)
+        return Typed(argv=command)
     if re.match(r"[A-Za-z_][A-Za-z0-9_]*=", first):
         raise UsageError(
             f"{first!r} is a variable, not a script",
@@ -196,7 +196,7 @@ def _program(words: tuple[str, ...], python: Interpreter) -> Typed:
             "only `accelerate launch` trains, no other command of accelerate", hint=EXAMPLE
         )
     _refuse_wrapper(name)
-    return Typed(argv=(python.console_script(first) or first, *words[1:]))
+    return Typed(argv=(python.console_script(first) or first, *command[1:]))
 
 
 _TRAIN_NOTHING = ("chat", "env", "utils", "vllm_serve")
@@ -204,25 +204,25 @@ _TRAIN_NOTHING = ("chat", "env", "utils", "vllm_serve")
 _OF_ACCELERATE = ("--accelerate_config", "--num_processes", "--num_machines", "--config_file")
 
 
-def _script_of_trl(words: tuple[str, ...], python: Interpreter) -> Typed:
+def _script_of_trl(command: tuple[str, ...], python: Interpreter) -> Typed:
     """``trl sft ...`` starts accelerate, which starts this script; a plan starts it directly."""
-    name = "".join(words[1:2]).replace("-", "_")
+    name = "".join(command[1:2]).replace("-", "_")
     module = f"trl.scripts.{name}"
     is_name = re.fullmatch("[a-z][a-z_]*", name) is not None
-    known = is_name and python.module_file(module) is not None
-    if not known or name in _TRAIN_NOTHING:
+    exists_there = is_name and python.module_file(module) is not None
+    if not exists_there or name in _TRAIN_NOTHING:
         raise UsageError(
-            f"`{' '.join(words[:2])}` is not a training command of the installed trl",
+            f"`{' '.join(command[:2])}` is not a training command of the installed trl",
             hint="install trl, or type a command of it: cputune tune -- trl sft ARGUMENTS",
         )
-    for option, _ in pairs(words[2:]):
+    for option, _ in pairs(command[2:]):
         if option in _OF_ACCELERATE:
             raise UsageError(
                 f"trl {name} {option} is for accelerate; here a plan starts the ranks",
                 hint=f"remove {option} and its value",
             )
     note = f"a plan replaces the launcher that trl {name} starts"
-    return Typed(argv=("-m", module, *words[2:]), notes=(note,))
+    return Typed(argv=("-m", module, *command[2:]), notes=(note,))
 
 
 def _python_notes(launch: Launch, python: Interpreter) -> Iterator[str]:

@@ -29,15 +29,41 @@ READ_ON = "on 2 cores"
 """The machine on which the factors were measured."""
 
 SLOWER = frozenset(
-    {
-        *("affinity-gomp", "affinity-shrinks", "bound-twice", "file-bound-twice", "pin-mask"),
-        *("threads-affinity", "threads-limit", "threads-malformed", "threads-mkl", "threads-one"),
-        *("ranks-oversubscribed", "quota-threads", "quota-throttled", "script-threads"),
-        *("loader-threads", "tokenizer-threads", "file-openmpi-one-core", "one-core"),
-        *("cpu-steal", "machine-busy", "isa-capped", "isa-old", "ipex-ignored", "debug-left-on"),
-        *("isa-hidden", "priority-low", "memory-remote", "memory-high", "frequency-capped"),
-        *("threads-serial", "srun-one-cpu", "hosts-cpu", "hosts-cores"),
-    }
+    (
+        "affinity-gomp",
+        "affinity-shrinks",
+        "bound-twice",
+        "file-bound-twice",
+        "pin-mask",
+        "threads-affinity",
+        "threads-limit",
+        "threads-malformed",
+        "threads-mkl",
+        "threads-one",
+        "ranks-oversubscribed",
+        "quota-threads",
+        "quota-throttled",
+        "script-threads",
+        "loader-threads",
+        "tokenizer-threads",
+        "file-openmpi-one-core",
+        "one-core",
+        "cpu-steal",
+        "machine-busy",
+        "isa-capped",
+        "isa-old",
+        "ipex-ignored",
+        "debug-left-on",
+        "isa-hidden",
+        "priority-low",
+        "memory-remote",
+        "memory-high",
+        "frequency-capped",
+        "threads-serial",
+        "srun-one-cpu",
+        "hosts-cpu",
+        "hosts-cores",
+    )
 )
 """Warnings with which training is correct but slower."""
 
@@ -104,12 +130,12 @@ def untried(
 
     ``install`` is the command that installs tcmalloc, if it is missing.
     """
-    gains = [
-        UntriedGain(what=name, low=low, high=high, takes="your decision", do=f"tune {out.option}")
-        for out in left_out
-        if out.option is not None and out.what in _KNOB_GAINS
-        for name, low, high in (_KNOB_GAINS[out.what],)
-    ]
+    gains = []
+    for out in left_out:
+        if out.option is not None and out.what in _KNOB_GAINS:
+            name, low, high = _KNOB_GAINS[out.what]
+            do = f"tune {out.option}"
+            gains.append(UntriedGain(what=name, low=low, high=high, takes="your decision", do=do))
     if install is not None:
         low, high = GAINS["allocator-missing"]
         what = "tcmalloc is not installed"
@@ -136,7 +162,7 @@ def _of_padding(padding: Padding, option: str | None) -> UntriedGain:
         do = "pad each batch to its own longest sample (DataCollatorWithPadding)"
     else:
         do = "batches of similar lengths (train_sampling_strategy or group_by_length of a Trainer)"
-    why = ""
-    if not (padding.kept is None or option):
-        why = f", and {padding.kept}"
-    return UntriedGain(what=share + why, low=factor, high=factor, takes="your decision", do=do)
+    what = share
+    if padding.kept is not None and not option:
+        what = f"{share}, and {padding.kept}"
+    return UntriedGain(what=what, low=factor, high=factor, takes="your decision", do=do)

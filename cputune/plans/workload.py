@@ -224,10 +224,10 @@ class Workload:
             return job
         if isinstance(job, str) and (job in recipe_names() or job.endswith(".toml")):
             return cls.from_recipe(job)
-        words = typed_words(job)
-        if not words:
+        command = typed_words(job)
+        if not command:
             raise UsageError("there is nothing to train", hint='"train.py --epochs 3", or a recipe')
-        return cls.script(words, python=python)
+        return cls.script(command, python=python)
 
     @classmethod
     def from_recipe(cls, name: str, *, batch_per_rank: int | None = None) -> Workload:
@@ -264,13 +264,13 @@ class Workload:
         set it before you tune. ``python`` trains; None: the Python that runs
         cputune. Raises UsageError without a script.
         """
-        words, found = hide_arguments(argv, secret=secret, variables=variables())
-        typed = read_typed(words, python)
+        visible_words, hidden = hide_arguments(argv, secret=secret, variables=variables())
+        typed = read_typed(visible_words, python)
         first = typed.argv[0]
         return cls(
             name=typed.argv[1] if first == "-m" else Path(first).name,
             argv=typed.argv,
-            secrets=tuple(found),
+            secrets=tuple(hidden),
             launch=typed.launch,
             launch_ranks=typed.ranks,
             global_batch_size=global_batch_size,
@@ -293,10 +293,10 @@ class Workload:
     @property
     def program(self) -> tuple[str, ...]:
         """What is run, without its arguments: a script, or ``-m`` and a module."""
-        words = 1
+        count = 1
         if self.argv[:1] == ("-m",):
-            words = 2
-        return self.argv[:words]
+            count = 2
+        return self.argv[:count]
 
     @property
     def typed_batch(self) -> Batch:
@@ -349,8 +349,8 @@ class Workload:
         ``--per_device_train_batch_size`` is of one rank and one batch: the launch as typed takes it
         in each of its ranks, and accumulates.
         """
-        known = self.global_batch_size or self.batch_per_rank
-        if self.recipe is not None or self.framework == "pytorch" or known:
+        batch = self.global_batch_size or self.batch_per_rank
+        if self.recipe is not None or self.framework == "pytorch" or batch:
             return self
         return replace(self, global_batch_size=self.typed_global_batch)
 
@@ -383,10 +383,10 @@ class Workload:
                 return word.removesuffix(f"${{{name}}}"), name
         return None
 
-    def filled(self, words: Sequence[str], variables: Mapping[str, str]) -> list[str]:
+    def filled(self, arguments: Sequence[str], variables: Mapping[str, str]) -> list[str]:
         """Words of argv with the values of their secrets. Raises UsageError for an unset one."""
         filled = []
-        for word in words:
+        for word in arguments:
             secret = self.secret_of(word)
             if secret is None:
                 filled.append(word)
@@ -406,10 +406,10 @@ class Workload:
         values = {variables[name] for name in self.secrets if variables.get(name)}
         for value in sorted(values, key=len, reverse=True):  # one may be a part of another
             if len(value) > 5:
-                whole = re.escape(value)
+                pattern = re.escape(value)
             else:
-                whole = rf"(?<!\w){re.escape(value)}(?!\w)"
-            text = re.sub(whole, HIDDEN, text)
+                pattern = rf"(?<!\w){re.escape(value)}(?!\w)"
+            text = re.sub(pattern, HIDDEN, text)
         return without_secrets(text, variables)
 
     def argument(self, flag: str) -> str | None:
@@ -419,9 +419,9 @@ class Workload:
         """
         return value_of(self.argv, flag)
 
-    def observed(self, **seen: object) -> Workload:
+    def observed(self, **shown: object) -> Workload:
         """The same job with the fields that its first trial has shown, unless they were known."""
-        new: dict[str, Any] = {k: value for k, value in seen.items() if getattr(self, k) is None}
+        new: dict[str, Any] = {k: value for k, value in shown.items() if getattr(self, k) is None}
         return replace(self, **new)
 
     def to_json(self) -> dict[str, Any]:
@@ -474,16 +474,16 @@ def load_recipe(name: str) -> Recipe:
     try:
         text = read_document(path, most_bytes=MOST_BYTES)
     except OSError as error:
-        known = ", ".join(recipe_names())
+        names = ", ".join(recipe_names())
         if not is_path:
-            hint = f"recipes: {known}"
+            hint = f"recipes: {names}"
             near = difflib.get_close_matches(name, recipe_names(), n=1)
             if near:
                 hint = f"did you mean {near[0]}?"
             raise RecipeError(f"no recipe is called {name!r}", hint=hint) from error
         raise RecipeError(
             f"cannot read the recipe {name!r}: {error.strerror}",
-            hint=f"give the path of a TOML file, or one of: {known}",
+            hint=f"give the path of a TOML file, or one of: {names}",
         ) from error
     try:
         document = toml(text)

@@ -56,7 +56,7 @@ def compare(plan: Plan, states: Sequence[tuple[int, RankState]]) -> tuple[Compar
             knob=knob.name,
             rank=rank,
             expected=str(expected),
-            seen=_as_text(shown.seen(plan, state)),
+            seen=_as_text(shown.reported(plan, state)),
             unknown=shown.why_unseen(state),
             by_cpu_number=shown.by_cpu_number,
         )

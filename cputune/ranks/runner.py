@@ -29,7 +29,7 @@ from cputune.plans.delivery import environment
 from cputune.plans.delivery.applied_command import AppliedCommand, applied_command, trial_command
 from cputune.plans.equivalence import (
     NOT_ANSWERED,
-    UNASKED,
+    UNCHECKED,
     ModelAnswers,
     Training,
     equivalent,
@@ -152,7 +152,7 @@ class ProcessRunner:
         if typed is None or self._model_answers is not None:
             return
         if not questions:
-            self._model_answers = UNASKED
+            self._model_answers = UNCHECKED
             return
         self._end_what_runs()
         is_time_up = False
@@ -177,7 +177,7 @@ class ProcessRunner:
         if not self._model_answers.answered("ranks"):
             known = (*self._model_answers.answers, NOT_ANSWERED)
             self._model_answers = (
-                UNASKED if is_time_up else replace(self._model_answers, answers=known)
+                UNCHECKED if is_time_up else replace(self._model_answers, answers=known)
             )
 
     def _hear(self, asking: LivingPlan) -> None:

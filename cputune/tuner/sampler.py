@@ -128,7 +128,7 @@ class SpeedModel:
         """The variance that the effects of all knobs add to."""
         variance = 0.0
         for effect in self._effects.values():
-            variance += effect.own**2 + sum(size**2 for size in effect.within.values())
+            variance += effect.size**2 + sum(size**2 for size in effect.within.values())
         return variance
 
     def _kernel(self, a: Labels, b: Labels) -> Array:
@@ -145,7 +145,7 @@ class SpeedModel:
             part = alike[name]
             if effect.part_of is not None:
                 part = part * alike[effect.part_of]
-            kernel += part * (effect.own**2 + within)
+            kernel += part * (effect.size**2 + within)
         return kernel
 
 

@@ -128,7 +128,7 @@ def search_space(
     ask = Ask(
         workload=job,
         fixed={**_unvaried(varied(named, keep), fixed, today), **fixed, **owned_knobs},
-        own=owned_knobs,
+        owned=owned_knobs,
         hosts=tuple(hosts),
         keep=keep,
         named=named or frozenset(),
@@ -218,7 +218,7 @@ def _plans(
         for plan, more in _with_libraries(facts, layout, choices, ask):
             plans.setdefault(plan, {**values, **more})
     left_out = []
-    if "ranks" in ask.own:
+    if "ranks" in ask.owned:
         left_out.append(LeftOut(what="ranks", why=OWNED["ranks"]))
     left_out += layouts.left_out
     for choice in choices.values():
@@ -245,9 +245,9 @@ def _cpus_of(facts: HostFacts) -> object:
 
 def _choices(knob: Knob, facts: HostFacts, ask: Ask) -> Choices:
     """The values that are possible on every host; others name the host that lacks them."""
-    if knob.name in ask.own:
+    if knob.name in ask.owned:
         is_owned = LeftOut(what=knob.name, why=OWNED[knob.name])
-        return Choices(values=(ask.own[knob.name],), left_out=(is_owned,))
+        return Choices(values=(ask.owned[knob.name],), left_out=(is_owned,))
     choices = knob.choices(facts, ask)
     for name, there in ask.hosts[1:]:
         others = knob.choices(there, ask)
@@ -302,7 +302,7 @@ def _not_kept(
 ) -> Iterator[LeftOut]:
     """The knobs that could be varied if less of the training had to stay the same."""
     for knob in KNOBS:
-        if knob.offers is None or knob.name in ask.own or knob.name in held:
+        if knob.offers is None or knob.name in ask.owned or knob.name in held:
             continue
         if knob.name in free and not keeps(knob, keep):
             if unlike:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from cputune.errors import Interrupted, NotMeasurableError, NoValidTrialError
 from cputune.host.facts import HostFacts
 from cputune.inside.first_steps import LOOKED_AT
-from cputune.plans.equivalence import UNASKED
+from cputune.plans.equivalence import UNCHECKED
 from cputune.plans.knobs import as_seen
 from cputune.plans.knobs.record import LeftOut
 from cputune.plans.layout import baseline_plan
@@ -395,7 +395,7 @@ class TuningStudy:
             self._workload = self._observed_workload(runner)
             self._storage.remember(self._workload)
             self._write_down()
-        elif self._workload.licence == UNASKED and isinstance(runner, AskingRunner):
+        elif self._workload.licence == UNCHECKED and isinstance(runner, AskingRunner):
             self._ask_now(runner)
         space = self._open_space(resumed)
         sampler = PlanSampler(space, self._history, seed=self._options.seed)

@@ -87,7 +87,7 @@ class TestEveryKnob:
     def test_says_what_it_is_in_one_line(self, knob: Knob) -> None:
         assert 10 < len(knob.summary) < 90
         assert knob.effect.source
-        assert 0 < knob.effect.own < 1
+        assert 0 < knob.effect.size < 1
         assert all(0 < size < 0.5 for size in knob.effect.within.values())
 
     def test_is_expected_to_lose_nothing(self, knob: Knob) -> None:
@@ -151,7 +151,7 @@ class TestEveryKnob:
 
     def test_what_shows_it_is_in_the_state_of_a_rank(self, knob: Knob) -> None:
         assert {shown.key for shown in knob.shown} <= RankState.__annotations__.keys()
-        assert all(shown.seen(PLAN, {}) is None for shown in knob.shown)
+        assert all(shown.reported(PLAN, {}) is None for shown in knob.shown)
 
     def test_its_argument_has_a_row_in_the_stack(self, knob: Knob) -> None:
         if knob.argument is not None:
@@ -225,7 +225,7 @@ def test_numbers_begin_where_they_mean_something(name: str, least: int, golden: 
 
 
 def test_workers_are_named_where_there_are_some() -> None:
-    words = knob_named("ccl_workers").words
+    words = knob_named("ccl_workers").description
     assert [words(plan) for plan in (RICH, replace(RICH, ccl_workers=2), PLAN)] == [
         "1 worker",
         "2 workers",
@@ -353,7 +353,7 @@ def test_what_a_rank_shows_is_compared_with_the_plan(
         plan = knob.put(PLAN, value, FACTS)
     assert plan is not None
     (shown,) = (shown for shown in knob.shown if shown.what == what)
-    assert (shown.expected(plan, 0), shown.seen(plan, state)) == (expected, seen)
+    assert (shown.expected(plan, 0), shown.reported(plan, state)) == (expected, seen)
 
 
 def test_each_knob_has_a_row_of_what_ranks_show() -> None:
@@ -365,7 +365,7 @@ def test_each_knob_has_a_row_of_what_ranks_show() -> None:
 
 def test_the_cpus_of_a_rank_are_those_of_its_place_on_the_node() -> None:
     _, cpus = knob_named("threads").shown
-    assert (cpus.expected(PLAN, 1), cpus.seen(PLAN, {"affinity": [4, 5, 6, 7]})) == ("4-7", "4-7")
+    assert (cpus.expected(PLAN, 1), cpus.reported(PLAN, {"affinity": [4, 5, 6, 7]})) == ("4-7", "4-7")
 
 
 def test_a_preloaded_library_that_is_not_mapped_is_seen() -> None:
@@ -374,4 +374,4 @@ def test_a_preloaded_library_that_is_not_mapped_is_seen() -> None:
     )
     _, libraries, _ = knob_named("allocator").shown
     assert libraries.expected(plan, 0) == "/a.so:/b.so"
-    assert libraries.seen(plan, {"mapped": ["/b.so"]}) == "/b.so"
+    assert libraries.reported(plan, {"mapped": ["/b.so"]}) == "/b.so"

@@ -43,7 +43,7 @@ def test_real_ranks_step_as_the_plan_says(tmp_path: Path, monkeypatch: pytest.Mo
             with closing(runner.steps(plan)) as steps:
                 assert len(list(islice(steps, 2))) == 2
             (state,) = runner.observed()
-            assert KNOB.shown[0].seen(plan, state) == seen == KNOB.shown[0].expected(plan, 0)
+            assert KNOB.shown[0].reported(plan, state) == seen == KNOB.shown[0].expected(plan, 0)
 
 
 @pytest.mark.torch

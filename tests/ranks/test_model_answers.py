@@ -10,7 +10,7 @@ import pytest
 
 import cputune
 from cputune import Plan, Workload
-from cputune.plans.equivalence import UNASKED
+from cputune.plans.equivalence import UNCHECKED
 from cputune.plans.knobs import keeps_mathematics
 from cputune.plans.layout import baseline_plan
 from cputune.ranks.runner import ProcessRunner
@@ -83,4 +83,4 @@ def test_a_time_that_is_up_while_a_model_is_asked_ends_no_study(
         runner.keep_to(lambda: 0.0)
         runner.ask()
         assert notes[-1] == "the time limit was reached while the model was checked"
-        assert runner.workload.licence == UNASKED, "it has answered nothing"
+        assert runner.workload.licence == UNCHECKED, "it has answered nothing"

@@ -32,7 +32,7 @@ def by_hand(plan: Plan) -> tuple[float, float]:
     effects = [knob.effect for knob in KNOBS]
     expected = sum(e.expected(MACHINE.facts, plan) for e in effects if e.expected is not None)
     mean = -0.55 * math.log(2) * math.log2(at.share) + expected
-    sizes = [size for e in effects for size in (e.own, *e.within.values())]
+    sizes = [size for e in effects for size in (e.size, *e.within.values())]
     sizes += [1.0, 0.2]  # the level of the machine, and what binding changes
     sizes += [0.2 * math.log2(at.share), 0.15 * math.log2(at.sockets), 0.1 * math.log2(at.nodes)]
     return mean, math.hypot(*sizes)
@@ -68,7 +68,7 @@ def test_plans_are_as_alike_as_the_effects_of_their_knobs() -> None:
             part = alike(name, a, b)
             part *= alike(effect.part_of, a, b) if effect.part_of else 1.0
             within = (size**2 * alike(other, a, b) for other, size in effect.within.items())
-            found += part * (effect.own**2 + sum(within))
+            found += part * (effect.size**2 + sum(within))
         return found
 
     for row in (0, 3, 11, -1):

@@ -65,11 +65,11 @@ def test_a_lone_block_is_as_sure_as_blocks_of_other_plans_let_it_be() -> None:
 def test_how_likely_a_fit_is_compares_contrasts_of_the_blocks() -> None:
     """Harville 1974: of a mean that is not known, the likelihood of what does not depend on it."""
     pieces = [
-        Piece(block=at // 2, center=center, variance=0.001 * (1 + at), left=math.exp(-at))
+        Piece(block=at // 2, center=center, variance=0.001 * (1 + at), unsettled=math.exp(-at))
         for at, center in enumerate((0.3, 0.12, 0.1, 0.08, 0.11))
     ]
     centres = np.array([piece.center for piece in pieces])
-    block, left = (np.array([getattr(one, of) for one in pieces]) for of in ("block", "left"))
+    block, left = (np.array([getattr(one, of) for one in pieces]) for of in ("block", "unsettled"))
     own = np.diag([one.variance for one in pieces]) + 2 * PROCESS**2 * (block[:, None] == block)
     contrasts = np.eye(5)[1:] - np.eye(5)[:-1]
 

@@ -27,7 +27,7 @@ from cputune import (
     TrialEnded,
     TuneOptions,
 )
-from cputune.plans.equivalence import UNASKED, ModelAnswers
+from cputune.plans.equivalence import UNCHECKED, ModelAnswers
 from cputune.records.options import DEFAULT_LIMIT_SECONDS
 from cputune.records.result import COMPLETED, PRUNED
 from cputune.records.steps import TimeUp
@@ -296,7 +296,7 @@ class FakeAsking(FakeSlowStart):
 
     def ask(self, questions: Sequence[str] = ("ranks",)) -> None:
         self.asked.append(tuple(questions))
-        self.workload = replace(self.workload, licence=ModelAnswers() if questions else UNASKED)
+        self.workload = replace(self.workload, licence=ModelAnswers() if questions else UNCHECKED)
         if questions:
             self.clock.now += 5.0
 

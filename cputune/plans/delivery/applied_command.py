@@ -74,18 +74,18 @@ def applied_command(workload: Workload, plan: Plan, versions: Mapping[str, str])
     if in_torch:
         torch_alone = Force(torch=in_torch)
     drifts = workload.training is not None and workload.training.drift
-    way = AppliedCommand(
+    applied = AppliedCommand(
         variables=variables,
         force=torch_alone,
         world_size=plan.world_size,
         comparable=plan.world_size > 1 and not drifts,
     )
     if workload.framework == "pytorch":  # the rest is the script's own; see OWNED of knobs
-        return way
+        return applied
     share = _share(workload, plan)
     if plan.as_found:  # a recipe takes its batch from its flags
         return AppliedCommand(variables=variables, flags=share.flags)
-    whole = Force(
+    force = Force(
         world_size=plan.world_size,
         samples_per_rank=share.samples,
         batch_per_rank=workload.batch_per_rank,
@@ -99,20 +99,20 @@ def applied_command(workload: Workload, plan: Plan, versions: Mapping[str, str])
         stack = Versions.from_names(versions)
         flags = (cpu_flag(stack), *_knob_flags(workload, arguments, stack), *share.flags)
         # A recipe trains the same by itself.
-        if workload.recipe is None and (whole.other_ranks or share.typed != share.batches):
-            by_flags = replace(whole, by_flags=True, typed_accumulation=share.typed)
-            return replace(way, flags=flags, force=by_flags)
-        return replace(way, flags=flags)
+        if workload.recipe is None and (force.other_ranks or share.typed != share.batches):
+            by_flags = replace(force, by_flags=True, typed_accumulation=share.typed)
+            return replace(applied, flags=flags, force=by_flags)
+        return replace(applied, flags=flags)
     accumulation = workload.accumulation
     if workload.framework == "trainer":
         accumulation = share.planned
-    force = replace(
-        whole,
+    by_objects = replace(
+        force,
         # fp16 beside bf16 is a ValueError, and means nothing on a CPU.
         arguments={"use_cpu": True, "fp16": False, **arguments},
         accumulation=accumulation,
     )
-    return replace(way, force=force)
+    return replace(applied, force=by_objects)
 
 
 def trial_command(workload: Workload, applied: AppliedCommand) -> tuple[str, ...]:

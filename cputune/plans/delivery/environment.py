@@ -41,8 +41,13 @@ def base_environment(
     ``variables`` are the plan's. For a plan that runs as typed the outer environment stays. With
     ``offline`` the hub's clients use only their caches, instead of retrying for minutes.
     """
-    base = {k: v for k, v in outer.items() if plan.as_found or not is_cleared(k)}
-    base.update({name: variables[name] for name in LOADED_ONCE if name in variables})
+    base = {}
+    for name, value in outer.items():
+        if plan.as_found or not is_cleared(name):
+            base[name] = value
+    for name in LOADED_ONCE:
+        if name in variables:
+            base[name] = variables[name]
     if offline:
         base = {**OFFLINE, **base}
     return base
@@ -123,8 +128,8 @@ CLEARED = (
 
 def is_cleared(name: str) -> bool:
     """Whether a variable of this name is removed."""
-    return any(
-        name.startswith(entry[:-1]) if entry.endswith("*") else name == entry
-        for group in CLEARED
-        for entry in group.names
-    )
+    for group in CLEARED:
+        for entry in group.names:
+            if name == entry or (entry.endswith("*") and name.startswith(entry[:-1])):
+                return True
+    return False

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 from cputune.inside.applying.parts import needed
@@ -17,6 +18,7 @@ from cputune.plans.delivery.applied_command import AppliedCommand
 from cputune.plans.plan import Plan
 from cputune.plans.workload import Workload
 from cputune.stack import Versions, has_argument
+from cputune.text.plain import count
 
 AVERAGE = "average_tokens_across_devices"
 UNUSED = "find_unused_parameters"
@@ -35,38 +37,38 @@ Trials = Sequence[Sequence[Mapping[str, Any]]]
 
 
 def fitted(
-    whole: AppliedCommand,
+    applied: AppliedCommand,
     workload: Workload,
     plan: Plan,
     versions: Mapping[str, str],
     *,
-    found: Plan,
+    as_run: Plan,
     trials: Iterable[Sequence[Mapping[str, Any]]],
 ) -> tuple[AppliedCommand, dict[str, str]]:
     """A plan of a study without what it does not need, and why each part is left out.
 
-    ``found`` is the plan as it ran, and ``trials`` what the ranks of its trials reported.
+    ``as_run`` is the plan as it ran, and ``trials`` what the ranks of its trials reported.
     """
-    if not _trains_as_typed(workload, plan, found):
+    if not _trains_as_typed(workload, plan, as_run):
         shown = [ranks for ranks in trials if ranks]
-        return used(whole, shown, workload, Versions.from_names(versions))
-    left: dict[str, str] = {}
-    if whole.force is not None:
-        for part in needed(whole.force):
-            left[part.module] = "your launch trains so by itself"
-    return replace(whole, flags=(), force=None), left
+        return used(applied, shown, workload, Versions.from_names(versions))
+    left_out: dict[str, str] = {}
+    if applied.force is not None:
+        for part in needed(applied.force):
+            left_out[part.module] = "your launch trains so by itself"
+    return replace(applied, flags=(), force=None), left_out
 
 
-def _trains_as_typed(workload: Workload, plan: Plan, found: Plan) -> bool:
+def _trains_as_typed(workload: Workload, plan: Plan, as_run: Plan) -> bool:
     """Whether a plan is the launch as typed, for which nothing has to be set but variables.
 
-    ``plan`` is what its ranks showed, to be bound, and ``found`` the same as it ran. Its script
+    ``plan`` is what its ranks showed, to be bound, and ``as_run`` the same as it ran. Its script
     and words decide all that it trains. accelerate and deepspeed pass more to a loop than a plan
     has (``ACCELERATE_GRADIENT_ACCUMULATION_STEPS``).
     """
-    if not found.as_found or workload.recipe is not None:
+    if not as_run.as_found or workload.recipe is not None:
         return False
-    if plan.world_size != found.world_size or plan.nodes != found.nodes:
+    if plan.world_size != as_run.world_size or plan.nodes != as_run.nodes:
         return False
     launch = launch_of(workload.launch)
     passes_more = launch is not None and launch.launcher in ("accelerate", "deepspeed")
@@ -74,23 +76,23 @@ def _trains_as_typed(workload: Workload, plan: Plan, found: Plan) -> bool:
 
 
 def used(
-    way: AppliedCommand, trials: Trials, workload: Workload, versions: Versions
+    applied: AppliedCommand, trials: Trials, workload: Workload, versions: Versions
 ) -> tuple[AppliedCommand, dict[str, str]]:
     """A plan without the parts that changed nothing, and why each is left out.
 
     Arguments of TrainingArguments take the place of a part that set nothing else. Nothing is left
     out if no trial has shown it.
     """
-    force = way.force
-    ranks = [rank for trial in trials for rank in trial]
+    force = applied.force
+    ranks = list(chain.from_iterable(trials))
     if force is None or not ranks:
-        return way, {}
-    left: dict[str, str] = {}
-    seen = f"it changed nothing in {len(trials)} trial{'' if len(trials) == 1 else 's'}"
+        return applied, {}
+    left_out: dict[str, str] = {}
+    reason = f"it changed nothing in {count(len(trials), 'trial')}"
     torch = dict(force.torch)
     for name in force.torch:
         if name in AS_FOUND and all(map(AS_FOUND[name], ranks)):
-            left[name] = seen
+            left_out[name] = reason
             del torch[name]
     force = replace(force, torch=torch)
     flags: tuple[str, ...] = ()
@@ -102,10 +104,13 @@ def used(
             changed.setdefault("apart", set()).add("what its loader's processes draw is not seen")
         for part in needed(force):
             if part.module in OF_OBJECTS and not changed.get(part.module):
-                left[part.module] = f"{seen}, {(flags and 'beside ' + ' '.join(flags)) or 'noted'}"
+                beside = "noted"
+                if flags:
+                    beside = f"beside {' '.join(flags)}"
+                left_out[part.module] = f"{reason}, {beside}"
                 force = replace(force, without=(*force.without, part.module))
-    emptied = replace(way, force=force if needed(force) else None, flags=(*way.flags, *flags))
-    return emptied, left
+    flags = applied.flags + flags
+    return replace(applied, force=force if needed(force) else None, flags=flags), left_out
 
 
 OF_OBJECTS = ("trainer", "ranks", "apart", "loop")
@@ -114,11 +119,11 @@ OF_OBJECTS = ("trainer", "ranks", "apart", "loop")
 
 def _changed(ranks: Iterable[Mapping[str, Any]]) -> dict[str, set[str]]:
     """What the parts changed in any rank, by part."""
-    found: dict[str, set[str]] = {}
+    changed: dict[str, set[str]] = {}
     for rank in ranks:
         for part, what in rank["applied"].items():
-            found.setdefault(str(part), set()).update(map(str, what))
-    return found
+            changed.setdefault(str(part), set()).update(map(str, what))
+    return changed
 
 
 def _set_by_flags(changed: dict[str, set[str]], versions: Versions) -> tuple[str, ...]:

@@ -96,42 +96,44 @@ def choose_interface(
     if not hosts or unknown:
         of = ", ".join(unknown) or "no host"
         return Chosen(name=None, why=f"the interfaces of {of} are not known")
-    usable = {
-        host: {link.name: link for link in network.links or () if is_usable(link)}
-        for host, network in hosts
-    }
-    common = set.intersection(*map(set, usable.values()))
+    usable: dict[str, dict[str, Link]] = {}
+    for host, network in hosts:
+        usable[host] = {link.name: link for link in network.links or () if is_usable(link)}
+    common = _on_all(list(usable.values()))
     if not common:
-        by_host = "; ".join(
-            f"{', '.join(links) or 'none'} on {host}" for host, links in usable.items()
-        )
-        return Chosen(name=None, why=f"no interface has the same name on all hosts: {by_host}")
-    on = {
-        name: [links[name] for links in usable.values()]
-        for name in usable[hosts[0][0]]
-        if name in common
-    }
+        by_host = [f"{', '.join(links) or 'none'} on {host}" for host, links in usable.items()]
+        listed = "; ".join(by_host)
+        return Chosen(name=None, why=f"no interface has the same name on all hosts: {listed}")
 
     def worth(name: str) -> tuple[int, int, int, int]:
-        links = on[name]
-        return (
-            shared_network(links) is not None,
-            sum(name == link_of_name(host, network, resolved or {}) for host, network in hosts),
-            sum(name == network.default_link for _, network in hosts),
-            min(link.mbits_per_second or 0 for link in links),
-        )
+        by_name = by_route = 0
+        for host, network in hosts:
+            by_name += name == link_of_name(host, network, resolved or {})
+            by_route += name == network.default_link
+        slowest = min(link.mbits_per_second or 0 for link in common[name])
+        return shared_network(common[name]) is not None, by_name, by_route, slowest
 
-    best, *others = sorted(on, key=worth, reverse=True)
+    ranked = sorted(common, key=worth, reverse=True)
+    best = ranked[0]
+    others = []
+    for name in ranked[1:]:
+        if shared_network(common[name]) is not None:
+            others.append((name, tuple(map(plain_address, common[name]))))
     return Chosen(
         name=best,
-        why=_why(worth(best), shared_network(on[best]), len(hosts)),
-        addresses=tuple(map(plain_address, on[best])),
-        others=tuple(
-            (name, tuple(map(plain_address, on[name])))
-            for name in others
-            if shared_network(on[name]) is not None
-        ),
+        why=_why(worth(best), shared_network(common[best]), len(hosts)),
+        addresses=tuple(map(plain_address, common[best])),
+        others=tuple(others),
     )
+
+
+def _on_all(usable: Sequence[Mapping[str, Link]]) -> dict[str, list[Link]]:
+    """The interfaces whose name every host has, with those of each host."""
+    common: dict[str, list[Link]] = {}
+    for name in usable[0]:
+        if all(name in links for links in usable):
+            common[name] = [links[name] for links in usable]
+    return common
 
 
 def _why(worth: tuple[int, int, int, int], network: str | None, hosts: int) -> str:
@@ -172,8 +174,11 @@ def link_of_name(host: str, network: Network, resolved: Mapping[str, str]) -> st
         addresses = [resolved[host]]
     else:
         addresses = [host, *(network.hostname_addresses or ())]
-    links = (link_with(network, address) for address in addresses)
-    return next((link for link in links if link not in (None, "lo")), None)
+    for address in addresses:
+        link = link_with(network, address)
+        if link not in (None, "lo"):
+            return link
+    return None
 
 
 def plain_address(link: Link) -> str:
@@ -187,9 +192,12 @@ def _plain(link: Link) -> list[str]:
 
 def shared_network(links: Sequence[Link]) -> str | None:
     """A network in which each of these interfaces has an address: ``10.0.0.0/24``."""
-    networks = [[_network(address) for address in link.addresses] for link in links]
-    common = [n for n in networks[0] if n is not None and all(n in each for each in networks)]
-    return next((n for n in common), None)
+    others = [set(map(_network, link.addresses)) for link in links[1:]]
+    for address in links[0].addresses:
+        network = _network(address)
+        if network is not None and all(network in networks for networks in others):
+            return network
+    return None
 
 
 def _network(address: str) -> str | None:

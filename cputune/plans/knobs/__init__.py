@@ -115,15 +115,15 @@ def keeps(knob: Knob, keep: Keeps | None) -> bool:
 
 def changed(today: Plan, best: Plan) -> tuple[Knob, ...]:
     """The knobs that have another value in another plan; of the layout ranks and threads."""
-    found = []
+    knobs = []
     if today.world_size != best.world_size:
-        found.append(RANKS)
+        knobs.append(RANKS)
     if today.threads_per_process != best.threads_per_process:
-        found.append(THREADS)
+        knobs.append(THREADS)
     for knob in KNOBS:
         if knob.put is not None and knob.value_in(today) != knob.value_in(best):
-            found.append(knob)
-    return tuple(found)
+            knobs.append(knob)
+    return tuple(knobs)
 
 
 def kept_between(today: Plan, best: Plan) -> Keeps:
@@ -193,4 +193,6 @@ def owned(workload: Workload, today: Plan) -> dict[str, KnobValue]:
     """The knobs that the script decides, with their values in the current launch."""
     if workload.framework != "pytorch":
         return {}
-    return {**{name: today.value(name) for name in OWNED}, "ranks": today.processes_per_node}
+    values = {name: today.value(name) for name in OWNED}
+    values["ranks"] = today.processes_per_node  # a plan has no value of this name
+    return values

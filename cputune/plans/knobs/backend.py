@@ -30,13 +30,13 @@ BACKENDS: tuple[Backend, ...] = get_args(Backend)
 
 def _backends(facts: HostFacts, ask: Ask) -> Choices:
     """gloo; also ccl if these versions support it and Intel MPI is installed."""
-    why = ccl_use(versions_of(facts), framework=ask.framework)
-    if why is None and not any(launcher.dialect == "intelmpi" for launcher in facts.launchers):
-        why = "oneCCL needs mpirun of Intel MPI, which was not found"
+    reason = ccl_use(versions_of(facts), framework=ask.framework)
+    if reason is None and not any(launcher.dialect == "intelmpi" for launcher in facts.launchers):
+        reason = "oneCCL needs mpirun of Intel MPI, which was not found"
     if ask.fixed.get("backend") == "mpi":
         no_mpi = "trials use gloo or ccl: torch from PyPI is built without MPI"
         return unless(no_mpi, "backend=mpi", "gloo")
-    return unless(why, "backend=ccl", "gloo", "ccl")
+    return unless(reason, "backend=ccl", "gloo", "ccl")
 
 
 def _backend_argument(plan: Plan, local_rank: int = 0) -> str | None:
@@ -64,9 +64,9 @@ BACKEND = Knob(
             unknown="the rank has no process group",
         ),
     ),
-    words=_backend_argument,
+    description=_backend_argument,
     effect=Effect(
-        own=0.1,
+        size=0.1,
         within={"ranks": 0.1},
         label=lambda plan, at: _backend_argument(plan),
         source="measured with two ranks of a 4-layer BERT in bf16: 12.5 samples/s over ccl, 11.0 "
@@ -131,9 +131,9 @@ CCL_WORKERS = Knob(
         variable_shown("CCL_WORKER_COUNT", _worker_variables),
         variable_shown("CCL_WORKER_AFFINITY", _worker_variables, by_cpu_number=True),
     ),
-    words=_workers,
+    description=_workers,
     effect=Effect(
-        own=0.08,
+        size=0.08,
         within={"ranks": 0.08},
         part_of="backend",
         feature=lambda plan, at: math.log2(1 + plan.ccl_workers),

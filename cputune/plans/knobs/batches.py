@@ -35,7 +35,7 @@ STREAM, AT_RANDOM = "a stream", "at random"
 """How samples are drawn, as a rank reports it."""
 
 
-def _numbers(ask: Ask, name: str, why: str | None, usual: tuple[KnobValue, ...]) -> Choices:
+def _numbers(ask: Ask, name: str, reason: str | None, usual: tuple[KnobValue, ...]) -> Choices:
     """The script's own number and the usual others, or the requested one."""
     wanted = ask.fixed.get(name)
     if wanted == DEFAULT:
@@ -44,7 +44,7 @@ def _numbers(ask: Ask, name: str, why: str | None, usual: tuple[KnobValue, ...])
         what = name
     else:
         what = f"{name}={wanted}"
-    return unless(why, what, DEFAULT, *(usual if wanted is None else (wanted,)))
+    return unless(reason, what, DEFAULT, *(usual if wanted is None else (wanted,)))
 
 
 def _batches(facts: HostFacts, ask: Ask) -> Choices:
@@ -53,30 +53,30 @@ def _batches(facts: HostFacts, ask: Ask) -> Choices:
     samples = None
     if workload is not None:
         samples = workload.global_batch_size
-    why = None
+    reason = None
     if ask.framework != "trainer":
-        why = "the script's own loop decides the accumulation"
+        reason = "the script's own loop decides the accumulation"
     elif workload is not None and workload.batch_per_rank is not None:
-        why = "--batch-per-rank fixes the batch of a rank"
+        reason = "--batch-per-rank fixes the batch of a rank"
     elif (
         workload is not None
         and workload.licence is not None
         and workload.licence.refuses("accumulation")
     ):
-        why = workload.licence.refuses("accumulation")
+        reason = workload.licence.refuses("accumulation")
     elif wanted is None:
-        own: int | None = 1
+        batches: int | None = 1
         if workload is not None and workload.recipe is None:
-            own = workload.typed_accumulation
-        if own is None:
-            why = "the script's batches per step are not known before it has run"
-        elif own == 1:
-            why = (
+            batches = workload.typed_accumulation
+        if batches is None:
+            reason = "the script's batches per step are not known before it has run"
+        elif batches == 1:
+            reason = (
                 "the script does not accumulate, and accumulating is slower (--fix accumulation=2)"
             )
     elif wanted != DEFAULT and samples is not None and samples % int(wanted):
-        why = f"a global batch of {samples} cannot be divided into {wanted} batches"
-    return _numbers(ask, "accumulation", why, (1,))
+        reason = f"a global batch of {samples} cannot be divided into {wanted} batches"
+    return _numbers(ask, "accumulation", reason, (1,))
 
 
 def accumulation_of(plan: Plan) -> int | None:
@@ -87,7 +87,7 @@ def accumulation_of(plan: Plan) -> int | None:
     return int(value)
 
 
-def _batches_in_words(plan: Plan) -> str | None:
+def _batches_described(plan: Plan) -> str | None:
     value = accumulation_of(plan)
     if value is None:
         return None
@@ -105,9 +105,9 @@ ACCUMULATION = Knob(
     offers=_batches,
     put=in_settings("accumulation"),
     shown=(changed_shown("accumulation", "accumulation", "accumulation"),),
-    words=_batches_in_words,
+    description=_batches_described,
     effect=Effect(
-        own=0.1,
+        size=0.1,
         within={"ranks": 0.06, "precision": 0.04},
         expected=lambda facts, plan: -0.06 if accumulation_of(plan) == 1 else 0.0,
         source="read side by side on two cores, 8 samples of 128 tokens: taken in two batches 0.88 "
@@ -126,25 +126,25 @@ def _loaders(facts: HostFacts, ask: Ask) -> Choices:
     share = None
     if job is not None:
         share = job.loading_share
-    why = None
+    reason = None
     if ask.framework != "trainer":
-        why = "the script creates its data loader itself"
+        reason = "the script creates its data loader itself"
     elif job is not None and job.refuses("workers"):
-        why = job.refuses("workers")
+        reason = job.refuses("workers")
     elif "workers" in ask.fixed:
         pass
     elif job is not None and job.drawn == STREAM:
-        why = "its data set is a stream, and each worker would read all of it"
+        reason = "its data set is a stream, and each worker would read all of it"
     elif typed is not None:
-        why = f"the script sets --dataloader_num_workers {typed} itself"
+        reason = f"the script sets --dataloader_num_workers {typed} itself"
     elif share is None:
-        why = "how long a step waits for its data is not known before it has run"
+        reason = "how long a step waits for its data is not known before it has run"
     elif share < SHOWS:
-        why = f"a step waits for its data {100 * share:.1f} % of its time"
-    return _numbers(ask, "workers", why, (1, 2))
+        reason = f"a step waits for its data {100 * share:.1f} % of its time"
+    return _numbers(ask, "workers", reason, (1, 2))
 
 
-def _loaders_in_words(plan: Plan) -> str | None:
+def _loaders_described(plan: Plan) -> str | None:
     workers = plan.settings.get("workers")
     if workers is None:
         return None
@@ -161,9 +161,9 @@ WORKERS = Knob(
     put=in_settings("workers"),
     argument="dataloader_num_workers",
     shown=(changed_shown("loader workers", "loader_workers", "workers"),),
-    words=_loaders_in_words,
+    description=_loaders_described,
     effect=Effect(
-        own=0.1,
+        size=0.1,
         within={"layout": 0.06},
         expected=lambda facts, plan: -0.05 if plan.settings.get("workers") else 0.0,
         source="assumed: a worker takes the waiting out of the step and a part of a core from its "
@@ -203,9 +203,9 @@ PADDING = Knob(
     put=in_settings("padding"),
     set_in_torch=True,
     shown=(changed_shown("padding", "padding", "padding"),),
-    words=lambda plan: "padding cut" if "padding" in plan.settings else None,
+    description=lambda plan: "padding cut" if "padding" in plan.settings else None,
     effect=Effect(
-        own=0.5,
+        size=0.5,
         within={"layout": 0.1, "precision": 0.1},
         expected=lambda facts, plan: -0.4 if "padding" in plan.settings else 0.0,
         source="paired readings on a Zen 3 core, batches of 8: 4.2 times as fast if 23 % of the "
@@ -224,11 +224,11 @@ OF_LIKE_LENGTH = LeftOut(
 
 def _orders(facts: HostFacts, ask: Ask) -> Choices | str | None:
     """Samples of similar length only on request: that changes the content of batches."""
-    why = _why_as_drawn(facts, ask)
+    reason = _why_as_drawn(facts, ask)
     is_requested = "order" in {*ask.fixed, *ask.named} or ask.keep == "distribution"
-    if why is None and not is_requested:
+    if reason is None and not is_requested:
         return Choices(values=("random",), left_out=(OF_LIKE_LENGTH,))
-    return why
+    return reason
 
 
 def _why_as_drawn(facts: HostFacts, ask: Ask) -> str | None:
@@ -266,9 +266,9 @@ ORDER = Knob(
     put=in_settings("order"),
     set_in_torch=True,
     shown=(changed_shown("order of samples", "order", "order"),),
-    words=lambda plan: "samples of like length" if "order" in plan.settings else None,
+    description=lambda plan: "samples of like length" if "order" in plan.settings else None,
     effect=Effect(
-        own=0.25,
+        size=0.25,
         within={"padding": 0.25, "layout": 0.1},
         expected=lambda facts, plan: -0.15 if "order" in plan.settings else 0.0,
         source="assumed: batches of similar lengths have few columns of padding; 1 h 1 min "

@@ -48,9 +48,9 @@ GRADIENTS = Knob(
     put=in_settings("gradients", needless=_alone),
     set_in_torch=True,
     shown=(changed_shown("gradients sent", "gradients", "gradients"),),
-    words=lambda plan: "sparse gradients" if "gradients" in plan.settings else None,
+    description=lambda plan: "sparse gradients" if "gradients" in plan.settings else None,
     effect=Effect(
-        own=0.1,
+        size=0.1,
         within={"nodes": 0.2},
         expected=lambda facts, plan: -0.2 if _on_the_wire(plan, "gradients") else 0.0,
         source="read between two hosts of one core over 0.5 Gbit/s, 11 million parameters "
@@ -66,10 +66,12 @@ def _on_the_wire(plan: Plan, name: str) -> bool:
 
 def _types(facts: HostFacts, ask: Ask) -> Choices:
     """fp32; also bf16 if the user allows it, because it changes the training."""
-    why = None
+    reason = None
     if not (ask.allow_bf16_gradients or "gradient_precision" in ask.fixed):
-        why = "it changes the numbers: they are rounded to bf16 (--allow-bf16-gradients tries it)"
-    return unless(why, "gradient_precision=bf16", "fp32", "bf16")
+        reason = (
+            "it changes the numbers: they are rounded to bf16 (--allow-bf16-gradients tries it)"
+        )
+    return unless(reason, "gradient_precision=bf16", "fp32", "bf16")
 
 
 GRADIENT_PRECISION = Knob(
@@ -81,9 +83,9 @@ GRADIENT_PRECISION = Knob(
     put=in_settings("gradient_precision", needless=_alone),
     set_in_torch=True,
     shown=(changed_shown("gradients in transit", "gradient_precision", "gradient_precision"),),
-    words=lambda plan: "gradients in bf16" if "gradient_precision" in plan.settings else None,
+    description=lambda plan: "gradients in bf16" if "gradient_precision" in plan.settings else None,
     effect=Effect(
-        own=0.1,
+        size=0.1,
         within={"nodes": 0.2},
         expected=lambda facts, plan: -0.1 if _on_the_wire(plan, "gradient_precision") else 0.0,
         source="read as that of gradients: a step in 1.00 s instead of 1.27 (log -0.24), and in "

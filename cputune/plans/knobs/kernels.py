@@ -58,9 +58,9 @@ IPEX = Knob(
         ),
     ),
     as_seen=lambda plan, state: replace(plan, ipex=bool(state.get("ipex"))),
-    words=lambda plan: "IPEX" if plan.ipex else None,
+    description=lambda plan: "IPEX" if plan.ipex else None,
     effect=Effect(
-        own=0.15,
+        size=0.15,
         within={"layout": 0.06, "precision": 0.06},
         source="assumed: the guides give no number; its fused optimizer "
         "gains up to a quarter if torch's is not fused",
@@ -79,19 +79,19 @@ def _optimizers(facts: HostFacts, ask: Ask) -> Choices:
     """
     versions = versions_of(facts)
     wanted = str(ask.fixed.get("optimizer", FUSED))
-    why = None
+    reason = None
     if wanted == DEFAULT:
         pass
     elif versions.transformers is None or versions.torch is None:
-        why = "the versions of transformers and torch are not known"
+        reason = "the versions of transformers and torch are not known"
     elif wanted not in optimizers(versions):
-        why = (
+        reason = (
             f"transformers {versions.transformers} with torch {versions.torch} has no "
             f"--optim {wanted} that steps on a CPU"
         )
     elif "optimizer" not in ask.fixed:
-        why = _why_same_optimizer(ask, versions)
-    return unless(why, f"optimizer={wanted}", DEFAULT, wanted)
+        reason = _why_same_optimizer(ask, versions)
+    return unless(reason, f"optimizer={wanted}", DEFAULT, wanted)
 
 
 def _why_same_optimizer(ask: Ask, versions: Versions) -> str | None:
@@ -108,8 +108,8 @@ def _why_same_optimizer(ask: Ask, versions: Versions) -> str | None:
     if ask.workload is not None:
         requested = ask.workload.argument("--optim")
     if requested is not None:
-        known = requested in optimizers(versions) and requested != FUSED
-        if known:
+        replaceable = requested in optimizers(versions) and requested != FUSED
+        if replaceable:
             return None
         return f"the script sets --optim {requested} itself"
     if default_optimizer(versions) == FUSED:
@@ -122,14 +122,14 @@ def _why_same_optimizer(ask: Ask, versions: Versions) -> str | None:
 
 def optimizer_of(state: State) -> str | None:
     """How a rank's optimizer steps, in words; None if the rank does not show it."""
-    seen = state.get("optimizer")
-    if seen is None:
+    optimizer = state.get("optimizer")
+    if optimizer is None:
         return None
-    kernel = next((f", {name}" for name in ("fused", "foreach") if seen[name]), " as a loop")
-    return f"{seen['class']}{kernel}"
+    kernel = next((f", {name}" for name in ("fused", "foreach") if optimizer[name]), " as a loop")
+    return f"{optimizer['class']}{kernel}"
 
 
-def _optimizer_in_words(plan: Plan) -> str | None:
+def _optimizer_described(plan: Plan) -> str | None:
     value = plan.settings.get("optimizer")
     if value is None:
         return None
@@ -150,12 +150,12 @@ OPTIMIZER = Knob(
             what="optimizer",
             key="optimizer",
             expected=lambda plan, _: _SHOWN.get(str(plan.setting("optimizer"))),
-            read=lambda plan, seen: optimizer_of({"optimizer": seen}),
+            read=lambda plan, optimizer: optimizer_of({"optimizer": optimizer}),
         ),
     ),
-    words=_optimizer_in_words,
+    description=_optimizer_described,
     effect=Effect(
-        own=0.15,
+        size=0.15,
         within={"layout": 0.06, "precision": 0.06},
         expected=lambda facts, plan: -0.15 if plan.setting("optimizer") == FUSED else 0.0,
         source="read side by side on two cores, 4 layers in bf16: AdamW as a loop 0.78 times as "
@@ -173,12 +173,12 @@ def _why_no_masks(facts: HostFacts, ask: Ask) -> str | None:
     aten/src/ATen/native/cpu/DistributionKernels.cpp (bernoulli_scalar_kernel) calls MKL, which
     draws on all threads, if cpuinfo detects an Intel processor.
     """
-    why = why_no_masks(versions_of(facts))
+    reason = why_no_masks(versions_of(facts))
     training = None
     if ask.workload is not None:
         training = ask.workload.training
-    if why is not None:
-        return why
+    if reason is not None:
+        return reason
     if facts.cpu.vendor is None:
         return "the processor's vendor is not known: on Intel's torch draws masks on all threads"
     if facts.cpu.vendor == INTEL:
@@ -197,9 +197,11 @@ DROPOUT = Knob(
     put=in_settings("dropout"),
     set_in_torch=True,
     shown=(changed_shown("dropout masks", "dropout", "dropout"),),
-    words=lambda plan: "dropout masks of random bytes" if "dropout" in plan.settings else None,
+    description=lambda plan: (
+        "dropout masks of random bytes" if "dropout" in plan.settings else None
+    ),
     effect=Effect(
-        own=0.15,
+        size=0.15,
         within={"layout": 0.1, "precision": 0.1},
         expected=lambda facts, plan: -0.1 if "dropout" in plan.settings else 0.0,
         source="read side by side on two Zen 5 cores, 4 layers in bf16: 1.10 times as fast with "

@@ -60,13 +60,12 @@ def _preloading(name: str) -> Put:
 def _found_here(facts: HostFacts, knob: str, names: tuple[str, ...]) -> Choices:
     """Those of ``names`` ("default" first) whose library is on this machine."""
     missing = [name for name in names[1:] if facts.library(name) is None]
-    return Choices(
-        values=tuple(name for name in names if name not in missing),
-        left_out=tuple(
-            LeftOut(what=f"{knob}={name}", why=f"no lib{name.removeprefix('lib')} was found")
-            for name in missing
-        ),
-    )
+    left_out = []
+    for name in missing:
+        reason = f"no lib{name.removeprefix('lib')} was found"
+        left_out.append(LeftOut(what=f"{knob}={name}", why=reason))
+    values = tuple(name for name in names if name not in missing)
+    return Choices(values=values, left_out=tuple(left_out))
 
 
 def _jemalloc(plan: Plan) -> Mapping[str, str]:
@@ -84,7 +83,7 @@ def _mapped(plan: Plan, files: Iterable[str]) -> str:
 def _as_preloaded(knob: str, names: tuple[str, ...]) -> Callable[[Plan, State], Plan]:
     """The plan with the library that a rank preloads; an OpenMP runtime comes first."""
 
-    def seen(plan: Plan, state: State) -> Plan:
+    def as_preloaded(plan: Plan, state: State) -> Plan:
         for name in names[1:]:
             library, preloaded = f"lib{name.removeprefix('lib')}", state.get("preload", ())
             paths = []
@@ -92,14 +91,13 @@ def _as_preloaded(knob: str, names: tuple[str, ...]) -> Callable[[Plan, State], 
                 if path.startswith("/") and library in path:
                     paths.append(path)
             if paths:
+                preload = plan.preload + tuple(paths)
                 if knob == "openmp":
-                    preload = (*paths, *plan.preload)
-                else:
-                    preload = (*plan.preload, *paths)
+                    preload = tuple(paths) + plan.preload
                 return replace(plan, preload=preload, **{knob: name})  # type: ignore[arg-type]
         return plan
 
-    return seen
+    return as_preloaded
 
 
 ALLOCATOR = Knob(
@@ -122,9 +120,9 @@ ALLOCATOR = Knob(
         variable_shown("MALLOC_CONF", _jemalloc),
     ),
     as_seen=_as_preloaded("allocator", ALLOCATORS),
-    words=lambda plan: None if plan.allocator == "default" else plan.allocator,
+    description=lambda plan: None if plan.allocator == "default" else plan.allocator,
     effect=Effect(
-        own=0.12,
+        size=0.12,
         within={"layout": 0.04, "precision": 0.04},
         source="read side by side on two cores: tcmalloc 1.12 times as fast as glibc's malloc, "
         "jemalloc 0.89 times as it is (logs 0.11 and -0.12); where it keeps memory, as here, "
@@ -160,9 +158,9 @@ OPENMP = Knob(
         variable_shown("KMP_BLOCKTIME", _blocktime),
     ),
     as_seen=_as_preloaded("openmp", OPENMP_RUNTIMES),
-    words=lambda plan: None if plan.openmp == "default" else plan.openmp,
+    description=lambda plan: None if plan.openmp == "default" else plan.openmp,
     effect=Effect(
-        own=0.08,
+        size=0.08,
         within={"layout": 0.04, "precision": 0.04},
         source="read side by side on two cores: libiomp5 0.96 times as fast as libgomp, and "
         "0.94 to 1.03 times in three rounds on another machine",
@@ -200,21 +198,26 @@ def _mallocs(facts: HostFacts, ask: Ask) -> Choices:
     if ask.workload is not None:
         blocks = ask.workload.mapped_blocks
     if not blocks and "malloc" not in ask.fixed:
-        why = "your current launch returns no memory to the kernel"
+        reason = "your current launch returns no memory to the kernel"
         unknown = "how glibc's malloc handles the memory of a step is not known before it has run"
-        return unless(unknown if blocks is None else why, "malloc", DEFAULT)
+        return unless(unknown if blocks is None else reason, "malloc", DEFAULT)
     pages = facts.settings.transparent_huge_pages
     if pages in ("madvise", "always"):
         return Choices(values=(DEFAULT, KEPT, HUGE))
-    why = facts.why_unknown("settings.transparent_huge_pages") or (
+    reason = facts.why_unknown("settings.transparent_huge_pages") or (
         f"/sys/kernel/mm/transparent_hugepage/enabled says {pages or 'nothing'}"
     )
-    return Choices(values=(DEFAULT, KEPT), left_out=(LeftOut(what=f"malloc={HUGE}", why=why),))
+    return Choices(values=(DEFAULT, KEPT), left_out=(LeftOut(what=f"malloc={HUGE}", why=reason),))
 
 
 def _malloc_variables(plan: Plan) -> Mapping[str, str]:
     value = plan.settings.get("malloc")
-    return {**(_KEPT if value else {}), **(_HUGE if value == HUGE else {})}
+    variables = {}
+    if value:
+        variables.update(_KEPT)
+    if value == HUGE:
+        variables.update(_HUGE)
+    return variables
 
 
 MALLOC = Knob(
@@ -242,11 +245,11 @@ MALLOC = Knob(
             unknown="/proc/self/smaps_rollup does not report them",
         ),
     ),
-    words=lambda plan: {KEPT: "malloc keeps memory", HUGE: "huge pages"}.get(
+    description=lambda plan: {KEPT: "malloc keeps memory", HUGE: "huge pages"}.get(
         str(plan.setting("malloc"))
     ),
     effect=Effect(
-        own=0.1,
+        size=0.1,
         within={"layout": 0.04, "precision": 0.04},
         part_of="allocator",
         source="read side by side on two Zen 4 cores, 4 layers in bf16: with memory kept "

@@ -54,15 +54,15 @@ def _choices(facts: HostFacts, ask: Ask) -> Choices:
         what="precision=fp16",
         why="accelerate skips fp16 autocast on CPUs: such a run trains in fp32 without a message",
     )
-    why = None
+    reason = None
     if ask.framework == "trainer":
-        why = why_no_bf16(versions_of(facts))
-    if why is None and "bf16" not in native_precisions(facts) and not ask.allow_slow_precision:
-        why = (
+        reason = why_no_bf16(versions_of(facts))
+    if reason is None and "bf16" not in native_precisions(facts) and not ask.allow_slow_precision:
+        reason = (
             f"this CPU has none of {', '.join(NATIVE_BF16)}: bf16 is then 3 to 4 times "
             "slower than fp32 (--allow-slow-precision tries it)"
         )
-    choices = unless(why, "precision=bf16", "fp32", "bf16")
+    choices = unless(reason, "precision=bf16", "fp32", "bf16")
     return replace(choices, left_out=(fp16, *choices.left_out))
 
 
@@ -111,9 +111,9 @@ PRECISION = Knob(
         ),
     ),
     as_seen=_as_seen,
-    words=lambda plan: plan.precision,
+    description=lambda plan: plan.precision,
     effect=Effect(
-        own=0.6,
+        size=0.6,
         within={"layout": 0.15, "smt": 0.1},
         expected=_expected,
         source="read on two machines of two cores: bf16 takes 0.45 to 0.58 of the time of fp32 "

@@ -46,11 +46,11 @@ class Choices:
     left_out: tuple[LeftOut, ...] = ()
 
 
-def unless(why: str | None, what: str, *values: KnobValue) -> Choices:
-    """All of these values; only the first, the current one, if there is a reason ``why``."""
-    if why is None:
+def unless(reason: str | None, what: str, *values: KnobValue) -> Choices:
+    """All of these values; only the first, the current one, if there is a ``reason``."""
+    if reason is None:
         return Choices(values=tuple(dict.fromkeys(values)))
-    return Choices(values=values[:1], left_out=(LeftOut(what=what, why=why),))
+    return Choices(values=values[:1], left_out=(LeftOut(what=what, why=reason),))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,7 @@ class Ask:
         fixed: knobs that are held at a value.
         allow_slow_precision: offer bf16 although the CPU only emulates it.
         allow_bf16_gradients: offer to send gradients in bf16.
-        own: knobs that the script decides, at their current values; also in ``fixed``.
+        owned: knobs that the script decides, at their current values; also in ``fixed``.
         hosts: names of the hosts that plans may use, in order; empty: only this machine.
         keep: how much of the training has to stay the same.
         named: knobs that the user named.
@@ -69,7 +69,7 @@ class Ask:
 
     workload: Workload | None = None
     fixed: Mapping[str, KnobValue] = field(default_factory=dict)
-    own: Mapping[str, KnobValue] = field(default_factory=dict)
+    owned: Mapping[str, KnobValue] = field(default_factory=dict)
     hosts: tuple[tuple[str, HostFacts], ...] = ()
     allow_slow_precision: bool = False
     keep: Keeps | None = None
@@ -85,10 +85,10 @@ class Ask:
     @property
     def framework(self) -> Framework:
         """The framework whose rules apply; a script that has not run counts as a Trainer's."""
-        known = None
+        framework = None
         if self.workload is not None:
-            known = self.workload.framework
-        if known in (None, "trainer"):
+            framework = self.workload.framework
+        if framework in (None, "trainer"):
             return "trainer"
         return "accelerate"
 
@@ -142,7 +142,7 @@ class Shown:
     unknown: str | None = None
     by_cpu_number: bool = False
 
-    def seen(self, plan: Plan, state: State) -> object | None:
+    def reported(self, plan: Plan, state: State) -> object | None:
         """What the state of a rank shows; None if it does not show it."""
         value = state.get(self.key)
         if value is None:
@@ -195,7 +195,7 @@ class Effect:
     by about a tenth. The effects of all knobs are added.
 
     Attributes:
-        own: the size that is the same for every plan.
+        size: the part that is the same for every plan.
         within: how much more it differs if another knob differs, by that knob's name;
             ``layout`` means ranks and threads together.
         part_of: the knob for each value of which this effect is independent (oneCCL workers
@@ -207,7 +207,7 @@ class Effect:
         source: of the sizes.
     """
 
-    own: float
+    size: float
     within: Mapping[str, float] = field(default_factory=dict)
     part_of: str | None = None
     feature: Callable[[Plan, Footprint], float] | None = None
@@ -273,7 +273,7 @@ class Knob:
         shown: how a rank shows that it obeys.
         unseen: why no rank shows it.
         as_seen: the plan with the value that a rank shows, for a launch that runs as typed.
-        words: its part of ``Plan.describe()``; None for nothing.
+        description: its part of ``Plan.describe()``; None for nothing.
     """
 
     name: str
@@ -292,7 +292,7 @@ class Knob:
     shown: tuple[Shown, ...] = ()
     unseen: str | None = None
     as_seen: Callable[[Plan, State], Plan] = lambda plan, state: plan
-    words: Callable[[Plan], str | None] = lambda plan: None
+    description: Callable[[Plan], str | None] = lambda plan: None
 
     def __post_init__(self) -> None:
         if bool(self.shown) == bool(self.unseen):
@@ -307,9 +307,11 @@ class Knob:
 
     def choices(self, facts: HostFacts, ask: Ask) -> Choices:
         """The values that are possible on a machine; of a layout knob only the current one."""
-        choices = (
-            Choices(values=self.values[:1]) if self.offers is None else self.offers(facts, ask)
-        )
+        choices: Choices | str | None
+        if self.offers is None:
+            choices = Choices(values=self.values[:1])
+        else:
+            choices = self.offers(facts, ask)
         if isinstance(choices, Choices):
             return choices
         return unless(choices, f"{self.name}={as_text(self.values[1])}", *self.values)
@@ -324,18 +326,23 @@ class Knob:
         number = text.isascii() and text.isdigit() and len(text) < 10
         if self.least is not None and number and int(text) >= self.least:
             return int(text)
-        known = [as_text(v) for v in self.values if self.least is None or type(v) is not int]
+        accepted_values = []
+        for named in self.values:
+            if self.least is None or type(named) is not int:
+                accepted_values.append(as_text(named))
         if self.least is not None:
-            known.insert(0, f"a whole number from {self.least} on")
+            accepted_values.insert(0, f"a whole number from {self.least} on")
         example = "2"
         if self.least is None:
-            useful = [as_text(v) for v in self.values if v not in self.never]
+            useful = [as_text(named) for named in self.values if named not in self.never]
             near = difflib.get_close_matches(text.lower(), useful, n=1)
             if near:
                 example = near[0]
             else:
                 example = useful[0]
-        what = " or ".join(filter(None, (", ".join(known[:-1]), known[-1])))
+        what = accepted_values[-1]
+        if len(accepted_values) > 1:
+            what = f"{', '.join(accepted_values[:-1])} or {what}"
         raise UsageError(
             f"{self.name} is {what}, not {value!r}", hint=f"--fix {self.name}={example}"
         )
