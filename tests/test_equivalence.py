@@ -221,7 +221,7 @@ def test_what_only_one_of_both_has_told_is_not_compared() -> None:
     assert not equivalent(TYPED, replace(TWO, parameters=100)).differs
     assert not equivalent(replace(TYPED, last=4), TWO).differs
     short = equivalent(replace(TYPED, last=4), replace(TWO, last=8))
-    assert "the last batch of each epoch has 8 samples instead of 4" in " ".join(short.said)
+    assert "the last batch of each epoch has 8 samples instead of 4" in " ".join(short.allowed)
     told = training_of([[{"rates": [1e-3], "samples": 1}]], batch=4)
     assert told is not None
     assert told.loader == 0

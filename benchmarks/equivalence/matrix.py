@@ -35,7 +35,7 @@ def asked(planted: Planted, folder: Path) -> tuple[ModelAnswers, str | None]:
     with ProcessRunner(Workload.script([str(path)]), probe(), offline=True) as runner:
         for _ in islice(runner.steps(runner.today_as_typed), 4):
             pass
-        runner.ask()
+        runner.check_model()
         workload = runner.workload
     padding = workload.padding
     return workload.licence or ModelAnswers(), None if padding is None else padding.kept or MAY

@@ -112,7 +112,7 @@ def accepted(whole: Whole, script: Path, facts: HostFacts) -> tuple[str, Plan, W
     with ProcessRunner(Workload.script([str(script)]), facts, offline=True) as runner:
         for _ in islice(runner.steps(runner.today_as_typed), STEPS):
             pass
-        runner.ask()
+        runner.check_model()
         workload = runner.workload
         fix = {} if knob == "ranks" else {knob: value}
         refused, space = "", None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from statistics import median
 from typing import cast
 
@@ -50,34 +51,39 @@ def compare(plan: Plan, states: Sequence[tuple[int, RankState]]) -> tuple[Compar
     """
     if plan.as_found:
         return ()
-    return tuple(
-        Compared(
-            what=shown.what,
-            knob=knob.name,
-            rank=rank,
-            expected=str(expected),
-            seen=_as_text(shown.reported(plan, state)),
-            unknown=shown.why_unseen(state),
-            by_cpu_number=shown.by_cpu_number,
-        )
-        for knob in KNOBS
-        for shown in knob.shown
-        for rank, state in states
-        if (expected := shown.expected(plan, rank % plan.processes_per_node)) is not None
-    )
+    rows = []
+    for knob in KNOBS:
+        for shown in knob.shown:
+            for rank, state in states:
+                expected = shown.expected(plan, rank % plan.processes_per_node)
+                if expected is None:
+                    continue
+                rows.append(
+                    Compared(
+                        what=shown.what,
+                        knob=knob.name,
+                        rank=rank,
+                        expected=str(expected),
+                        seen=_as_text(shown.reported(plan, state)),
+                        unknown=shown.why_unseen(state),
+                        by_cpu_number=shown.by_cpu_number,
+                    )
+                )
+    return tuple(rows)
 
 
 def differences(plan: Plan, states: Sequence[RankState]) -> tuple[str, ...]:
     """The differences between ranks and plan, with both values."""
     rows = compare(plan, tuple(enumerate(states)))
-    wrong = [row for row in rows if row.differs]
     ranks: dict[tuple[str, str, str | None], list[int]] = {}
-    for row in wrong:
-        ranks.setdefault((row.what, row.expected, row.seen), []).append(row.rank)
-    return tuple(
-        f"{what}{_of(numbers, len(states))}: {seen or 'not shown'}, the plan says {expected}"
-        for (what, expected, seen), numbers in ranks.items()
-    )
+    for row in rows:
+        if row.differs:
+            ranks.setdefault((row.what, row.expected, row.seen), []).append(row.rank)
+    texts = []
+    for (what, expected, shown), numbers in ranks.items():
+        of_ranks = _of(numbers, len(states))
+        texts.append(f"{what}{of_ranks}: {shown or 'not shown'}, the plan says {expected}")
+    return tuple(texts)
 
 
 def runs_alike(plan: Plan, states: Sequence[Mapping[str, object]]) -> bool:
@@ -115,12 +121,11 @@ def _state_of(state: Mapping[str, object]) -> RankState:
 def unseen(plan: Plan, states: Sequence[RankState]) -> tuple[str, ...]:
     """What of a plan its ranks cannot report, each property once, with the reason."""
     rows = compare(plan, tuple(enumerate(states)))
-    said = (
-        f"{row.what}: {row.expected} by the plan, not seen: {row.unknown}"
-        for row in rows
-        if row.seen is None and row.unknown is not None
-    )
-    return tuple(dict.fromkeys(said))
+    texts = []
+    for row in rows:
+        if row.seen is None and row.unknown is not None:
+            texts.append(f"{row.what}: {row.expected} by the plan, not seen: {row.unknown}")
+    return tuple(dict.fromkeys(texts))
 
 
 def _of(ranks: Sequence[int], world: int) -> str:
@@ -133,14 +138,15 @@ def drift(figures: Sequence[Figures | None], ranks: int) -> str:
 
     Empty if they do not, and until all of them have reported the same step.
     """
-    known = [reported for reported in figures if reported is not None]
-    if len(known) < ranks or len({reported["step"] for reported in known}) > 1:
+    reports = [report for report in figures if report is not None]
+    steps = {report["step"] for report in reports}
+    if len(reports) < ranks or len(steps) > 1:
         return ""
-    first, *others = known
-    for number, other in enumerate(others, 1):
-        found = how_apart(other, first)
-        if found is not None:
-            names = described(found, first.get("names", ()), f"rank 0 and rank {number}")
+    first = reports[0]
+    for number, other in enumerate(reports[1:], 1):
+        apart = how_apart(other, first)
+        if apart is not None:
+            names = described(apart, first.get("names", ()), f"rank 0 and rank {number}")
             return f"after step {first['step']} {names}"
     return ""
 
@@ -168,13 +174,15 @@ def as_shown(
     What the current launch trains, and how long its steps wait for data, are from its last run. The
     length of a training is only learnt from a user's script: recipes train on a part of their data.
     """
-    first, own = states[0], plan.as_found or plan.world_size == 1
+    first = states[0]
+    # With another number of ranks the plan, not the script, decides how often they accumulate.
+    accumulates_as_typed = plan.as_found or plan.world_size == 1
     trains_to_its_end = plan.as_found and workload.recipe is None
-    seen = workload.observed(
+    observed = workload.observed(
         framework=first.get("framework"),
         global_batch_size=global_batch(states) if workload.batch_per_rank is None else None,
         parses_arguments=first.get("parses_arguments"),
-        accumulation=first.get("accumulation") if own else None,
+        accumulation=first.get("accumulation") if accumulates_as_typed else None,
         optimizer=optimizer_of(first) if plan.as_found else None,
         model=first.get("model") if plan.as_found else None,
         data=first.get("dataset_samples") if trains_to_its_end else None,
@@ -187,15 +195,17 @@ def as_shown(
         epochs=first.get("epochs") if trains_to_its_end else None,
     )
     if not plan.as_found:
-        return seen
+        return observed
     if len(waits) > 2:  # the first step waits for the loader's workers to start
         share = round(min(1.0, median(waits[1:])), 4)
-        seen = replace(seen, loading_share=share)
-    return replace(seen, training=training or seen.training)
+        observed = replace(observed, loading_share=share)
+    return replace(observed, training=training or observed.training)
 
 
-def _as_text(seen: object) -> str | None:
-    return None if seen is None else str(seen) or "none"
+def _as_text(value: object) -> str | None:
+    if value is None:
+        return None
+    return str(value) or "none"
 
 
 def samples_to_end(states: Sequence[RankState]) -> int | None:
@@ -216,9 +226,9 @@ def with_model_answers(
     if model_answers is None:
         return workload
     padding = padding_of(states[0]) if states else workload.padding
-    why = model_answers.refuses("padding")
-    if padding is not None and padding.kept is None and why is not None:
-        padding = replace(padding, kept=why)
+    reason = model_answers.refuses("padding")
+    if padding is not None and padding.kept is None and reason is not None:
+        padding = replace(padding, kept=reason)
     return replace(workload, licence=model_answers, padding=padding)
 
 
@@ -248,7 +258,9 @@ def fed_with(recipe: Recipe | None) -> str:
     return f"synthetic {made}"
 
 
-_KEPT = frozenset(shown.key for knob in KNOBS for shown in knob.shown) - {
+_ALL_SHOWN = tuple(chain.from_iterable(knob.shown for knob in KNOBS))
+
+_KEPT = frozenset(shown.key for shown in _ALL_SHOWN) - {
     "environment",
     "mapped",
 } | {
@@ -272,18 +284,23 @@ what it trains.
 """
 
 
-_READ = frozenset(
-    shown.what for knob in KNOBS for shown in knob.shown if shown.key == "environment"
-)
+_READ = frozenset(shown.what for shown in _ALL_SHOWN if shown.key == "environment")
 """Variables that are the only sign of a knob in a rank."""
 
 
 def for_people(state: RankState) -> dict[str, object]:
     """A rank's state as a result has it: plain values, CPUs as the text of a list."""
-    record: dict[str, object] = {name: value for name, value in state.items() if name in _KEPT}
+    record: dict[str, object] = {}
+    for name, value in state.items():
+        if name in _KEPT:
+            record[name] = value
     record["affinity"] = cpulist.render(state["affinity"])
-    read = {name: value for name, value in state.get("environment", {}).items() if name in _READ}
-    record |= {"environment": read} if read else {}
+    variables = {}
+    for name, text in state.get("environment", {}).items():
+        if name in _READ:
+            variables[name] = text
+    if variables:
+        record["environment"] = variables
     record.update(state.get("versions", {}))
     return record
 
@@ -301,13 +318,13 @@ def refuse_impossible(workload: Workload, states: Sequence[RankState]) -> None:
         )
     if states[0].get("framework") != "pytorch":
         return
-    for option, asked, own in (
+    for option, requested, taken in (
         ("--batch-per-rank", workload.batch_per_rank, wanted // len(states)),
         ("--global-batch-size", workload.global_batch_size, wanted),
     ):
-        if asked not in (None, own):
+        if requested not in (None, taken):
             raise Infeasible(
-                f"{workload.name} has its own training loop, and a step takes {own} samples: "
-                f"{option} {asked} cannot be set in it, so change the script's own batch",
+                f"{workload.name} has its own training loop, and a step takes {taken} samples: "
+                f"{option} {requested} cannot be set in it, so change the script's own batch",
                 hopeless=True,
             )

@@ -106,11 +106,11 @@ class Launch:
     Attributes:
         plan: what is launched.
         nodes: the hosts, in the order of the plan's nodes; none: this machine.
-        files: the emitted files; the first is started. None where ``argv`` is given.
+        files: the emitted files; the first is started. None if ``argv`` is given.
         argv: a command that is run as found, in the place of an emitted file.
         variables: make its ranks report.
-        post: the socket of this machine to which they report; empty: they do not, and what the
-            launch writes is shown.
+        report_socket: the path of a socket of this machine to which they report; empty: they do
+            not, and what the launch writes is shown.
         environment: that of this process.
         folder: of this launch, on this machine; other hosts may have it at the same path.
     """
@@ -120,7 +120,7 @@ class Launch:
     files: tuple[EmittedFile, ...] = ()
     argv: tuple[str, ...] = ()
     variables: Mapping[str, str]
-    post: str = ""
+    report_socket: str = ""
     environment: Mapping[str, str]
     folder: Path = Path()
 
@@ -137,26 +137,31 @@ class Held:
 
     def start(self, launch: Launch) -> list[RankCommand]:
         """The commands of this machine by which a launch begins."""
-        ours = {n: v for n, v in launch.environment.items() if n not in OWN_VARIABLES}
+        ours = {}
+        for name, value in launch.environment.items():
+            if name not in OWN_VARIABLES:
+                ours[name] = value
         reported = reporting(launch.variables, HERE, ours.get("PYTHONPATH"))
         meeting = str(random.randrange(*PORTS))
         started = launch.argv or ("bash", f"{HERE}/{LAUNCH}/{launch.files[0].name}")
         commands: list[RankCommand] = []
         for number, node in enumerate(launch.nodes):
-            several = {"NODE_RANK": str(number), "PORT": meeting} if launch.plan.nodes > 1 else {}
-            asked = {
-                **question(launch, all_files(launch)),
+            variables = {**ours, **reported}
+            if launch.plan.nodes > 1:
+                variables["NODE_RANK"], variables["PORT"] = str(number), meeting
+            request = {
+                **file_request(launch, all_files(launch)),
                 "argv": [_moved(word) for word in started],
-                "env": {**ours, **reported, **several},
+                "env": variables,
                 "cwd": os.getcwd(),
-                "shown": not launch.post,
+                "shown": not launch.report_socket,
             }
             commands.append(
                 {
                     "argv": list(self.reach.argv(node, far_command())),
                     "env": {**launch.environment, **self.reach.variables},
-                    "input": sent_lines(script_text("hold.py"), asked).decode(),
-                    "relay": launch.post,
+                    "input": sent_lines(script_text("hold.py"), request).decode(),
+                    "relay": launch.report_socket,
                 }
             )
         return commands
@@ -164,7 +169,7 @@ class Held:
     def end(self, launch: Launch) -> None:
         """Nothing stays on a host once the command that leads there has ended."""
 
-    def why(self, launch: Launch, exits: Sequence[Exit]) -> TrialError | None:
+    def reason_of_end(self, launch: Launch, exits: Sequence[Exit]) -> TrialError | None:
         """Why it ended: the way to a host that dies (status above 128) means a lost host."""
         for exit in exits:
             node, status = launch.nodes[exit["rank"]], exit["status"]
@@ -192,10 +197,10 @@ class FromHere:
     def start(self, launch: Launch) -> list[RankCommand]:
         """The commands of this machine by which a launch begins. Raises HostLost."""
         folder, environment = launch.folder, launch.environment
-        asked = question(launch, all_files(launch))
-        self._ask_others(launch, script_text("place.py"), asked)
-        for name, text in asked["files"].items():
-            write(folder / name, text, 0o700 if name in asked["programs"] else 0o600)
+        request = file_request(launch, all_files(launch))
+        self._send_to_others(launch, script_text("place.py"), request)
+        for name, text in request["files"].items():
+            write(folder / name, text, 0o700 if name in request["programs"] else 0o600)
         (folder / "scratch").mkdir(exist_ok=True)
         reported = reporting(launch.variables, str(folder), environment.get("PYTHONPATH"))
         if isinstance(self.reach, Srun):
@@ -209,18 +214,18 @@ class FromHere:
         commands: list[RankCommand] = [
             {"argv": ["bash", script], "env": {**environment, **reported}}
         ]
-        if not launch.post:
+        if not launch.report_socket:
             return commands
-        if launch.nodes and launch.post != str(folder / SOCKET):
-            (folder / SOCKET).symlink_to(launch.post)
+        if launch.nodes and launch.report_socket != str(folder / SOCKET):
+            (folder / SOCKET).symlink_to(launch.report_socket)
         for node in self._others(launch):
-            asked = {"relay": str(folder / SOCKET)}
+            relay = {"relay": str(folder / SOCKET)}
             commands.append(
                 {
                     "argv": list(self.reach.argv(node, far_command())),
                     "env": {**environment, **self.reach.variables},
-                    "input": sent_lines(script_text("hold.py"), asked).decode(),
-                    "relay": launch.post,
+                    "input": sent_lines(script_text("hold.py"), relay).decode(),
+                    "relay": launch.report_socket,
                     "host": node.name,
                 }
             )
@@ -232,9 +237,9 @@ class FromHere:
     def end(self, launch: Launch) -> None:
         """Remove the files from every other host; a host that is lost keeps them."""
         with contextlib.suppress(CputuneError, HostLost):
-            self._ask_others(launch, script_text("place.py"), question(launch, None))
+            self._send_to_others(launch, script_text("place.py"), file_request(launch, None))
 
-    def why(self, launch: Launch, exits: Sequence[Exit]) -> TrialError | None:
+    def reason_of_end(self, launch: Launch, exits: Sequence[Exit]) -> TrialError | None:
         """The host that one command for all names as it ends: a way or a node has failed."""
         for exit in exits:
             if exit["status"] == 0:
@@ -242,14 +247,14 @@ class FromHere:
             for node in launch.nodes:
                 lines = [line for line in exit["tail"].splitlines() if node.name in line]
                 if LOST.search("\n".join(lines)):
-                    said = self.reach.explain(node, exit["status"], lines[-1])[0]
-                    return HostLost(node.name, said)
+                    reason = self.reach.explain(node, exit["status"], lines[-1])[0]
+                    return HostLost(node.name, reason)
         return None
 
-    def _ask_others(self, launch: Launch, script: str, asked: Mapping[str, object]) -> None:
-        """Raise HostLost where another host gives no answer: its ranks will not come up."""
+    def _send_to_others(self, launch: Launch, script: str, request: Mapping[str, object]) -> None:
+        """Raise HostLost if another host gives no answer: its ranks will not come up."""
         for answer in ask_each(
-            self._others(launch), self.reach, script, lambda _: asked, PLACE_SECONDS
+            self._others(launch), self.reach, script, lambda _: request, PLACE_SECONDS
         ):
             if answer.unreachable is not None:
                 raise HostLost(answer.node.name, answer.unreachable.reason)
@@ -285,7 +290,7 @@ def needs_mpirun(plan: Plan) -> bool:
 
 
 def trial_variables(
-    post: str, scratch: str | Path, force: Force | None, asks: Sequence[str] = ()
+    report_to: str, scratch: str | Path, force: Force | None, asks: Sequence[str] = ()
 ) -> dict[str, str]:
     """The variables by which a rank knows that it is measured, and what it sets in the script.
 
@@ -293,7 +298,7 @@ def trial_variables(
     """
     return {
         ASK_VARIABLE: ",".join(asks),
-        SOCKET_VARIABLE: post,
+        SOCKET_VARIABLE: report_to,
         SCRATCH_VARIABLE: str(scratch),
         FORCE_VARIABLE: "" if force is None else force.to_json(),
         TURNS_VARIABLE: "1",
@@ -314,15 +319,16 @@ def local_ranks(
     They meet at the port that ``holder`` reserves.
     """
     port = int(holder.getsockname()[1])
-    return [
-        {
+    commands: list[RankCommand] = []
+    for rank in range(plan.processes_per_node):
+        command: RankCommand = {
             "argv": list(argv),
             "env": {**rank_numbers(plan, rank, port), **environment},
             "cpus": None if plan.as_found else list(plan.cpus[rank]),
             "fork": fork,
         }
-        for rank in range(plan.processes_per_node)
-    ]
+        commands.append(command)
+    return commands
 
 
 def python_command(python: str, argv: Sequence[str]) -> list[str]:
@@ -365,7 +371,7 @@ def render_for(
     """
     from cputune.emitters import Emission, render  # slow to import, and `run` has no need of it
 
-    asked = Emission(
+    emission = Emission(
         facts=facts,
         hosts=tuple(nodes) if plan.nodes > 1 else (),
         python=facts.training_python.executable,
@@ -374,16 +380,20 @@ def render_for(
         no_guard=not guard,
     )
     try:
-        return render(plan, workload, engine.format, asked)
+        return render(plan, workload, engine.format, emission)
     except UsageError as error:
         raise Infeasible(f"{error}: {error.hint}" if error.hint else str(error)) from error
 
 
 def own_address(hosts: Sequence[str]) -> str:
     """The address of this machine from which the first other host is reached."""
-    others = (host for host in hosts if not is_here(host))
-    # Connecting a datagram socket sends nothing.
-    return next(filter(None, (_own_end(host, 9, "connect") for host in others)), "127.0.0.1")
+    for host in hosts:
+        if is_here(host):
+            continue
+        address = _own_end(host, 9, "connect")  # connecting a datagram socket sends nothing
+        if address:
+            return address
+    return "127.0.0.1"
 
 
 def is_here(host: str) -> bool:
@@ -408,12 +418,11 @@ def reporting_files() -> dict[str, str]:
     (``sent_lines``). A launch over hosts is not rehearsed.
     """
     package = root_directory() / "cputune"
-    files = {
-        f"{LIBRARY}/cputune/{path.relative_to(package)}": _code_alone(path)
-        for path in (package / "inside").rglob("*.py")
-        if path.name != "rehearsing.py"
-    }
-    return {f"{LIBRARY}/cputune/__init__.py": "", **files}
+    files = {f"{LIBRARY}/cputune/__init__.py": ""}
+    for path in (package / "inside").rglob("*.py"):
+        if path.name != "rehearsing.py":
+            files[f"{LIBRARY}/cputune/{path.relative_to(package)}"] = _code_alone(path)
+    return files
 
 
 def _code_alone(path: Path) -> str:
@@ -450,15 +459,17 @@ def all_files(launch: Launch) -> dict[str, str]:
 
     An emitted one has its recipe's script, its rank.py and its apply_plan.py with the guard.
     """
-    ours = reporting_files()
+    files = reporting_files()
     if launch.files:
         for name in (recipe_script().name, "rank.py", "applying/__main__.py", "applying/guard.py"):
-            del ours[f"{LIBRARY}/cputune/inside/{name}"]
-    return {**ours, **{f"{LAUNCH}/{file.name}": file.text for file in launch.files}}
+            del files[f"{LIBRARY}/cputune/inside/{name}"]
+    for file in launch.files:
+        files[f"{LAUNCH}/{file.name}"] = file.text
+    return files
 
 
-def question(launch: Launch, files: Mapping[str, str] | None) -> dict[str, Any]:
-    """What ``remote/sent`` is asked of files: to put them into the launch's folder, or remove it.
+def file_request(launch: Launch, files: Mapping[str, str] | None) -> dict[str, Any]:
+    """The request to ``remote/sent``: put files into the launch's folder; None: remove it.
 
     There an operator's programs are executable.
     """
@@ -509,7 +520,7 @@ def ssh_handing_on(
     Open MPI hands no variables on unasked. This ssh also takes the options by which the user
     reaches hosts.
     """
-    found = shutil.which(ssh[0], path=environment.get("PATH")) or ssh[0]
-    text = SSH.format(python=sys.executable, passed_on=tuple(passed_on), ssh=[found, *ssh[1:]])
+    program = shutil.which(ssh[0], path=environment.get("PATH")) or ssh[0]
+    text = SSH.format(python=sys.executable, passed_on=tuple(passed_on), ssh=[program, *ssh[1:]])
     write(folder / "bin" / "ssh", text, 0o700)
     return str(folder / "bin")

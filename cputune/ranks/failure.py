@@ -46,39 +46,37 @@ def failure(
     """
     # A rank that died of a signal is the cause: the exceptions of the others follow from it.
     first = max(exits, key=lambda rank: (_signal(rank) > 0, rank["status"] != 0), default=None)
-    number = 0 if first is None else _signal(first)
-    tail = (
-        None
-        if first is None
-        else "\n".join(first["tail"].strip().splitlines()[-_TAIL_LINES:]) or None
-    )
+    number, tail = 0, None
+    if first is not None:
+        number = _signal(first)
+        tail = "\n".join(first["tail"].strip().splitlines()[-_TAIL_LINES:]) or None
     after = f" after {steps} steps" if steps else _AT_ONCE
     raised = (
         None if number else next((error for error in errors if not _only_a_status(error)), None)
     )
     explained = _explained(first, raised, number)
     if number == signal.SIGKILL:
-        found = _killed(memory_kills, after, tail)
+        error = _killed(memory_kills, after, tail)
     elif explained is not None and explained.symptom.name in _NO_MEMORY:
-        said = explained.failure.title
-        found = OutOfMemory(f"a rank could not have memory{after}: {said[:200]}", details=tail)
+        title = explained.failure.title
+        error = OutOfMemory(f"a rank could not have memory{after}: {title[:200]}", details=tail)
     elif number in _SIGNALS or (first is not None and first["status"] < 0):
-        found = Crashed(
+        error = Crashed(
             f"a rank died{after} of {signal_name(number)}{_SIGNALS.get(number, '')}", details=tail
         )
     elif raised is not None:
-        found = _of_exception(raised, after, script, tail)
+        error = _of_exception(raised, after, script, tail)
     elif first is None and errors:  # torch takes long to end
-        found = Crashed(f"{script} ended{after} with {errors[0]['text']}")
+        error = Crashed(f"{script} ended{after} with {errors[0]['text']}")
     elif first is None or first["status"] == 0:
         return NoMeasurement(f"{script} ended{after}", details=tail)
     else:
-        found = _of_words(first, after, script, tail)
+        error = _of_output(first, after, script, tail)
     if explained is not None and explained.known and not explained.symptom.goes_on:
         symptom = explained.symptom
-        found.args = (f"{found}. {symptom.as_text.replace('SCRIPT', script)}",)
-        found.hopeless |= symptom.hopeless and not steps
-    return found
+        error.args = (f"{error}. {symptom.as_text.replace('SCRIPT', script)}",)
+        error.hopeless |= symptom.hopeless and not steps
+    return error
 
 
 def _explained(first: Exit | None, raised: Raised | None, number: int) -> Explanation | None:
@@ -90,10 +88,12 @@ def _explained(first: Exit | None, raised: Raised | None, number: int) -> Explan
         text = str(raised.get("text", ""))
         one = Failure(kind="exception", line=1, text=text, name=str(raised["kind"]), message=text)
         return explain_failure(one, {})
-    found = explain(first["tail"]) if first is not None and first["status"] else None
-    if number and (found is None or not found.known):
-        return explain(signal_name(number)) or found
-    return found
+    explained = None
+    if first is not None and first["status"]:
+        explained = explain(first["tail"])
+    if number and (explained is None or not explained.known):
+        return explain(signal_name(number)) or explained
+    return explained
 
 
 def _only_a_status(error: Raised) -> bool:
@@ -111,24 +111,30 @@ def _killed(memory_kills: int | None, after: str, tail: str | None) -> TrialErro
 def _of_exception(error: Raised, after: str, script: str, tail: str | None) -> TrialError:
     kind, text = str(error.get("kind")), str(error.get("text", ""))
     line = text.strip().splitlines()[0][:200] if text.strip() else ""
-    said = ": ".join(filter(None, (kind, line)))
-    ended = f"ended{after}: {line}" if kind == "SystemExit" else f"failed{after}: {said}"
+    if kind == "SystemExit":
+        ended = f"ended{after}: {line}"
+    elif line:
+        ended = f"failed{after}: {kind}: {line}"
+    else:
+        ended = f"failed{after}: {kind}"
     return Crashed(
         f"{script} {ended}", details=tail, hopeless=kind in _OF_SCRIPTS and after == _AT_ONCE
     )
 
 
-def _of_words(first: Exit, after: str, script: str, tail: str | None) -> TrialError:
+def _of_output(first: Exit, after: str, script: str, tail: str | None) -> TrialError:
     """A rank that ended with a status: what it wrote last."""
-    asked = _USAGE.search(tail or "")
-    if asked and first["status"] == USAGE_STATUS and after == _AT_ONCE:
-        reason = f"{script} was not given the arguments that it takes: {asked[1].strip()[:200]}"
+    usage = _USAGE.search(tail or "")
+    if usage and first["status"] == USAGE_STATUS and after == _AT_ONCE:
+        reason = f"{script} was not given the arguments that it takes: {usage[1].strip()[:200]}"
         return Crashed(reason, details=tail, hopeless=True)
-    words = last_words(first["tail"])
-    if words["kind"]:
-        return _of_exception(words, after, script, tail)
+    raised = last_words(first["tail"])
+    if raised["kind"]:
+        return _of_exception(raised, after, script, tail)
     ended = f"{script} ended{after} with exit status {first['status']}"
-    return Crashed(f"{ended}: {words['text']}" if words["text"] else ended, details=tail)
+    if raised["text"]:
+        ended = f"{ended}: {raised['text']}"
+    return Crashed(ended, details=tail)
 
 
 USAGE_STATUS = 2
@@ -186,20 +192,23 @@ def last_words(tail: str) -> Raised:
     return {"event": "error", "kind": "", "text": lines[-1][:200] if lines else ""}
 
 
-def early_end(seen: Sequence[str], script: str, steps: int) -> TrialError:
-    """A script that ended well, but too soon to be measured."""
+def early_end(used: Sequence[str], script: str, steps: int) -> TrialError:
+    """A script that ended well, but too soon to be measured.
+
+    ``used`` names what it makes: "Trainer", "Accelerator"; empty if none of these was seen.
+    """
     if steps:
         return NoMeasurement(
             f"{script} ended by itself after {count(steps, 'step')}: too few "
             "to measure; let it train longer (more epochs, more data, a larger --max_steps)"
         )
-    if not seen:
+    if not used:
         return Infeasible(
             f"no Trainer, no Accelerator and no step of an optimizer was seen in {script}: "
             "nothing trains there that could be measured",
             hopeless=True,
         )
-    made = "a Trainer" if "Trainer" in seen else "an Accelerator"
+    made = "a Trainer" if "Trainer" in used else "an Accelerator"
     return NoMeasurement(
         f"{script} made {made} and ended without one training step: is --do_train missing, or its "
         "training loop not reached?"

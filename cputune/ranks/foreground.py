@@ -136,10 +136,14 @@ def supervise(ranks: Sequence[RankCommand]) -> int:
                 if received.si_code <= 0:
                     _pass_on(received.si_signo)
                 continue
-            ended = [rank for rank in running if rank.poll() is not None]
-            running = [rank for rank in running if rank not in ended]
-            codes = [rank.returncode for rank in ended]
-            status = status or next((c if c > 0 else 128 - c for c in codes if c), 0)
+            still_running = []
+            for rank in running:
+                code = rank.poll()
+                if code is None:
+                    still_running.append(rank)
+                elif code and not status:
+                    status = code if code > 0 else 128 - code
+            running = still_running
             if status and running:
                 end(others, grace_seconds=GRACE_SECONDS)
                 break

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from cputune.inside.messages import StepMessage
 from cputune.records.steps import Step
@@ -29,12 +29,13 @@ class Gather:
         if len(files) < self._ranks:
             return None
         del self._open[number]
-        whole = _whole(files.values())
+        of_job = _combined(list(files.values()))
         self.count += 1
-        short = whole.samples < self._full
-        self._full = max(self._full, whole.samples)
+        short = of_job.samples < self._full
+        self._full = max(self._full, of_job.samples)
+        # Two short steps in a row are no last batch of an epoch: the second one counts.
         self._skipped_last = short and not self._skipped_last
-        return None if self._skipped_last else whole
+        return None if self._skipped_last else of_job
 
 
 def of_rank(message: StepMessage) -> Step:
@@ -49,14 +50,13 @@ def of_rank(message: StepMessage) -> Step:
     )
 
 
-def _whole(steps: Iterable[Step]) -> Step:
+def _combined(of_ranks: Sequence[Step]) -> Step:
     """A step of the job lasts as long as in its slowest rank; its samples are those of all."""
-    ranks = tuple(steps)
-    losses = [step.loss for step in ranks if step.loss is not None]
+    losses = [step.loss for step in of_ranks if step.loss is not None]
     return Step(
-        seconds=max(step.seconds for step in ranks),
-        samples=sum(step.samples for step in ranks),
+        seconds=max(step.seconds for step in of_ranks),
+        samples=sum(step.samples for step in of_ranks),
         loss=sum(losses) / len(losses) if losses else None,
-        delayed_seconds=max(step.delayed_seconds for step in ranks),
-        size=max(step.size for step in ranks),
+        delayed_seconds=max(step.delayed_seconds for step in of_ranks),
+        size=max(step.size for step in of_ranks),
     )

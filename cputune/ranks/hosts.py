@@ -61,17 +61,16 @@ class RankHosts:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """The addresses of the hosts: names where these are known here, else those of a link."""
-        links = (
-            plain_address(link)
-            for host in self.hosts
-            for link in host.facts.network.links or ()
-            if is_usable(link)
-        )
-        return (*self.names, *links)
+        """The names of the hosts, then the address of each interface that leads to others."""
+        addresses = list(self.names)
+        for host in self.hosts:
+            for link in host.facts.network.links or ():
+                if is_usable(link):
+                    addresses.append(plain_address(link))
+        return tuple(addresses)
 
     def of(self, plan: Plan) -> tuple[Probed, ...]:
-        """The hosts that a plan runs on. Raises Infeasible where there are too few."""
+        """The hosts that a plan runs on. Raises Infeasible if there are too few."""
         if plan.nodes > len(self.hosts):
             raise Infeasible(f"the plan is for {plan.nodes} nodes, and there are {len(self.hosts)}")
         return tuple(self.hosts[: plan.nodes])
@@ -88,24 +87,25 @@ def open_hosts(
     """Look the hosts over; nothing of ours stays on them. ``interpreter`` trains, here and
     there.
 
-    Raises UsageError where one is named twice, Unreachable where one does not answer within
-    ``seconds``, and CannotError where one cannot take part.
+    Raises UsageError if one is named twice, Unreachable if one does not answer within
+    ``seconds``, and CannotError if one cannot take part.
     """
-    names = [node.name for node in nodes]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise UsageError(f"{twice} is named twice", hint="name each host once")
+    names: set[str] = set()
+    for node in nodes:
+        if node.name in names:
+            raise UsageError(f"{node.name} is named twice", hint="name each host once")
+        names.add(node.name)
     paths = tuple(dict.fromkeys(needed_paths(workload, interpreter)))
     other = None
     if not interpreter.is_ours:
         other = interpreter.executable
-    found = []
+    hosts = []
     for host in probe_each(nodes, reach, seconds, python=other, content=paths):
         if not isinstance(host, Probed):
             raise host.unreachable or Unreachable(host.node.name, "it gave no answer")
-        found.append(host)
-    refuse_differences(found, paths, interpreter.executable)
-    return RankHosts(hosts=found, interface=interface_between(found, reach, seconds), reach=reach)
+        hosts.append(host)
+    refuse_differences(hosts, paths, interpreter.executable)
+    return RankHosts(hosts=hosts, interface=interface_between(hosts, reach, seconds), reach=reach)
 
 
 def with_rate(
@@ -137,7 +137,7 @@ def open_named(
 def needed_paths(workload: Workload, interpreter: Interpreter) -> Iterator[str]:
     """Paths that a trial needs unchanged on every host.
 
-    The script, the Python files beside it that it names, and the files that its arguments name.
+    The script, the Python files next to it that it names, and the files that its arguments name.
     """
     yield os.getcwd()
     if workload.recipe is not None:
@@ -145,8 +145,10 @@ def needed_paths(workload: Workload, interpreter: Interpreter) -> Iterator[str]:
     script = script_file(workload.argv, interpreter)
     if script is not None:
         yield os.path.abspath(script)
-        words = set(re.findall(r"\w+", script.read_text(encoding="utf-8", errors="replace")))
-        yield from (os.path.abspath(f) for f in script.parent.glob("*.py") if f.stem in words)
+        names = set(re.findall(r"\w+", script.read_text(encoding="utf-8", errors="replace")))
+        for module in script.parent.glob("*.py"):
+            if module.stem in names:
+                yield os.path.abspath(module)
     for word in workload.argv:
         path = word.partition("=")[2] or word
         if os.path.exists(path) and not path.startswith("-"):
@@ -154,7 +156,7 @@ def needed_paths(workload: Workload, interpreter: Interpreter) -> Iterator[str]:
 
 
 def refuse_differences(hosts: Sequence[Probed], paths: Sequence[str], python_here: str) -> None:
-    """Raise CannotError where ranks of these hosts cannot be one job."""
+    """Raise CannotError if ranks of these hosts cannot be one job."""
     first = hosts[0]
     names_by_machine = grouped((host.name, host.machine) for host in hosts)
     for names in names_by_machine.values():
@@ -181,13 +183,13 @@ def refuse_differences(hosts: Sequence[Probed], paths: Sequence[str], python_her
                     f"{path} on {host.name} is another one than on {first.name}",
                     hint=f"copy it there: rsync -a {path} {host.node.login}:{path}",
                 )
-    seen = [
+    compared = [
         SeenHost(node=host.node, seconds=host.seconds, facts=host.facts, python=host.python)
         for host in hosts
     ]
-    for alike in (architecture, python, training_stack, libraries):
-        for found in alike(seen):
-            raise CannotError(f"{found.title}: {found.evidence}", hint=found.remedy)
+    for check in (architecture, python, training_stack, libraries):
+        for finding in check(compared):
+            raise CannotError(f"{finding.title}: {finding.evidence}", hint=finding.remedy)
 
 
 def interface_between(
@@ -207,19 +209,22 @@ def interface_between(
             f"no network interface leads from host to host: {chosen.why}",
             hint="`cputune doctor --hosts` says what each of them has",
         )
-    ways = listening(hosts)
-    reached = ask_ports(hosts, reach, ways, seconds=seconds)
+    addresses = listening(hosts)
+    reached = ask_ports(hosts, reach, addresses, seconds=seconds)
     for name, reason in reached.silent.items():
         raise CannotError(
             f"the network of {name} could not be tested: {reason}",
             hint="--host-timeout gives hosts more time",
         )
-    carrying = tuple(name for name in ways if reached.carries(name))
+    carrying = tuple(name for name in addresses if reached.carries(name))
     if carrying:
-        asked = os.environ.get("GLOO_SOCKET_IFNAME")
-        return asked if asked in carrying else carrying[0]
-    said = [finding.evidence for finding in judge_ports(reached)] or ["from host to host"]
+        requested = os.environ.get("GLOO_SOCKET_IFNAME")
+        return requested if requested in carrying else carrying[0]
+    evidence = "from host to host"
+    for finding in judge_ports(reached):
+        evidence = finding.evidence
+        break
     raise CannotError(
-        f"no network interface carries what ranks send: {said[0]}",
+        f"no network interface carries what ranks send: {evidence}",
         hint="`cputune doctor --hosts` says what is wrong between them",
     )

@@ -78,15 +78,15 @@ this limit.
 
 @dataclass(slots=True, kw_only=True)
 class Rank:
-    """What one rank has told.
+    """What one rank has reported.
 
     Attributes:
-        state: what it really runs with; None where it never came to its first step.
+        state: what it really runs with; None if it never came to its first step.
         trained: what it trained in its first steps.
         figures: its weights and learning rates after the last step that it reported them of.
-        trouble: the exception that its script raised, or why it could not run as asked.
-        profile: where its time went, where that was asked for.
-        answers: what its model has answered, where it was asked.
+        trouble: the exception that its script raised, or why it could not run as requested.
+        profile: where its time went, if that was requested.
+        answers: what its model has answered, if it was checked.
     """
 
     number: int
@@ -108,14 +108,14 @@ class Job:
 
     Attributes:
         supervisor: starts the ranks; the job ends it.
-        post: where the ranks speak; the job closes it.
+        inbox: receives the reports of the ranks; the job closes it.
         world: how many ranks there are.
         grace_seconds: between SIGINT, SIGTERM and SIGKILL.
         hosts: the other hosts on which the ranks run, in order; none: this machine.
-        on_note: told what a rank says for people.
+        on_note: gets the notes of ranks for people.
         start_seconds: the patience with the first step.
         clean: removes secrets from what a script has written.
-        ranks: what each rank has told, by its number.
+        ranks: what each rank has reported, by its number.
         exits: of the processes that were started here, in the order of their ends.
         errors: exceptions that scripts raised, the first first.
         ends: scripts that came to their own end.
@@ -125,7 +125,7 @@ class Job:
     """
 
     supervisor: Supervisor
-    post: Inbox
+    inbox: Inbox
     world: int
     grace_seconds: float
     hosts: tuple[str, ...] = ()
@@ -151,7 +151,7 @@ class Job:
     _to_profile: int = 0
 
     def __post_init__(self) -> None:
-        self.post.add(self.supervisor.socket, self.supervisor.lines)
+        self.inbox.add(self.supervisor.socket, self.supervisor.lines)
         self._gather = Gather(self.world)
         self._relays: dict[int, str] = {}
         self._idle = IdleWatch(below=self.supervisor.below)
@@ -166,9 +166,10 @@ class Job:
         self, commands: Sequence[RankCommand], *, mark: tuple[str, str] | None = None
     ) -> None:
         """Start the ranks, or the launchers that start them (``mark``: see ``Request``)."""
-        self._relays = {
-            number: command["host"] for number, command in enumerate(commands) if "host" in command
-        }
+        self._relays = {}
+        for number, command in enumerate(commands):
+            if "host" in command:
+                self._relays[number] = command["host"]
         self._started = len(commands) - len(self._relays)
         self.supervisor.start(commands, mark=mark)
 
@@ -193,9 +194,10 @@ class Job:
         self._runs_on, self._wanted = False, 0
         until = time.monotonic() + seconds
         while self._gather.count < self._allowed and not self._is_ending:
-            if (left := until - time.monotonic()) <= 0:
+            seconds_left = until - time.monotonic()
+            if seconds_left <= 0:
                 return False
-            self.hear(left)
+            self.receive(seconds_left)
         self._held.clear()
         return not self._is_ending
 
@@ -208,21 +210,21 @@ class Job:
         if not self.hosts:
             self.supervisor.stop_ranks()
 
-    def hear(self, seconds: float) -> list[Step]:
-        """Wait for ``seconds`` at most until somebody speaks; the job's steps now complete.
+    def receive(self, seconds: float) -> list[Step]:
+        """Wait for at most ``seconds`` for messages; returns the job's steps that they complete.
 
-        Raises Crashed where a supervisor has died, or a rank talks nonsense, and HostLost.
+        Raises Crashed if a supervisor has died or a message cannot be read, and HostLost.
         """
-        return self._take(self.post.wait(max(0.0, seconds)))
+        return self._take(self.inbox.wait(max(0.0, seconds)))
 
-    def hear_out(self, seconds: float) -> list[Step]:
+    def receive_rest(self, seconds: float) -> list[Step]:
         """Wait for at most ``seconds`` until every process has ended, then read what is left."""
         deadline = time.monotonic() + seconds
         steps: list[Step] = []
-        while not self.is_over and (left := deadline - time.monotonic()) > 0:
-            steps += self.hear(left)
-        while heard := self.post.wait(0.0):
-            steps += self._take(heard)
+        while not self.is_over and (seconds_left := deadline - time.monotonic()) > 0:
+            steps += self.receive(seconds_left)
+        while received := self.inbox.wait(0.0):
+            steps += self._take(received)
         return steps
 
     @property
@@ -238,13 +240,13 @@ class Job:
     ) -> Iterator[Step]:
         """The steps of the job; ``check`` sees the state of all ranks before the first one.
 
-        Raises TrialError where the job fails, hangs or ends, and TimeUp where nothing is left
-        of the time: once there are steps, for another one that is no slower.
+        Raises TrialError if the job fails, hangs or ends, and TimeUp if nothing is left of the
+        time: once there are steps, for another one that is no slower.
         """
         since, checked = time.monotonic(), False
         while True:
             self._allow_what_is_wanted()
-            for step in self.hear(self._patience(since, seconds_left())):
+            for step in self.receive(self._patience(since, seconds_left())):
                 self._held.append(step)
                 self._slowest = max(self._slowest, step.seconds)
                 self._quickest = min(self._quickest, step.seconds)
@@ -262,39 +264,56 @@ class Job:
             if self._is_ending:
                 deadline = time.monotonic() + TRACEBACK_SECONDS
                 while self.errors and not self.exits and time.monotonic() < deadline:
-                    self.hear(deadline - time.monotonic())
-                self.hear_out(LAST_WORDS_SECONDS)
+                    self.receive(deadline - time.monotonic())
+                self.receive_rest(LAST_WORDS_SECONDS)
                 raise self._over(script)
 
     def _patience(self, since: float, time_left: float) -> float:
-        """For how many seconds to wait now for a step, where nothing came ``since``.
+        """For how many seconds to wait now for a step, if none came ``since``.
 
         Raises TimedOut and TimeUp.
         """
         now, count = time.monotonic(), self._gather.count
         watched = not count and not self.hosts
         if watched and (reason := self._idle.deadlock(now)):
-            tails = self.end().values()
-            said = f"it hangs before its first step: {reason}"
-            raise TimedOut(said, details=next(filter(str.strip, tails), None), hopeless=True)
-        longest = max(SMALLEST_STEP_TIMEOUT, SLOWER_THAN_BEFORE * self._slowest)
-        longest = longest if count else self.start_seconds
+            text = f"it hangs before its first step: {reason}"
+            raise TimedOut(text, details=self._first_tail(), hopeless=True)
+        longest = self.start_seconds
+        if count:
+            longest = max(SMALLEST_STEP_TIMEOUT, SLOWER_THAN_BEFORE * self._slowest)
         if now - since >= longest:
             reason = f"no step for {longest:.0f} s after {count} steps"
             if not count:
-                known = {number for number, rank in self.ranks.items() if rank.state}
-                silent = [str(n) for n in range(self.world) if n not in known]
-                of = f" of rank {', '.join(silent)}" if silent and self.observed else ""
-                reason = f"no first step in {longest:.0f} s{of}"
-                waits_for = self._idle.waits_for(now) if watched else ""
-                reason += f"; {waits_for}" if waits_for else ""
-            tails = self.end().values()
-            raise TimedOut(reason, details=next(filter(str.strip, tails), None))
+                reason = self._no_first_step(longest, now, watched=watched)
+            raise TimedOut(reason, details=self._first_tail())
         if time_left + self._slowest <= 0:
-            waits_for = self._idle.waits_for(now) if watched else ""
-            raise TimeUp(BEFORE_ITS_FIRST_STEP + (f"; {waits_for}" if waits_for else ""))
+            raise TimeUp(self._with_what_it_waits_for(BEFORE_ITS_FIRST_STEP, now, watched=watched))
         soon = LOOK_SECONDS if watched else math.inf
         return min(since + longest - now, time_left + self._slowest, soon)
+
+    def _first_tail(self) -> str | None:
+        """End every process; returns the first tail of an output that is not empty."""
+        for tail in self.end().values():
+            if tail.strip():
+                return tail
+        return None
+
+    def _no_first_step(self, seconds: float, now: float, *, watched: bool) -> str:
+        """That there was no first step, of which ranks, and what they wait for."""
+        silent = []
+        for number in range(self.world):
+            if number not in self.ranks or not self.ranks[number].state:
+                silent.append(str(number))
+        text = f"no first step in {seconds:.0f} s"
+        if silent and self.observed:
+            text += f" of rank {', '.join(silent)}"
+        return self._with_what_it_waits_for(text, now, watched=watched)
+
+    def _with_what_it_waits_for(self, text: str, now: float, *, watched: bool) -> str:
+        waits_for = self._idle.waits_for(now) if watched else ""
+        if waits_for:
+            return f"{text}; {waits_for}"
+        return text
 
     def _allow_what_is_wanted(self) -> None:
         """Let the ranks take the steps of this turn, once they have taken all they may.
@@ -314,26 +333,35 @@ class Job:
         else:
             more = self._wanted if done >= self._allowed else 0
         if more > 0:
-            self.post.tell_ranks({"steps": more, "profile": self._to_profile})
+            self.inbox.send_to_ranks({"steps": more, "profile": self._to_profile})
             self._allowed, self._to_profile = self._allowed + more, 0
 
     @property
     def observed(self) -> tuple[RankState, ...]:
         """What each rank has reported, in their order."""
-        states = (self.ranks[number].state for number in sorted(self.ranks))
-        return tuple(state for state in states if state is not None)
+        states = []
+        for _, rank in sorted(self.ranks.items()):
+            if rank.state is not None:
+                states.append(rank.state)
+        return tuple(states)
 
     def training(self) -> Training | None:
         """What all ranks train together, by what they reported of their first steps."""
-        ranks, states = [self.ranks[number] for number in sorted(self.ranks)], self.observed
-        trained = [rank.trained for rank in ranks if rank.trained]
+        states = self.observed
+        trained: list[list[TrainedStep]] = []
+        losses: list[float | None] = []
+        for _, rank in sorted(self.ranks.items()):
+            if rank.trained:
+                trained.append(rank.trained)
+            if rank.steps:
+                losses.append(rank.steps[0].loss)
         if len(trained) < self.world or len(states) < self.world:
             return None
         rounded = any(state.get("products_rounded") for state in states)
         return training_of(
             trained,
             dtype="bfloat16" if rounded else states[0].get("dtype"),
-            losses=[rank.steps[0].loss for rank in ranks if rank.steps],
+            losses=losses,
             batch=global_batch(states),
             data=states[0].get("dataset_samples"),
             drift=self.drift,
@@ -345,14 +373,14 @@ class Job:
             return {}
         self._ended = True
         tails = self.supervisor.end(self.grace_seconds)
-        self.post.close()
+        self.inbox.close()
         if self._engine is not None:
             self._engine[0].end(self._engine[1])
         return {number: self.cleaned(tail) for number, tail in tails.items()}
 
-    def _take(self, heard: Sequence[tuple[object, object]]) -> list[Step]:
+    def _take(self, received: Sequence[tuple[object, object]]) -> list[Step]:
         steps = []
-        for source, message in heard:
+        for source, message in received:
             if isinstance(source, Supervisor):
                 if message is None:
                     raise source.died()
@@ -366,10 +394,11 @@ class Job:
             elif isinstance(source, int):
                 rank = self.ranks.setdefault(source, Rank(number=source))
                 try:
-                    step = self._hear_rank(rank, cast("RankMessage | None", message))
+                    step = self._take_of_rank(rank, cast("RankMessage | None", message))
                 except (KeyError, TypeError, ValueError) as error:
                     raise Crashed(f"rank {source} sent a message that cannot be read") from error
-                steps += [] if step is None else [step]
+                if step is not None:
+                    steps.append(step)
         return steps
 
     def _why_lost(self, host: str, ended: Exit) -> str:
@@ -384,7 +413,7 @@ class Job:
         """The output of a script without secrets; it is cut last, or half of one would stay."""
         return self.clean(text)[-TAIL_BYTES // 2 :]
 
-    def _hear_rank(self, rank: Rank, message: RankMessage | None) -> Step | None:
+    def _take_of_rank(self, rank: Rank, message: RankMessage | None) -> Step | None:
         if message is None:
             return None
         if message["event"] == "step":
@@ -395,8 +424,8 @@ class Job:
                 rank.trained.append(trained)
             if figures := message.get("figures"):
                 rank.figures = figures
-                known = [self.ranks[number].figures for number in sorted(self.ranks)]
-                self.drift = self.drift or drift(known, self.world)
+                figures_by_rank = [other.figures for _, other in sorted(self.ranks.items())]
+                self.drift = self.drift or drift(figures_by_rank, self.world)
             return self._gather.add(rank.number, int(message["number"]), step)
         if message["event"] == "state":
             message["local_rank"] = rank.number
@@ -410,10 +439,10 @@ class Job:
         elif message["event"] == "end":
             self.ends.append(message)
         else:
-            self._hear_of_trouble(rank, message)
+            self._take_trouble(rank, message)
         return None
 
-    def _hear_of_trouble(self, rank: Rank, message: RankMessage) -> None:
+    def _take_trouble(self, rank: Rank, message: RankMessage) -> None:
         if message["event"] == "refused":
             rank.trouble = self.cleaned(str(message["reason"]))
             hopeless = bool(message.get("hopeless"))
@@ -426,18 +455,23 @@ class Job:
     def _over(self, script: str) -> TrialError:
         if self._engine is not None:
             engine, launch = self._engine
-            known = engine.why(launch, self.exits)
-            if known is not None:
-                return known
+            error = engine.reason_of_end(launch, self.exits)
+            if error is not None:
+                return error
         failed = self.errors or any(exit_["status"] != 0 for exit_ in self.exits)
         if self.ends and not failed:
-            seen = sorted({name for end in self.ends for name in end["seen"]})
-            return early_end(seen, script, self._gather.count)
+            used: set[str] = set()
+            for end in self.ends:
+                used.update(end["seen"])
+            return early_end(sorted(used), script, self._gather.count)
+        memory_kills = None
         before, now = self._memory_kills, None if self.hosts else kernel_kills()
+        if now is not None and before is not None:
+            memory_kills = now - before
         return failure(
             self.exits,
             self.errors,
-            memory_kills=None if now is None or before is None else now - before,
+            memory_kills=memory_kills,
             steps=self._gather.count,
             script=script,
         )
@@ -471,11 +505,11 @@ class Launched:
     """How a launch went.
 
     Attributes:
-        ranks: what each rank has told, in order; those that have told nothing are left out.
+        ranks: what each rank has reported, in order; those without a report are left out.
         steps: the steps of the whole job.
-        training: what its first steps train; None where not every rank has told it.
-        returncode: the first that was not 0, else 0; None where the launch had to be
-            ended, after the last step that was asked for (``enough``) or at its time limit.
+        training: what its first steps train; None if not every rank has reported it.
+        returncode: the first that was not 0, else 0; None if the launch had to be ended,
+            after the last step that was wanted (``enough``) or at its time limit.
             A command that fails ends the others, which would wait for its ranks.
         output: the tail of what it wrote.
     """
@@ -506,24 +540,24 @@ def observe(
     show: Iterable[str] = (),
     host: str | None = None,
 ) -> Launched:
-    """Start the commands together and listen until every rank has made its steps.
+    """Start the commands together and receive reports until every rank has made its steps.
 
-    ``ranks`` is how many are waited for. A launch that starts fewer is listened to until it ends by
+    ``ranks`` is how many are waited for. A launch that starts fewer is observed until it ends by
     itself, or the time is up. ``logs`` are further files with its output. ``show`` names variables
     that the ranks report beside the usual ones. ``host`` is an address of this machine at which
     ranks of other hosts reach it. What the script would have written goes to a temporary folder.
-    Raises TrialError where the launch cannot be watched.
+    Raises TrialError if the launch cannot be observed.
     """
     with WorkFolder() as work:
         scratch = work.path / "scratch"
         scratch.mkdir()
         supervisor = Supervisor(os.environ, (), work)
-        post = Inbox(work.path, host=host)
+        inbox = Inbox(work.path, host=host)
         started = time.monotonic()
-        job = Job(supervisor=supervisor, post=post, world=ranks, grace_seconds=GRACE_SECONDS)
+        job = Job(supervisor=supervisor, inbox=inbox, world=ranks, grace_seconds=GRACE_SECONDS)
         try:
             variables = {
-                SOCKET_VARIABLE: post.address,
+                SOCKET_VARIABLE: inbox.address,
                 SCRATCH_VARIABLE: str(scratch),
                 SHOW_VARIABLE: ",".join(show),
             }
@@ -534,23 +568,27 @@ def observe(
             job.start(
                 started_ranks,
                 # slurmd starts the ranks of a batch script, not the process that submitted it.
-                mark=(SOCKET_VARIABLE, post.address),
+                mark=(SOCKET_VARIABLE, inbox.address),
             )
-            whole, enough = _listened(job, ranks, steps, deadline=started + timeout_seconds)
+            of_job, enough = _received(job, ranks, steps, deadline=started + timeout_seconds)
             over = job.is_over
             if over:
-                whole += job.hear_out(0.0)
+                of_job += job.receive_rest(0.0)
             seconds = time.monotonic() - started
             tails = [exit_["tail"] for exit_ in job.exits]
         finally:
             tails_of_ended = job.end()
-        tails += () if over else tails_of_ended.values()
+        if not over:
+            tails += tails_of_ended.values()
         tails += [tail_of(log, job.cleaned) for log in logs]
         failed = next((exit_["status"] for exit_ in job.exits if exit_["status"]), None)
-        heard = sorted(job.ranks.values(), key=lambda rank: rank.number)
+        reporting = []
+        for _, rank in sorted(job.ranks.items()):
+            if rank.state or rank.steps or rank.trouble:
+                reporting.append(rank)
         return Launched(
-            ranks=tuple(rank for rank in heard if rank.state or rank.steps or rank.trouble),
-            steps=tuple(whole),
+            ranks=tuple(reporting),
+            steps=tuple(of_job),
             training=job.training(),
             returncode=0 if over and failed is None else failed,
             enough=enough,
@@ -560,21 +598,21 @@ def observe(
         )
 
 
-def _listened(job: Job, ranks: int, steps: int, *, deadline: float) -> tuple[list[Step], bool]:
-    """The steps that are heard until every rank has made its own, and whether they have."""
-    whole: list[Step] = []
+def _received(job: Job, ranks: int, steps: int, *, deadline: float) -> tuple[list[Step], bool]:
+    """The steps that arrive until every rank has made its own, and whether they have."""
+    of_job: list[Step] = []
     enough = False
     while not (job.is_over or enough or time.monotonic() >= deadline):
-        whole += job.hear(deadline - time.monotonic())
+        of_job += job.receive(deadline - time.monotonic())
         made = sum(len(rank.steps) >= steps for rank in job.ranks.values())
         enough = made >= ranks
         if made:  # ranks that train together are at most a step behind
             deadline = min(deadline, time.monotonic() + LATE_SECONDS)
         if any(exit_["status"] for exit_ in job.exits):  # the others would wait for it
             deadline = min(deadline, time.monotonic() + GRACE_SECONDS)
-    return whole, enough
+    return of_job, enough
 
 
-def _command(asked: Command, variables: Mapping[str, str]) -> RankCommand:
-    environment = on_python_path({**(asked.environment or os.environ), **variables})
-    return {"argv": list(asked.argv), "env": environment, "cwd": asked.cwd}
+def _command(command: Command, variables: Mapping[str, str]) -> RankCommand:
+    environment = on_python_path({**(command.environment or os.environ), **variables})
+    return {"argv": list(command.argv), "env": environment, "cwd": command.cwd}

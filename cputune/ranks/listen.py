@@ -106,7 +106,7 @@ class Inbox:
 
         The source of a rank is its number. A message of None: the line was closed.
         """
-        heard: list[tuple[Any, dict[str, Any] | None]] = []
+        received: list[tuple[Any, dict[str, Any] | None]] = []
         for key, _ in self._selector.select(seconds):
             connection: socket.socket = key.fileobj  # type: ignore[assignment]
             if key.data is None:
@@ -114,15 +114,16 @@ class Inbox:
                 continue
             line: Line = key.data
             closed = line.read(connection)
-            heard += [(line.source, message) for message in line.take()]
+            for message in line.take():
+                received.append((line.source, message))
             if closed:
                 self._selector.unregister(connection)
-                heard.append((line.source, None))
+                received.append((line.source, None))
                 if line.is_rank:
                     connection.close()
                 if line.cut and isinstance(line.source, int):
                     self.lost.append(line.source)
-        return heard
+        return received
 
     def _accept(self, server: socket.socket) -> None:
         """Accept a connection; one from the network has to begin with the token."""
@@ -137,7 +138,7 @@ class Inbox:
         keys = list(self._selector.get_map().values())
         return [(key.fileobj, key.data) for key in keys if key.data and key.data.is_rank]  # type: ignore[misc]
 
-    def tell_ranks(self, message: TurnMessage) -> None:
+    def send_to_ranks(self, message: TurnMessage) -> None:
         """Send a message to every rank that has connected, if it still is."""
         text = json.dumps(message).encode() + b"\n"
         for connection, line in self._lines():

@@ -85,14 +85,15 @@ def rehearse(
         lone = typed.alone(workload, plan, facts)
 
         def commands(variables: Mapping[str, str]) -> list[RankCommand]:
-            asked = {
-                **lone["env"],
-                **(more or {}),
-                **variables,
-                SCRATCH_VARIABLE: str(scratch),
-                REHEARSE_VARIABLE: os.getcwd(),
-            }
-            environment = engines.on_python_path(asked)
+            environment = engines.on_python_path(
+                {
+                    **lone["env"],
+                    **(more or {}),
+                    **variables,
+                    SCRATCH_VARIABLE: str(scratch),
+                    REHEARSE_VARIABLE: os.getcwd(),
+                }
+            )
             if plan.as_found:
                 return [{**lone, "env": environment, "cwd": str(folder)}]
             with engines.held_port() as holder:
@@ -121,11 +122,13 @@ def reason(output: str, status: int | None) -> str:
         return ours[1]
     # A rank that fails takes the connections of the others with it.
     followed = ("gloo", "closed by peer", "reset by peer")
-    lines = output.splitlines()
-    kept = [line for line in lines if not any(word in line for word in followed)]
-    words = last_words("\n".join(kept))
-    text = ": ".join(filter(None, (words["kind"], words["text"])))
-    return text or f"exit status {status}"
+    lines = []
+    for line in output.splitlines():
+        if not any(text in line for text in followed):
+            lines.append(line)
+    raised = last_words("\n".join(lines))
+    parts = [part for part in (raised["kind"], raised["text"]) if part]
+    return ": ".join(parts) or f"exit status {status}"
 
 
 def copied(folder: Path, tree: Path) -> Path:
@@ -204,19 +207,19 @@ def _plain(name: str) -> str:
 
 
 def compared(
-    own: Rehearsed, plan: Rehearsed, *, ranks: int, draws: bool
+    today: Rehearsed, plan: Rehearsed, *, ranks: int, draws: bool
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """How the files of a plan differ from those of the current launch, and what was compared.
 
     Metrics are compared if the ranks have evaluated the same samples, without other ``draws``.
     """
-    found, kinds = differences(own, plan, ranks=ranks), ["files"]
-    if any(own.written.values()):
+    differing, kinds = differences(today, plan, ranks=ranks), ["files"]
+    if any(today.written.values()):
         kinds.append("keys")
-    if not draws and BATCHES % ranks == 0 and any(own.metrics.values()):
+    if not draws and BATCHES % ranks == 0 and any(today.metrics.values()):
         kinds.append("metrics")
-        found += tuple(_unlike_metrics(own, plan))
-    return found, tuple(kinds)
+        differing += tuple(_unlike_metrics(today, plan))
+    return differing, tuple(kinds)
 
 
 def _written_by_rank(name: str, plan: Rehearsed, ranks: int) -> bool:
@@ -236,27 +239,28 @@ def _written_by_rank(name: str, plan: Rehearsed, ranks: int) -> bool:
     return int(numbered[2]) >= ranks and first in plan.written
 
 
-def _unlike_metrics(own: Rehearsed, plan: Rehearsed) -> Iterator[str]:
+def _unlike_metrics(today: Rehearsed, plan: Rehearsed) -> Iterator[str]:
     """The metrics that differ, the first of each file."""
-    for name, values in own.metrics.items():
+    for name, values in today.metrics.items():
         others = plan.metrics.get(name, {})
         for key, as_typed in values.items():
-            pairs = zip(as_typed, others.get(key, as_typed), strict=False)
-            unlike = next((pair for pair in pairs if not math.isclose(*pair, **METRIC)), None)
-            if unlike is not None:
-                yield f"{key} in {name} is {unlike[1]:.6g}, as typed {unlike[0]:.6g}"
+            pairs = list(zip(as_typed, others.get(key, as_typed), strict=False))
+            unlike = [(a, b) for a, b in pairs if not math.isclose(a, b, **METRIC)]
+            if unlike:
+                typed_value, value = unlike[0]
+                yield f"{key} in {name} is {value:.6g}, as typed {typed_value:.6g}"
                 break
 
 
-def differences(own: Rehearsed, plan: Rehearsed, *, ranks: int) -> tuple[str, ...]:
+def differences(today: Rehearsed, plan: Rehearsed, *, ranks: int) -> tuple[str, ...]:
     """What the current launch wrote and the plan did not; each of its ``ranks`` may write its own
     files.
     """
-    found = []
-    for name, keys in own.written.items():
+    texts = []
+    for name, keys in today.written.items():
         if name not in plan.written:
             if not _written_by_rank(name, plan, ranks):
-                found.append(f"it does not write {name}")
+                texts.append(f"it does not write {name}")
             continue
         others = plan.written[name]
         missing = sorted((keys or frozenset()) - (others or frozenset()))
@@ -264,8 +268,8 @@ def differences(own: Rehearsed, plan: Rehearsed, *, ranks: int) -> tuple[str, ..
             continue
         prefixed = [key for key in others or () if "module." in f".{key}"]
         if prefixed:
-            found.append(f"keys of {name} begin with 'module.' ({prefixed[0]})")
+            texts.append(f"keys of {name} begin with 'module.' ({prefixed[0]})")
         else:
             more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-            found.append(f"{name} lacks the key {missing[0]}{more}")
-    return tuple(found)
+            texts.append(f"{name} lacks the key {missing[0]}{more}")
+    return tuple(texts)

@@ -56,7 +56,7 @@ from cputune.records.steps import Infeasible, RehearsalEnd, Step, TimeUp, TrialE
 PROFILED_STEPS = 2
 """Their shares are alike, and profiling makes a step longer."""
 
-ASKED = ("repeats", "ranks", "padding")
+WHILE_TUNING = ("repeats", "ranks", "padding")
 """Questions to the model while tuning: they decide which plans there are."""
 
 OF_SCRIPTS = ("samples",)
@@ -76,10 +76,10 @@ class ProcessRunner:
         hosts: those that plans run on, in the order in which they count their nodes; None is this
             machine alone. They stay open.
         fresh: start every rank as a plain new process, as an emitted launch does.
-        on_note: told what is going on, in words.
+        on_note: gets notes on what is going on.
         offline: whether the model hub is out of reach; None finds out.
 
-    Raises UsageError where the script is none, or cannot be run by python.
+    Raises UsageError if the script does not exist, or cannot be run by python.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class ProcessRunner:
             if self._running is running:
                 self._end_what_runs()
 
-    def ask(self, questions: Sequence[str] = ASKED) -> None:
+    def check_model(self, questions: Sequence[str] = WHILE_TUNING) -> None:
         """Start the current launch once more, and check with its model what plans would change.
 
         It is neither measured nor compared. ``workload`` then has the answers, unless it has shown
@@ -156,31 +156,32 @@ class ProcessRunner:
             return
         self._end_what_runs()
         is_time_up = False
-        asks = questions if self._given.recipe is not None else (*questions, *OF_SCRIPTS)
-        asking = [LivingPlan(self, self.today_as_typed, asks=asks)]
+        asks = tuple(questions)
         if self._given.recipe is None:
-            asking.append(LivingPlan(self, self.today_as_typed, asks=(STARTS,)))
+            asks += OF_SCRIPTS
+        model = LivingPlan(self, self.today_as_typed, asks=asks)
+        others = []
+        if self._given.recipe is None:
+            others.append(LivingPlan(self, self.today_as_typed, asks=(STARTS,)))
         try:
-            for started in asking:
-                self._hear(started)
+            for started in (model, *others):
+                self._wait_for_answers(started)
         except TimeUp:
             is_time_up = True
             self.on_note("the time limit was reached while the model was checked")
         finally:
-            model, *others = asking
-            self._model_answers, self._asked = (
-                model.model_answers(typed.training(), others),
-                model.observed,
-            )
-            for started in asking:
+            self._model_answers = model.model_answers(typed.training(), others)
+            self._asked = model.observed
+            for started in (model, *others):
                 started.close()
         if not self._model_answers.answered("ranks"):
-            known = (*self._model_answers.answers, NOT_ANSWERED)
-            self._model_answers = (
-                UNCHECKED if is_time_up else replace(self._model_answers, answers=known)
-            )
+            if is_time_up:
+                self._model_answers = UNCHECKED
+            else:
+                answers = (*self._model_answers.answers, NOT_ANSWERED)
+                self._model_answers = replace(self._model_answers, answers=answers)
 
-    def _hear(self, asking: LivingPlan) -> None:
+    def _wait_for_answers(self, asking: LivingPlan) -> None:
         """Let a plan train until all questions are answered. Raises TimeUp."""
         try:
             for _ in zip(range(POINTS[-1] + 3), asking.steps(), strict=False):
@@ -211,8 +212,8 @@ class ProcessRunner:
             if ended.failed:
                 return RehearsalEnd(failed=ended.failed)
             if self._rehearsed is None:
-                left = max(ended.seconds, seconds - (time.monotonic() - began))
-                self._rehearsed = run(self.today_as_typed, seconds=left)
+                seconds_left = max(ended.seconds, seconds - (time.monotonic() - began))
+                self._rehearsed = run(self.today_as_typed, seconds=seconds_left)
         except (TrialError, ValueError, OSError) as error:
             return RehearsalEnd(failed=workload.hide(str(error), os.environ))
         if self._rehearsed.failed:
@@ -220,13 +221,13 @@ class ProcessRunner:
             return RehearsalEnd()
         # Other draws make other metrics; dropout is off in a rehearsal.
         model_answers, typed = workload.licence, workload.training
-        draws = (model_answers is not None and model_answers.drawn) or (
-            typed is not None and typed.drawn
+        draws = model_answers is not None and bool(model_answers.drawn)
+        if typed is not None and typed.drawn:
+            draws = True
+        differences, compared = rehearsal.compared(
+            self._rehearsed, ended, ranks=plan.world_size, draws=draws
         )
-        found, compared = rehearsal.compared(
-            self._rehearsed, ended, ranks=plan.world_size, draws=bool(draws)
-        )
-        return RehearsalEnd(failed="; ".join(found), compared=compared)
+        return RehearsalEnd(failed="; ".join(differences), compared=compared)
 
     @property
     def today_as_typed(self) -> Plan:
@@ -313,16 +314,20 @@ class ProcessRunner:
             if text not in self._unseen:
                 self._unseen.add(text)
                 self.on_note(text)
-        if plan.as_found or not any(seen.world_size == 1 for seen, _ in self._shown):
+        if plan.as_found or not any(other.world_size == 1 for other, _ in self._shown):
             self._shown.append((plan, job))
 
     def _with_its_line(self, difference: str) -> str:
         """A difference in threads, with the line of the script that sets them."""
         if not difference.startswith("threads"):
             return difference
-        settings = (s for s in settings_of(self.source) if s.kind == "threads" and not s.function)
-        lines = [named(setting, self._given.name) for setting in settings]
-        return f"{difference} ({', '.join(lines)})" if lines else difference
+        lines = []
+        for setting in settings_of(self.source):
+            if setting.kind == "threads" and not setting.function:
+                lines.append(named(setting, self._given.name))
+        if lines:
+            return f"{difference} ({', '.join(lines)})"
+        return difference
 
     def say_what_nodes_cost(self, plan: Plan) -> None:
         """Before the first plan of several nodes: how long its gradients are on their way."""
@@ -418,13 +423,13 @@ class LivingPlan:
         """
         # One step before them is not profiled. Once the step after them is heard, their profile is.
         self.turn(PROFILED_STEPS + 2, profiled=PROFILED_STEPS)
-        ranks = self.job.ranks.values() if self.job else ()
-        states = tuple(
-            {**rank.profile, "host": (rank.state or {}).get("host")}
-            for rank in ranks
-            if rank.profile is not None
-        )
-        return states if len(states) == self._plan.world_size else ()
+        states: list[Mapping[str, Any]] = []
+        for rank in self.job.ranks.values() if self.job else ():
+            if rank.profile is not None:
+                states.append({**rank.profile, "host": (rank.state or {}).get("host")})
+        if len(states) == self._plan.world_size:
+            return tuple(states)
+        return ()
 
     def close(self) -> None:
         """End every process of it, and remove their files; a second time does nothing."""
@@ -442,8 +447,9 @@ class LivingPlan:
             if self._failed is not None:
                 raise self._failed
             assert self.job is not None, "it has started"
-            name, left = runner.workload.name, lambda: runner.seconds_left()
-            for number, step in enumerate(self.job.steps(self._believe, name, left)):
+            # The limit may be set anew while the steps are read (``keep_to``).
+            name, seconds_left = runner.workload.name, lambda: runner.seconds_left()
+            for number, step in enumerate(self.job.steps(self._believe, name, seconds_left)):
                 if not self._asks:
                     if number < LOOKED_AT:
                         self._compare_training(self.job)
@@ -478,18 +484,21 @@ class LivingPlan:
         job = self.job
         if job is None or not job.ranks:
             return ModelAnswers()
-        seen = job.training()
-        found = model_answers_of(
+        training = job.training()
+        other_start: list[ModelAnswer] = []
+        for other in others:
+            other_start += other.answers
+        answers = model_answers_of(
             self.answers,
             dtype=None if typed is None else typed.dtype,
-            other_start=[answer for other in others for answer in other.answers],
+            other_start=other_start,
         )
-        if typed is None or seen is None or found.refuses("repeats"):
-            return found
-        return replace(found, unlike=unlike(typed, seen))
+        if typed is None or training is None or answers.refuses("repeats"):
+            return answers
+        return replace(answers, unlike=unlike(typed, training))
 
     def _believe(self, states: Sequence[RankState]) -> None:
-        assert self.job is not None, "its ranks have told their states"
+        assert self.job is not None, "its ranks have reported their states"
         self.observed = tuple(states)
         if self._asks:
             return
@@ -509,7 +518,7 @@ class LivingPlan:
         if hosts is None and plan.backend == "mpi" and plan.world_size > 1:
             raise Infeasible("trials run over gloo or oneCCL, not over torch's own MPI backend")
         try:
-            way = applied_command(workload, plan, runner.versions)
+            applied = applied_command(workload, plan, runner.versions)
         except ValueError as error:
             raise Infeasible(str(error)) from error
         runner.say_what_nodes_cost(plan)
@@ -517,16 +526,18 @@ class LivingPlan:
         emitted = hosts is not None or engines.needs_mpirun(plan)
         base, modules = dict(os.environ), tuple[str, ...]()
         if not emitted:
-            base = environment.base_environment(os.environ, plan, way.variables, offline=offline)
+            base = environment.base_environment(
+                os.environ, plan, applied.variables, offline=offline
+            )
             # What is seeded by a process (hashes of words) is another in each new one alone.
             is_new = runner.fresh or STARTS in self._asks
             if not is_new and not (plan.as_found and workload.launch):
                 modules = modules_of(plan, workload, runner.source)
         supervisor = runner.supervisors.ready(base, modules, runner.seconds_left())
-        post = Inbox(self._folder)
+        inbox = Inbox(self._folder)
         self.job = Job(
             supervisor=supervisor,
-            post=post,
+            inbox=inbox,
             world=plan.world_size,
             grace_seconds=0.0 if supervisor.fork else GRACE_SECONDS,
             hosts=() if hosts is None else hosts.names[: plan.nodes],
@@ -536,41 +547,47 @@ class LivingPlan:
         )
         if emitted:
             offline_variables = OFFLINE if offline else {}
-            self.job.launch(*self._emitted(hosts, way, post.address, offline_variables))
+            engine, launch = self._emitted(hosts, applied, inbox.address, offline_variables)
+            self.job.launch(engine, launch)
         else:
-            self.job.start(self._here(way, post.address, base, fork=supervisor.fork))
+            self.job.start(self._here(applied, inbox.address, base, fork=supervisor.fork))
 
     def _here(
-        self, way: AppliedCommand, post: str, base: Mapping[str, str], *, fork: bool
+        self, applied: AppliedCommand, report_to: str, base: Mapping[str, str], *, fork: bool
     ) -> list[RankCommand]:
         """The plan's processes on this machine; a current launch runs as it is."""
         self._scratch.mkdir(mode=0o700, exist_ok=True)
         variables = engines.trial_variables(
-            post, self._scratch, way.force or self._question(), self._asks
+            report_to, self._scratch, applied.force or self._padding_check(), self._asks
         )
-        environment = {**base, **way.variables, **variables}
-        words, typed = self._words(way)
+        environment = {**base, **applied.variables, **variables}
+        argv, typed = self._commands(applied)
         if typed:
             return [as_activated(typed, engines.on_python_path(environment), self._runner.python)]
-        argv = words if fork else engines.python_command(self._runner.python.executable, words)
+        if not fork:
+            argv = engines.python_command(self._runner.python.executable, argv)
         return engines.local_ranks(self._plan, argv, environment, self._holder, fork=fork)
 
     def _emitted(
-        self, hosts: RankHosts | None, way: AppliedCommand, post: str, variables: Mapping[str, str]
+        self,
+        hosts: RankHosts | None,
+        applied: AppliedCommand,
+        report_socket: str,
+        variables: Mapping[str, str],
     ) -> tuple[Engine, Launch]:
         """The emitted launch of the plan on its hosts, started by their engine; None: on this one.
 
-        Raises Infeasible where it cannot be written down or there are too few hosts, HostLost.
+        Raises Infeasible if it cannot be emitted or there are too few hosts, and HostLost.
         """
         runner, plan, workload = self._runner, self._plan, self._runner.workload
-        address = post if hosts is None else engines.RELAYED
-        asked = engines.trial_variables(
-            address, f"{engines.HERE}/scratch", self._question(), self._asks
+        address = report_socket if hosts is None else engines.RELAYED
+        of_trial = engines.trial_variables(
+            address, f"{engines.HERE}/scratch", self._padding_check(), self._asks
         )
         launch = Launch(
             plan=plan,
-            variables={**variables, **asked},
-            post=post,
+            variables={**variables, **of_trial},
+            report_socket=report_socket,
             environment=os.environ,
             folder=self._folder,
         )
@@ -580,22 +597,26 @@ class LivingPlan:
         there, engine = hosts.of(plan), engines.engine_of(hosts.reach, plan)
         launch = replace(launch, nodes=tuple(host.node for host in there))
         if plan.as_found:
-            words, typed = self._words(way)
-            argv = tuple(typed or [runner.python.executable, *words])
+            argv, typed = self._commands(applied)
+            command = tuple(typed or [runner.python.executable, *argv])
             activated = as_activated((), os.environ, runner.python)["env"]
-            return engine, replace(launch, argv=argv, environment=activated)
+            return engine, replace(launch, argv=command, environment=activated)
         files = engines.render_for(
             engine, plan, workload, there[0].facts, launch.nodes, hosts.interface
         )
         return engine, replace(launch, files=files)
 
-    def _words(self, way: AppliedCommand) -> tuple[list[str], list[str]]:
-        """The words that python runs; for the current launch the command as typed."""
-        workload, typed = self._runner.workload, self._runner.workload.launch
-        words = workload.filled(trial_command(workload, way), os.environ)
-        return words, workload.filled(typed, os.environ) if self._plan.as_found else []
+    def _commands(self, applied: AppliedCommand) -> tuple[list[str], list[str]]:
+        """The arguments of python; and for the current launch the command as typed, if a launcher
+        starts the script.
+        """
+        workload = self._runner.workload
+        argv = workload.filled(trial_command(workload, applied), os.environ)
+        if self._plan.as_found:
+            return argv, workload.filled(workload.launch, os.environ)
+        return argv, []
 
-    def _question(self) -> Force | None:
+    def _padding_check(self) -> Force | None:
         """If its model is checked, also whether its padding may be cut."""
         return Force(torch={"padding": "ask"}) if "padding" in self._asks else None
 
@@ -607,17 +628,17 @@ class LivingPlan:
 
     def _compare_training(self, job: Job) -> None:
         """Raise Infeasible if the plan trains something else than the current launch."""
-        workload, seen = self._runner.workload, job.training()
+        workload, training = self._runner.workload, job.training()
         typed = workload.training
         model_answers = workload.licence
         if model_answers is not None and model_answers.unlike:
             return  # it does not repeat itself, so there is nothing to hold a plan against
         if typed and not self._plan.as_found and workload.keeps(typed):
-            if seen is None:
+            if training is None:
                 raise Infeasible(
                     "its ranks do not report what they train, but those of your current launch do"
                 )
             exact = keeps_mathematics(self._runner.today, self._plan)
-            verdict = equivalent(typed, seen, model_answers, exact=exact)
+            verdict = equivalent(typed, training, model_answers, exact=exact)
             if not verdict.same:
                 raise Infeasible("it does not train the same: " + "; ".join(verdict.differs))

@@ -35,10 +35,10 @@ def keys_of(path: Path) -> frozenset[str] | None:
     Keys within others are joined with dots.
     """
     try:
-        found = _content(path)
+        content = _content(path)
     except Exception:  # a damaged pickle raises whatever its opcodes lead to
         return None
-    return None if found is None else frozenset(_keys(found, "", DEEPEST))
+    return None if content is None else frozenset(_keys(content, "", DEEPEST))
 
 
 def metrics_of(path: Path) -> dict[str, tuple[float, ...]]:
@@ -52,12 +52,12 @@ def metrics_of(path: Path) -> dict[str, tuple[float, ...]]:
         content = _content(path)
     except Exception:  # a damaged file
         return {}
-    found: dict[str, tuple[float, ...]] = {}
+    metrics: dict[str, tuple[float, ...]] = {}
     for key, value in _numbers(content, "", DEEPEST):
-        words = re.split(r"[^a-z0-9]+", key.lower())
-        if any(map(EVALUATED.fullmatch, words)) and not any(map(BESIDE.fullmatch, words)):
-            found[key] = (*found.get(key, ()), value)
-    return found
+        parts = re.split(r"[^a-z0-9]+", key.lower())
+        if any(map(EVALUATED.fullmatch, parts)) and not any(map(BESIDE.fullmatch, parts)):
+            metrics[key] = (*metrics.get(key, ()), value)
+    return metrics
 
 
 def _numbers(content: Any, key: str, deepest: int) -> Iterator[tuple[str, float]]:

@@ -105,8 +105,8 @@ def remove_orphans(place: Path) -> None:
     with contextlib.suppress(OSError):
         for entry in list(os.scandir(place)):
             with contextlib.suppress(OSError):
-                own = entry.stat(follow_symlinks=False).st_uid == os.getuid()
-                if own and _MADE.fullmatch(entry.name):
+                is_ours = entry.stat(follow_symlinks=False).st_uid == os.getuid()
+                if is_ours and _MADE.fullmatch(entry.name):
                     for lock in _lock(Path(entry.path)):
                         shutil.rmtree(entry.path, ignore_errors=True)
                         os.close(lock)
@@ -269,8 +269,8 @@ class Supervisor:
         """The error to raise if its line was closed; nothing stays stopped."""
         send_signal(self._stopped, signal.SIGKILL)
         self._stopped.clear()
-        said = tail_of(self._log, lambda text: without_secrets(text, os.environ))
-        return Crashed("the process that starts the ranks died", details=said or None)
+        tail = tail_of(self._log, lambda text: without_secrets(text, os.environ))
+        return Crashed("the process that starts the ranks died", details=tail or None)
 
     def _ask(self, request: Request, given: socket.socket | None = None) -> None:
         """Send it a request and a socket. Raises OSError if it is gone."""
@@ -288,8 +288,8 @@ class Supervisor:
     def _await(self, event: str, seconds: float) -> dict[str, Any]:
         """The message of this event. Raises Crashed if it has died, TimedOut."""
         deadline = time.monotonic() + seconds
-        while (left := deadline - time.monotonic()) > 0:
-            self.socket.settimeout(left)
+        while (seconds_left := deadline - time.monotonic()) > 0:
+            self.socket.settimeout(seconds_left)
             closed = self.lines.read(self.socket)
             for message in self.lines.take():
                 if message["event"] == event:
@@ -306,10 +306,10 @@ def bootstrap(module: str, call: str) -> str:
     the standard library.
     """
     here = str(root_directory())
-    found = f"{here!r} in sys.path or sys.path.append({here!r})"
+    on_path = f"{here!r} in sys.path or sys.path.append({here!r})"
     return (
         "import sys; sys.path[:] = [p for p in sys.path if p]; "
-        f"{found}; from {module} import *; {call}"
+        f"{on_path}; from {module} import *; {call}"
     )
 
 
@@ -395,17 +395,20 @@ def modules_of(plan: Plan, workload: Workload, source: str) -> tuple[str, ...]:
     """
     if plan.oversubscribed:
         return ()
-    ipex = ("intel_extension_for_pytorch",) if plan.ipex else ()
+    modules = list(TORCH)
+    if plan.ipex:
+        modules.append("intel_extension_for_pytorch")
     recipe = workload.recipe
     if recipe is not None:
         kind = recipe.model["model_type"].replace("-", "_")
-        family = f"transformers.models.{kind}.modeling_{kind}"
-        return (*TORCH, *ipex, "transformers.trainer", "transformers.hf_argparser", family)
+        modules += ["transformers.trainer", "transformers.hf_argparser"]
+        modules.append(f"transformers.models.{kind}.modeling_{kind}")
+        return tuple(modules)
     if re.search(r"\benviron\b|\bputenv\b", source):
         return ()
-    found = [*TORCH, *ipex]
-    found += ["transformers.trainer"] if "Trainer" in source else []
+    if "Trainer" in source:
+        modules.append("transformers.trainer")
     for name in ("accelerate", "transformers", "datasets", "evaluate"):
         if re.search(rf"\b{name}\b", source):
-            found.append(name)
-    return tuple(found)
+            modules.append(name)
+    return tuple(modules)

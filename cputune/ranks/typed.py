@@ -23,17 +23,19 @@ if TYPE_CHECKING:
     from cputune.plans.workload import Workload
     from cputune.ranks.supervisor_main import RankCommand
 
-MILD = ("OMP_NUM_THREADS", "LD_PRELOAD", "MALLOC_CONF")
+THREADS = "OMP_NUM_THREADS"
+ALLOCATOR = ("LD_PRELOAD", "MALLOC_CONF")
+MILD = (THREADS, *ALLOCATOR)
 """Variables that change no number of a training."""
 
 
 def as_activated(
-    words: Sequence[str], environment: Mapping[str, str], python: Interpreter
+    command: Sequence[str], environment: Mapping[str, str], python: Interpreter
 ) -> RankCommand:
     """A command as typed, as if the environment of this Python were activated."""
     beside = os.path.join(python.prefix, "bin")
     path = f"{beside}:{environment.get('PATH', os.defpath)}"
-    return {"argv": list(words), "env": {**environment, "PATH": path}}
+    return {"argv": list(command), "env": {**environment, "PATH": path}}
 
 
 def typed_command(
@@ -46,19 +48,21 @@ def typed_command(
 ) -> RankCommand:
     """The command as typed, with the threads, the CPUs and the allocator of a plan (``mild_plan``).
 
-    What was asked for by hand stays. A launch of several ranks binds and counts by itself: it is
-    given the allocator alone. ``fill``: with the values of its secrets.
+    What was set by hand stays. A launch of several ranks binds and counts by itself: it gets the
+    allocator alone. ``fill``: with the values of its secrets.
     """
-    threads, *allocator = MILD
-    names = [threads] if threads not in outer and not workload.launch else []
-    names += allocator if "LD_PRELOAD" not in outer else []
-    given = plan.environment()
-    kept = {name: given[name] for name in names if name in given}
-    environment = {**outer, **kept}
-    words = workload.launch or (python.executable, *workload.argv)
-    argv = workload.filled(words, outer) if fill else list(words)
-    command = as_activated(argv, environment, python)
-    if threads in kept:
+    names: list[str] = []
+    if THREADS not in outer and not workload.launch:
+        names.append(THREADS)
+    if "LD_PRELOAD" not in outer:
+        names += ALLOCATOR
+    of_plan = plan.environment()
+    added = {name: of_plan[name] for name in names if name in of_plan}
+    argv = list(workload.launch or (python.executable, *workload.argv))
+    if fill:
+        argv = workload.filled(argv, outer)
+    command = as_activated(argv, {**outer, **added}, python)
+    if THREADS in added:
         command["cpus"] = list(plan.cpus[0])
     return command
 
@@ -72,31 +76,38 @@ def alone(
     ValueError if the batch cannot be divided over the ranks.
     """
     versions = {package.name: package.version for package in facts.packages if package.version}
-    way = applied_command(workload, plan, versions)
-    environment = base_environment(os.environ, plan, way.variables, offline=False)
-    words = (facts.training_python.executable, *launch_command(workload, way, guard=guard))
-    if plan.as_found and workload.launch:
-        words = workload.launch
-    argv = workload.filled(words, os.environ) if filled else words
-    if plan.as_found and workload.launch:
+    applied = applied_command(workload, plan, versions)
+    environment = base_environment(os.environ, plan, applied.variables, offline=False)
+    by_launcher = plan.as_found and bool(workload.launch)
+    argv = [facts.training_python.executable, *launch_command(workload, applied, guard=guard)]
+    if by_launcher:
+        argv = list(workload.launch)
+    if filled:
+        argv = workload.filled(argv, os.environ)
+    if by_launcher:
         return as_activated(argv, environment, facts.training_python)
-    given = {**environment, **way.variables}
+    environment.update(applied.variables)
     cpus = None if plan.as_found else list(plan.cpus[0])
-    return {"argv": list(argv), "env": given, "cpus": cpus}
+    return {"argv": argv, "env": environment, "cpus": cpus}
 
 
 def line_of(command: RankCommand, outer: Mapping[str, str]) -> str:
     """A rank as it would be typed here: what its environment changes, its CPUs, its words."""
     inner = command["env"]
-    words = [word for name in sorted(outer) if name not in inner for word in ("-u", name)]
-    words = ["env", *words] if words else []
+    line = []
+    for name in sorted(outer):
+        if name not in inner:
+            line += ["-u", name]
+    if line:
+        line.insert(0, "env")
     for name in sorted(inner):
         if name != "PATH" and outer.get(name) != inner[name]:
-            words.append(assigned(name, inner[name]))
+            line.append(assigned(name, inner[name]))
     cpus = command.get("cpus")
     if cpus is not None:
-        words += ("taskset", "-c", cpulist.render(cpus))
-    return " ".join(map(exact, (*words, *command["argv"])))
+        line += ["taskset", "-c", cpulist.render(cpus)]
+    line += command["argv"]
+    return " ".join(map(exact, line))
 
 
 def become(command: RankCommand) -> NoReturn:
@@ -109,7 +120,7 @@ def become(command: RankCommand) -> NoReturn:
 
 
 def bind(rank: RankCommand) -> None:
-    """Bind this process to the CPUs of a rank, where it has any."""
+    """Bind this process to the CPUs of a rank, if it has any."""
     cpus = rank.get("cpus")
     if cpus is not None:
         os.sched_setaffinity(0, cpus)

@@ -145,7 +145,8 @@ def counted(host: Mapping[str, object], name: str) -> int | None:
 def machine_name(host: Mapping[str, object]) -> str:
     """Processor, sockets and cores, without the host name."""
     cpu, topology = section(host, "cpu"), section(host, "topology")
-    parts = [str(cpu.get("model_name") or cpu.get("codename") or "an unnamed processor")]
+    processor = cpu.get("model_name") or cpu.get("codename")
+    parts = [str(processor or "an unnamed processor")]
     units = {"sockets": "socket", "physical_cores": "core", "logical_cpus": "CPU"}
     for key, unit in units.items():
         number = topology.get(key)
@@ -172,19 +173,19 @@ def host_difference(
     """The first compared fact in which two machines differ, or None. ``names`` are words for the
     two.
     """
-    for group, key, words in _COMPARED:
+    for group, key, label in _COMPARED:
         a, b = section(there, group).get(key), section(here, group).get(key)
         if a is not None and b is not None and a != b:
-            return f"{words} {a} {names[0]}, {b} {names[1]}"
+            return f"{label} {a} {names[0]}, {b} {names[1]}"
     return None
 
 
 def unknown_facts(host: Mapping[str, object]) -> tuple[str, ...]:
     """The names of the compared facts that a host document does not have."""
     names: list[str] = []
-    for group, key, words in _COMPARED:
+    for group, key, label in _COMPARED:
         if section(host, group).get(key) is None:
-            names.append(words)
+            names.append(label)
     return tuple(names)
 
 

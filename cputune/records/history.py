@@ -144,7 +144,8 @@ def peak_bytes_before(argv: Sequence[str], ranks: int) -> int | None:
                 if trial.observed:
                     first = max(int(rank.get("peak_bytes") or 0) for rank in trial.observed)
                     peaks[trial.plan.processes_per_node] = first
-            return peaks.get(ranks) or first or None
+            peak = peaks.get(ranks) or first
+            return peak or None
     return None
 
 

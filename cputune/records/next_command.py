@@ -85,10 +85,10 @@ def time_limit(seconds: float) -> str:
     return f"{max(1, ceil(seconds / 60))}m"
 
 
-def _without(words: list[str], options: set[str]) -> Iterator[str]:
+def _without(arguments: list[str], options: set[str]) -> Iterator[str]:
     flags = {"--resume", "--force", "--share-machine"}
     skip = False
-    for word in words:
+    for word in arguments:
         name, equals, _ = word.partition("=")
         if skip:
             skip = False
@@ -107,9 +107,9 @@ def _composed(result: Result) -> Iterator[str]:
     yield from _trained(result.workload)
 
 
-def _options(asked: Mapping[str, Any]) -> Iterator[str]:
+def _options(options: Mapping[str, Any]) -> Iterator[str]:
     for name, _, _, text in options_in(TuneOptions):
-        value = asked.get(name)
+        value = options.get(name)
         if value is None or value is False or text.flag is None:
             continue
         if value is True:

@@ -241,14 +241,14 @@ class TuneOptions:
     @property
     def narrowed(self) -> dict[str, Any]:
         """The options that change the search and differ from their default."""
-        asked = {}
+        narrowed = {}
         for name, _, usual, _ in options_in(TuneOptions):
             value = getattr(self, name)
             if name == "knobs":
                 value = list(value or ())  # as it is read back from JSON
             if name not in _NOT_SEARCHED and value not in (usual, []):
-                asked[name] = value
-        return asked
+                narrowed[name] = value
+        return narrowed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

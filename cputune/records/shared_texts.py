@@ -189,7 +189,7 @@ def _why_not_compared(result: Result) -> tuple[str, str]:
 
 def single_trials(result: Result) -> str:
     """``single trials: 8.6 and 10.4 samples/s``: the baseline, then the fastest other plan."""
-    seen = [result.baseline.samples_per_second.centre]
+    rates = [result.baseline.samples_per_second.centre]
     others = []
     for trial in result.trials:
         if (
@@ -202,29 +202,29 @@ def single_trials(result: Result) -> str:
         if result.trials:
             return "only one plan was measured"
         return "nothing was measured"
-    seen.append(max(others))
-    return f"single trials: {' and '.join(map(figure, seen))} samples/s; not compared"
+    rates.append(max(others))
+    return f"single trials: {' and '.join(map(figure, rates))} samples/s; not compared"
 
 
 def saved(result: Result, ratio: float) -> str:
     """The gain for the user: the time of the whole training (steps alone), and its cost."""
     price = result.price_per_hour
-    whole = result.time_to_end()
-    text = training_time(result, whole, ratio)
-    if whole is not None and result.seconds is not None:
+    to_end = result.time_to_end()
+    text = training_time(result, to_end, ratio)
+    if to_end is not None and result.seconds is not None:
         text += f"; the search took {duration(result.seconds)}"
     if price is not None:
         baseline_seconds, best_seconds = 3600.0, 3600.0 / ratio
-        if whole:
-            baseline_seconds, best_seconds = whole.today, whole.best
+        if to_end:
+            baseline_seconds, best_seconds = to_end.today, to_end.best
         cost = price / 3600 * max(1, len(result.hosts))
         before, after = cost * baseline_seconds, cost * best_seconds
         text += f"; {after:.2f} instead of {before:.2f} at {price:g} an hour"
     return text
 
 
-def training_time(result: Result, whole: TimeToEnd | None, ratio: float) -> str:
-    if whole is None:
+def training_time(result: Result, to_end: TimeToEnd | None, ratio: float) -> str:
+    if to_end is None:
         return f"an hour of training takes {60 / ratio:.0f} min"
     epochs = result.workload.epochs
     if epochs is None:
@@ -233,7 +233,9 @@ def training_time(result: Result, whole: TimeToEnd | None, ratio: float) -> str:
         job = "your epoch"
     else:
         job = f"your {epochs:g} epochs"
-    return f"{job}: {duration(whole.best)} instead of {duration(whole.today)}, training steps alone"
+    return (
+        f"{job}: {duration(to_end.best)} instead of {duration(to_end.today)}, training steps alone"
+    )
 
 
 def duration(seconds: float) -> str:

@@ -79,10 +79,10 @@ class LearningRunner(Runner, Protocol):
 
 
 @runtime_checkable
-class AskingRunner(LearningRunner, Protocol):
+class CheckingRunner(LearningRunner, Protocol):
     """A runner that can check with the model of your launch whether plans are equivalent."""
 
-    def ask(self, questions: Sequence[str] = ...) -> None:
+    def check_model(self, questions: Sequence[str] = ...) -> None:
         """Start your current launch once more, unmeasured; ``workload`` then has the answers."""
         ...
 

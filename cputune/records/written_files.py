@@ -52,11 +52,11 @@ def remember(files: dict[Path, str]) -> None:
     state = user_folder("state")
     if state is None:
         return
-    known = _remembered()
+    digests = _remembered()
     for path, text in files.items():
-        known.pop(_key(path), None)
-        known[_key(path)] = _digest(text)
-    newest = dict(list(known.items())[-MOST_REMEMBERED:])
+        digests.pop(_key(path), None)
+        digests[_key(path)] = _digest(text)
+    newest = dict(list(digests.items())[-MOST_REMEMBERED:])
     try:
         make_private(state)
         document = json.dumps({"schema": _SCHEMA, "files": newest}, indent=1)

@@ -114,7 +114,7 @@ def prove(
         for _ in islice(runner.steps(runner.today_as_typed), LOOKED_AT):
             pass
         on_note("check 2: its model, data set and collator; and a second start")
-        runner.ask(QUESTIONS)
+        runner.check_model(QUESTIONS)
         workload = runner.workload
         space = search_space(facts, workload, baseline=runner.today, allow_slow_precision=True)
         _try_all(runner, workload, space, add, on_note)
@@ -267,8 +267,10 @@ def _plain(space: SearchSpace, ranks: int) -> Plan | None:
     def unlike(plan: Plan) -> tuple[int, int]:
         changed = 0
         for knob in KNOBS:
-            if knob.put is not None:
-                changed += space.values[plan][knob.name] != space.baseline.value(knob.name)
+            if knob.put is None:
+                continue
+            if space.values[plan][knob.name] != space.baseline.value(knob.name):
+                changed += 1
         return changed, -plan.threads_per_process
 
     return min(same, key=unlike, default=None)

@@ -421,7 +421,8 @@ class PlanSampler(BaseSampler):  # type: ignore[misc]  # optuna is not followed
 
     def _batches(self, plan: Plan) -> int:
         """In how many batches a rank takes its samples of a step."""
-        return accumulation_of(plan) or self._space.workload.accumulation or 1
+        batches = accumulation_of(plan) or self._space.workload.accumulation
+        return batches or 1
 
     def _having(self, plans: Sequence[Plan]) -> Counter[tuple[str, KnobValue]]:
         """How many of these plans have each value of each knob."""

@@ -41,7 +41,7 @@ from cputune.records.result import (
 )
 from cputune.records.shared_texts import RESUME, duration, exactly
 from cputune.records.steps import (
-    AskingRunner,
+    CheckingRunner,
     Contended,
     HostLost,
     LearningRunner,
@@ -361,22 +361,22 @@ class TuningStudy:
 
     # The search
 
-    def _ask(self, runner: AskingRunner) -> None:
+    def _check_model(self, runner: CheckingRunner) -> None:
         """Check the model, unless the comparison of two plans needs the time."""
         if self._timer.limited and self._measuring.needs_all_time(blocks=4, starts=4):
-            runner.ask(())
+            runner.check_model(())
             return
         text = "checking what can be changed without changing what the model learns"
         self._on_event(Message(text=text))
-        runner.ask()
+        runner.check_model()
 
-    def _ask_now(self, runner: AskingRunner) -> None:
+    def _check_model_now(self, runner: CheckingRunner) -> None:
         """Ask what an earlier run had no time for; the baseline is started first."""
         today = baseline_plan(self._facts, ranks=self._workload.launch_ranks)
         with suppress(TrialError, TimeUp):
             for _ in islice(runner.steps(today), LOOKED_AT):
                 pass
-            self._ask(runner)
+            self._check_model(runner)
         self._workload = self._observed_workload(runner)
         self._storage.remember(self._workload)
 
@@ -390,13 +390,13 @@ class TuningStudy:
             measured = any(trial.state == COMPLETED for trial in trials)
             if self._findings.host_lost or (self._findings.cut_off and not measured):
                 return
-            if isinstance(runner, AskingRunner) and self._options.keep != "numbers":
-                self._ask(runner)
+            if isinstance(runner, CheckingRunner) and self._options.keep != "numbers":
+                self._check_model(runner)
             self._workload = self._observed_workload(runner)
             self._storage.remember(self._workload)
             self._write_down()
-        elif self._workload.licence == UNCHECKED and isinstance(runner, AskingRunner):
-            self._ask_now(runner)
+        elif self._workload.licence == UNCHECKED and isinstance(runner, CheckingRunner):
+            self._check_model_now(runner)
         space = self._open_space(resumed)
         sampler = PlanSampler(space, self._history, seed=self._options.seed)
         self._storage.guide(sampler)

@@ -217,7 +217,7 @@ def over_hosts(
                 SCRATCH_VARIABLE: f"{HERE}/scratch",
                 SOCKET_VARIABLE: RELAYED,
             }
-            return engine.start(replace(launch, variables=variables, post=socket))
+            return engine.start(replace(launch, variables=variables, report_socket=socket))
 
         try:
             yield from measured(begin, expected, consumer, interpreter=python)

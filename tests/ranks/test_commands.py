@@ -151,7 +151,7 @@ def test_a_host_is_lost_for_the_last_reason_that_names_it(golden: Golden) -> Non
     reach = SimpleNamespace(explain=lambda node, status, line: (f"{node.name}: {line}", None))
     nodes = [SimpleNamespace(name=name) for name in ("alpha", "beta")]
     tail = "beta: starting\nbeta: waiting\nssh: connect to beta: Connection refused\nalpha: bye"
-    found = FromHere(reach).why(
+    found = FromHere(reach).reason_of_end(
         SimpleNamespace(nodes=nodes),
         [{"rank": 0, "status": 0, "tail": "alpha: lost connection"}, {"status": 1, "tail": tail}],
     )

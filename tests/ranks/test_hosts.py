@@ -175,7 +175,7 @@ def test_a_trial_is_the_emitted_launch_with_variables_that_report(
         nodes=nodes,
         files=files,
         variables=report,
-        post=str(tmp_path / "socket"),
+        report_socket=str(tmp_path / "socket"),
         environment=environment,
         folder=tmp_path / "launch-1",
     )

@@ -63,7 +63,7 @@ def test_a_stranger_is_not_heard_and_not_told_anything(post: Inbox, words: bytes
         if not words:
             stranger.shutdown(socket.SHUT_WR)
         assert [message for _, message in heard(post) if message is not None] == []
-        post.tell_ranks({"steps": 1})
+        post.send_to_ranks({"steps": 1})
         stranger.settimeout(5)
         with contextlib.suppress(ConnectionResetError):
             assert stranger.recv(10) == b""
@@ -74,7 +74,7 @@ def test_those_that_have_said_who_they_are_are_told(post: Inbox) -> None:
         rank.sendall(HELLO)
         while not post.wait(0.1):
             pass
-        post.tell_ranks({"steps": 1})
+        post.send_to_ranks({"steps": 1})
         assert json.loads(rank.recv(100)) == {"steps": 1}
         silent.settimeout(0.1)
         with pytest.raises(TimeoutError):

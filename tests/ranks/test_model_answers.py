@@ -81,6 +81,6 @@ def test_a_time_that_is_up_while_a_model_is_asked_ends_no_study(
         for _ in islice(runner.steps(runner.today_as_typed), 2):
             pass
         runner.keep_to(lambda: 0.0)
-        runner.ask()
+        runner.check_model()
         assert notes[-1] == "the time limit was reached while the model was checked"
         assert runner.workload.licence == UNCHECKED, "it has answered nothing"

@@ -97,7 +97,7 @@ def test_ranks_report_and_get_their_turns_over_one_command(
     supervisor.start([held(post, ["bash", "-c", both], tmp_path)])
     heard = hear(post, lambda heard: len(notes(heard)) == 2)
     assert {len(texts[0]) for texts in notes(heard).values()} == {300_000}
-    post.tell_ranks({"steps": 3})
+    post.send_to_ranks({"steps": 3})
     heard += hear(post, lambda heard: any(message and "tail" in message for _, message in heard))
     assert {rank: texts[1] for rank, texts in notes(heard).items()} == {
         0: "may take 3 steps",

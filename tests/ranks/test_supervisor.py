@@ -45,7 +45,7 @@ def begin(work: WorkFolder, tmp_path: Path) -> Iterator[Begin]:
         folder = tmp_path / str(len(jobs))
         folder.mkdir()
         supervisor, post = Supervisor(os.environ, (), work), Inbox(folder)
-        jobs.append(Job(supervisor=supervisor, post=post, world=ranks, grace_seconds=20))
+        jobs.append(Job(supervisor=supervisor, inbox=post, world=ranks, grace_seconds=20))
         return jobs[-1]
 
     yield begin
@@ -60,7 +60,7 @@ def python(code: str) -> RankCommand:
 def test_many_that_die_at_once_are_all_told(begin: Begin) -> None:
     job = begin(40)
     job.start([python("print('last words')")] * 40)
-    job.hear_out(60)
+    job.receive_rest(60)
     assert sorted(exit_["rank"] for exit_ in job.exits) == list(range(40))
     assert {exit_["tail"] for exit_ in job.exits} == {"last words\n"}
 
@@ -69,7 +69,7 @@ def test_a_rank_reads_what_is_meant_for_it_and_nothing_else(begin: Begin) -> Non
     job = begin(2)
     said: RankCommand = {**python("import sys; print(sys.stdin.readline())"), "input": "hello\n"}
     job.start([said, python("import sys; print([*sys.stdin])")])
-    job.hear_out(20)
+    job.receive_rest(20)
     assert {exit_["rank"]: exit_["tail"].strip() for exit_ in job.exits} == {0: "hello", 1: "[]"}
 
 

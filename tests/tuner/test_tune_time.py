@@ -294,7 +294,7 @@ class FakeAsking(FakeSlowStart):
     data = None
     asked: ClassVar[list[tuple[str, ...]]] = []
 
-    def ask(self, questions: Sequence[str] = ("ranks",)) -> None:
+    def check_model(self, questions: Sequence[str] = ("ranks",)) -> None:
         self.asked.append(tuple(questions))
         self.workload = replace(self.workload, licence=ModelAnswers() if questions else UNCHECKED)
         if questions:

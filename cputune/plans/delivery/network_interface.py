@@ -108,8 +108,10 @@ def choose_interface(
     def worth(name: str) -> tuple[int, int, int, int]:
         by_name = by_route = 0
         for host, network in hosts:
-            by_name += name == link_of_name(host, network, resolved or {})
-            by_route += name == network.default_link
+            if name == link_of_name(host, network, resolved or {}):
+                by_name += 1
+            if name == network.default_link:
+                by_route += 1
         slowest = min(link.mbits_per_second or 0 for link in common[name])
         return shared_network(common[name]) is not None, by_name, by_route, slowest
 
