@@ -1,7 +1,7 @@
 """What starts a launch: this machine, or over hosts the engine that the cluster has.
 
 A trial is the launch that ``emit`` would write for its plan: the same files, started as an operator
-starts them. Only variables come on top: where the ranks report, and whose turn it is. What ranks of
+starts them. Only variables are added: the socket for reports, and whose turn it is. What ranks of
 other hosts report comes over a connection of that host (``relay``). The commands of this machine by
 which a launch begins run below a supervisor.
 
@@ -9,7 +9,7 @@ which a launch begins run below a supervisor.
 way     format       how it is started
 ======= ============ ==================================================================
 none    none         here: a process for each rank (``local_ranks``)
-none    mpirun.sh    here, where oneCCL wants the ranks started by an MPI
+none    mpirun.sh    here, if oneCCL needs an MPI to start the ranks
 ssh     torchrun.sh  on every host, held there by ``remote/sent/hold.py``: that ends all
                      of it when its standard input ends
 srun    slurm.sh     here, inside our allocation: its srun is a step of it
@@ -290,14 +290,14 @@ def needs_mpirun(plan: Plan) -> bool:
 
 
 def trial_variables(
-    report_to: str, scratch: str | Path, force: Force | None, asks: Sequence[str] = ()
+    report_to: str, scratch: str | Path, force: Force | None, questions: Sequence[str] = ()
 ) -> dict[str, str]:
     """The variables by which a rank knows that it is measured, and what it sets in the script.
 
-    After each step the rank waits for leave to take another. ``asks``: what its model is asked.
+    After each step the rank waits for leave to take another. ``questions``: those to its model.
     """
     return {
-        ASK_VARIABLE: ",".join(asks),
+        ASK_VARIABLE: ",".join(questions),
         SOCKET_VARIABLE: report_to,
         SCRATCH_VARIABLE: str(scratch),
         FORCE_VARIABLE: "" if force is None else force.to_json(),
@@ -485,7 +485,7 @@ def write(path: Path, text: str, mode: int = 0o600) -> None:
 
 
 def reporting(variables: Mapping[str, str], folder: str, others: str | None) -> dict[str, str]:
-    """The variables of a launch that reports, where its folder lies at this path."""
+    """The variables of a launch that reports, if its folder is at this path."""
     path = f"{folder}/{SITE}"
     placed = {name: value.replace(HERE, folder) for name, value in variables.items()}
     return {**placed, "PYTHONPATH": f"{path}:{others}" if others else path}

@@ -25,8 +25,8 @@ class IdleWatch:
     _since: float | None = None
     _looked: float = 0.0
     _seconds: float = 0.0
-    _asked: bool = False
-    _why: str = field(default="")
+    _stacks_read: bool = False
+    _reason: str = field(default="")
 
     def idle_seconds(self, now: float) -> float:
         """For how long they have computed nothing; 0 before the second look."""
@@ -35,7 +35,7 @@ class IdleWatch:
         used = sum(_cpu_seconds(process) for process in self.below())
         if self._since is None or used - self._seconds > IDLE_SHARE * (now - self._looked):
             self._since = now
-            self._asked = False
+            self._stacks_read = False
         self._looked, self._seconds = now, used
         return now - self._since
 
@@ -44,21 +44,21 @@ class IdleWatch:
 
         The stacks are read once in each time without computing.
         """
-        if self.idle_seconds(now) < IDLE_SECONDS or self._asked:
+        if self.idle_seconds(now) < IDLE_SECONDS or self._stacks_read:
             return ""
-        self._asked = True
-        self._why, certain = why_idle(self.below())
-        return self._why if certain else ""
+        self._stacks_read = True
+        self._reason, certain = why_idle(self.below())
+        return self._reason if certain else ""
 
     def waits_for(self, now: float) -> str:
         """What they wait for, if they have computed nothing for long enough; else empty."""
         seconds = self.idle_seconds(now)
         if seconds < IDLE_SECONDS:
             return ""
-        if not self._asked:
-            self._asked = True
-            self._why, _ = why_idle(self.below())
-        return f"{NOTHING_COMPUTED} for {seconds:.0f} s: {self._why}" if self._why else ""
+        if not self._stacks_read:
+            self._stacks_read = True
+            self._reason, _ = why_idle(self.below())
+        return f"{NOTHING_COMPUTED} for {seconds:.0f} s: {self._reason}" if self._reason else ""
 
 
 def _cpu_seconds(process: psutil.Process) -> float:

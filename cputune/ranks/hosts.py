@@ -145,6 +145,7 @@ def needed_paths(workload: Workload, interpreter: Interpreter) -> Iterator[str]:
     script = script_file(workload.argv, interpreter)
     if script is not None:
         yield os.path.abspath(script)
+        # Any word that is a module's name counts: imports may be in functions and in strings.
         names = set(re.findall(r"\w+", script.read_text(encoding="utf-8", errors="replace")))
         for module in script.parent.glob("*.py"):
             if module.stem in names:

@@ -183,10 +183,10 @@ class Job:
         self.supervisor.continue_ranks()
 
     def run_on(self) -> None:
-        """Let a job take one step after the other, until ``comes_to_rest`` is called."""
+        """Let a job take one step after the other, until ``finish_steps`` is called."""
         self._runs_on = True
 
-    def comes_to_rest(self, seconds: float) -> bool:
+    def finish_steps(self, seconds: float) -> bool:
         """Let a job take the steps that it may take, unread, and no further one.
 
         False if it has failed, has come to its end, or takes longer than that.
@@ -205,7 +205,7 @@ class Job:
     def _is_ending(self) -> bool:
         return bool(self.exits or self.errors or self.ends or self.refused)
 
-    def stand_still(self) -> None:
+    def pause(self) -> None:
         """Stop every process of the launch until its next turn (``Supervisor.stop_ranks``)."""
         if not self.hosts:
             self.supervisor.stop_ranks()
@@ -387,6 +387,7 @@ class Job:
                 exit_message = cast(Exit, message)
                 lost = self._relays.get(exit_message.get("rank", -1))
                 if exit_message["event"] == "exit" and lost is not None:
+                    # A relay ends with its launch; before that its host is lost.
                     if not self._is_ending:
                         raise HostLost(lost, self._why_lost(lost, exit_message))
                 elif exit_message["event"] == "exit":

@@ -109,11 +109,11 @@ class ProcessRunner:
         self._shown: list[tuple[Plan, Job]] = []
         self._rehearsed: rehearsal.Rehearsed | None = None
         self._model_answers: ModelAnswers | None = None
-        self._asked: tuple[RankState, ...] = ()
+        self._checked_states: tuple[RankState, ...] = ()
         self.supervisors = Supervisors(self.work, self.on_note, self.python.executable)
         self._unseen: set[str] = set()
         self._offline = offline
-        self._has_said_cost = False
+        self._has_noted_cost = False
         self.lives: list[LivingPlan] = []
         """What holds processes; the runner closes it at the latest when it is closed itself."""
         self._last: LivingPlan | None = None
@@ -156,13 +156,13 @@ class ProcessRunner:
             return
         self._end_what_runs()
         is_time_up = False
-        asks = tuple(questions)
+        to_model = tuple(questions)
         if self._given.recipe is None:
-            asks += OF_SCRIPTS
-        model = LivingPlan(self, self.today_as_typed, asks=asks)
+            to_model += OF_SCRIPTS
+        model = LivingPlan(self, self.today_as_typed, questions=to_model)
         others = []
         if self._given.recipe is None:
-            others.append(LivingPlan(self, self.today_as_typed, asks=(STARTS,)))
+            others.append(LivingPlan(self, self.today_as_typed, questions=(STARTS,)))
         try:
             for started in (model, *others):
                 self._wait_for_answers(started)
@@ -171,7 +171,7 @@ class ProcessRunner:
             self.on_note("the time limit was reached while the model was checked")
         finally:
             self._model_answers = model.model_answers(typed.training(), others)
-            self._asked = model.observed
+            self._checked_states = model.observed
             for started in (model, *others):
                 started.close()
         if not self._model_answers.answered("ranks"):
@@ -240,7 +240,7 @@ class ProcessRunner:
         None if its steps have ended meanwhile, or its ranks are on other hosts.
         """
         running = self._running
-        if running is None or self.hosts is not None or not running.come_to_rest():
+        if running is None or self.hosts is not None or not running.pause():
             return None
         self._running = None
         return running
@@ -255,7 +255,7 @@ class ProcessRunner:
         workload = self._given
         for plan, job in self._shown:
             workload = compare.as_shown(workload, plan, job.observed, job.training(), job.waits)
-        return compare.with_model_answers(workload, self._model_answers, self._asked)
+        return compare.with_model_answers(workload, self._model_answers, self._checked_states)
 
     @property
     def today(self) -> Plan:
@@ -299,7 +299,7 @@ class ProcessRunner:
             self._running.close()
             self._running = None
 
-    def believe(self, plan: Plan, job: Job, states: Sequence[RankState]) -> None:
+    def require_as_planned(self, plan: Plan, job: Job, states: Sequence[RankState]) -> None:
         """Raise Infeasible if the ranks do not run as the plan says."""
         compare.refuse_impossible(self.workload, states)
         different = list(compare.differences(plan, states))
@@ -329,12 +329,12 @@ class ProcessRunner:
             return f"{difference} ({', '.join(lines)})"
         return difference
 
-    def say_what_nodes_cost(self, plan: Plan) -> None:
+    def note_cost_of_nodes(self, plan: Plan) -> None:
         """Before the first plan of several nodes: how long its gradients are on their way."""
         size = self.workload.gradient_bytes
-        if plan.nodes == 1 or self.hosts is None or not size or self._has_said_cost:
+        if plan.nodes == 1 or self.hosts is None or not size or self._has_noted_cost:
             return
-        self._has_said_cost = True
+        self._has_noted_cost = True
         if isinstance(self.hosts.rate, Rate):
             self.on_note(
                 f"{plan.nodes} nodes send {size / 1e6:.3g} MB of gradients in each step, which "
@@ -366,11 +366,11 @@ class LivingPlan:
     do not poll.
     """
 
-    def __init__(self, runner: ProcessRunner, plan: Plan, *, asks: Sequence[str] = ()) -> None:
-        """``asks``: questions to its model as it trains; then nothing else of it counts."""
+    def __init__(self, runner: ProcessRunner, plan: Plan, *, questions: Sequence[str] = ()) -> None:
+        """``questions``: to its model as it trains; then nothing else of it counts."""
         self._runner = runner
         self._plan = plan
-        self._asks = tuple(asks)
+        self._questions = tuple(questions)
         self._folder = Path(tempfile.mkdtemp(prefix="trial-", dir=runner.work.path))
         self._scratch = self._folder / "scratch"
         self.job: Job | None = None
@@ -397,11 +397,11 @@ class LivingPlan:
             self.job.run_on()
         return self._steps
 
-    def come_to_rest(self) -> bool:
+    def pause(self) -> bool:
         """Stop it between two steps; False if it does not come to the end of one."""
-        if self.job is None or not self.job.comes_to_rest(LONGEST_REST_SECONDS):
+        if self.job is None or not self.job.finish_steps(LONGEST_REST_SECONDS):
             return False
-        self.job.stand_still()
+        self.job.pause()
         return True
 
     def turn(self, steps: int, *, profiled: int = 0) -> Sequence[Step]:
@@ -413,7 +413,7 @@ class LivingPlan:
             self.job.turn(steps, profiled=profiled)
         taken = tuple([next(self._steps) for _ in range(steps)])
         if self.job is not None:
-            self.job.stand_still()
+            self.job.pause()
         return taken
 
     def profile(self) -> tuple[Mapping[str, Any], ...]:
@@ -449,8 +449,8 @@ class LivingPlan:
             assert self.job is not None, "it has started"
             # The limit may be set anew while the steps are read (``keep_to``).
             name, seconds_left = runner.workload.name, lambda: runner.seconds_left()
-            for number, step in enumerate(self.job.steps(self._believe, name, seconds_left)):
-                if not self._asks:
+            for number, step in enumerate(self.job.steps(self._check_states, name, seconds_left)):
+                if not self._questions:
                     if number < LOOKED_AT:
                         self._compare_training(self.job)
                     self._compare_ranks(self.job)
@@ -463,7 +463,7 @@ class LivingPlan:
 
     @property
     def has_answered(self) -> bool:
-        last = STARTS if STARTS in self._asks else ""
+        last = STARTS if STARTS in self._questions else ""
         return any(answer["question"] == last for answer in self.answers)
 
     @property
@@ -497,12 +497,12 @@ class LivingPlan:
             return answers
         return replace(answers, unlike=unlike(typed, training))
 
-    def _believe(self, states: Sequence[RankState]) -> None:
+    def _check_states(self, states: Sequence[RankState]) -> None:
         assert self.job is not None, "its ranks have reported their states"
         self.observed = tuple(states)
-        if self._asks:
+        if self._questions:
             return
-        self._runner.believe(self._plan, self.job, states)
+        self._runner.require_as_planned(self._plan, self.job, states)
 
     def _end_job(self) -> None:
         if self.job is not None:
@@ -521,7 +521,7 @@ class LivingPlan:
             applied = applied_command(workload, plan, runner.versions)
         except ValueError as error:
             raise Infeasible(str(error)) from error
-        runner.say_what_nodes_cost(plan)
+        runner.note_cost_of_nodes(plan)
         offline = runner.hub_offline()
         emitted = hosts is not None or engines.needs_mpirun(plan)
         base, modules = dict(os.environ), tuple[str, ...]()
@@ -530,7 +530,7 @@ class LivingPlan:
                 os.environ, plan, applied.variables, offline=offline
             )
             # What is seeded by a process (hashes of words) is another in each new one alone.
-            is_new = runner.fresh or STARTS in self._asks
+            is_new = runner.fresh or STARTS in self._questions
             if not is_new and not (plan.as_found and workload.launch):
                 modules = modules_of(plan, workload, runner.source)
         supervisor = runner.supervisors.ready(base, modules, runner.seconds_left())
@@ -558,7 +558,7 @@ class LivingPlan:
         """The plan's processes on this machine; a current launch runs as it is."""
         self._scratch.mkdir(mode=0o700, exist_ok=True)
         variables = engines.trial_variables(
-            report_to, self._scratch, applied.force or self._padding_check(), self._asks
+            report_to, self._scratch, applied.force or self._padding_check(), self._questions
         )
         environment = {**base, **applied.variables, **variables}
         argv, typed = self._commands(applied)
@@ -582,7 +582,7 @@ class LivingPlan:
         runner, plan, workload = self._runner, self._plan, self._runner.workload
         address = report_socket if hosts is None else engines.RELAYED
         of_trial = engines.trial_variables(
-            address, f"{engines.HERE}/scratch", self._padding_check(), self._asks
+            address, f"{engines.HERE}/scratch", self._padding_check(), self._questions
         )
         launch = Launch(
             plan=plan,
@@ -618,7 +618,7 @@ class LivingPlan:
 
     def _padding_check(self) -> Force | None:
         """If its model is checked, also whether its padding may be cut."""
-        return Force(torch={"padding": "ask"}) if "padding" in self._asks else None
+        return Force(torch={"padding": "ask"}) if "padding" in self._questions else None
 
     def _compare_ranks(self, job: Job) -> None:
         """Raise Infeasible if its ranks differ, and those of the current launch do not."""

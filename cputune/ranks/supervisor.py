@@ -148,7 +148,7 @@ class Supervisor:
         """Start a new process of ``python``; or fork ``origin``, which has the same environment and
         modules.
 
-        Raises Crashed where it dies, TimedOut where the training stack is not loaded in time,
+        Raises Crashed if it dies, TimedOut if the training stack is not loaded in time,
         TimeUp after ``most_seconds``.
         """
         self.lines = Line(self)

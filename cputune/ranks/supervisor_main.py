@@ -78,7 +78,7 @@ class RankCommand(TypedDict, total=False):
     Attributes:
         argv: its words; of a fork, the script with its arguments.
         env: its environment.
-        cwd: the folder in which it starts, where that is not this one.
+        cwd: the folder in which it starts, if that is not this one.
         cpus: those that it is bound to.
         fork: it is a fork of the supervisor, which has imported the training stack.
         input: written to its standard input, which stays open until it is to end.
@@ -97,10 +97,10 @@ class RankCommand(TypedDict, total=False):
 
 
 class Request(TypedDict, total=False):
-    """What a supervisor is asked to do, once each.
+    """A request to a supervisor.
 
     ``start`` these ``commands``, numbered from 0. ``mark`` is a variable with its value by which
-    processes are found that a launcher has started elsewhere (slurmd); None where everything is
+    processes are found that a launcher has started elsewhere (slurmd); None if everything is
     below the supervisor. ``fork``: make a copy of the supervisor, which speaks on the descriptor
     sent with this (SCM_RIGHTS). ``end`` everything that was started, and yourself; 0 seconds of
     grace kill at once. One whose line is cut without it takes the tuner for killed.
@@ -124,7 +124,7 @@ class Exit(TypedDict):
 class Child:
     """One process that was started: its number, the pipe of what it writes, and the end of that.
 
-    ``input`` is its standard input, held open where it has one.
+    ``input`` is its standard input, held open if it has one.
     """
 
     def __init__(self, number: int, pipe: int) -> None:
@@ -142,7 +142,7 @@ class Child:
         return self.written.decode(errors="replace")
 
     def read(self) -> bool | None:
-        """Read what it has written. None where there is nothing now, False for ever."""
+        """Read what it has written. None if there is nothing now, False if there never will be."""
         if self.pipe is None:
             return False
         try:
@@ -229,10 +229,12 @@ class Children:
         for child in self._children.values():
             while child.read():
                 pass
-        self.say("gone", tails={str(child.number): child.tail for child in self._children.values()})
+        self.send(
+            "gone", tails={str(child.number): child.tail for child in self._children.values()}
+        )
 
-    def say(self, event: str, **details: object) -> None:
-        """Tell the tuner what happened, where it still listens."""
+    def send(self, event: str, **details: object) -> None:
+        """Report to the tuner what happened, if it still listens."""
         with contextlib.suppress(OSError):
             self._control.sendall(json.dumps({"event": event, **details}).encode() + b"\n")
 
@@ -281,7 +283,7 @@ class Children:
                 _be_rank(command, write_end, parent)
         except OSError as error:
             os.close(read_end)
-            self.say("exit", rank=number, status=127, tail=str(error))
+            self.send("exit", rank=number, status=127, tail=str(error))
             return
         finally:
             os.close(write_end)
@@ -346,7 +348,7 @@ class Children:
                 if child.is_lost:
                     code = LOST_STATUS
                     child.keep(b"\nTimeout, server not responding.\n")
-                self.say("exit", rank=child.number, status=code, tail=child.tail)
+                self.send("exit", rank=child.number, status=code, tail=child.tail)
         return False
 
 
@@ -372,7 +374,7 @@ def supervise(descriptor: int, work: str) -> NoReturn:
     ended, gone = False, True
     try:
         threads = sorted({*_other_threads()} - HARMLESS_THREADS)
-        children.say("ready", pid=os.getpid(), threads=threads)
+        children.send("ready", pid=os.getpid(), threads=threads)
         ended = children.serve()
         gone = not ended
     except ConnectionError:

@@ -92,10 +92,10 @@ def _tune(job: Workload, arguments: TuneArguments, hosts: RankHosts | None) -> R
     from cputune.tuner.exclusive import measuring_alone, open_runner
     from cputune.tuner.study import TuningStudy
 
-    hear = logged(arguments.on_event)
+    on_event = logged(arguments.on_event)
 
     def opens(workload: Workload, fresh: bool) -> AbstractContextManager[Runner]:
-        return open_runner(runner, workload, facts, hear, fresh=fresh, hosts=hosts)
+        return open_runner(runner, workload, facts, on_event, fresh=fresh, hosts=hosts)
 
     until = None
     if arguments.max_time_seconds is not None:
@@ -106,7 +106,7 @@ def _tune(job: Workload, arguments: TuneArguments, hosts: RankHosts | None) -> R
         database = database_of(arguments.study, arguments.study_name)
         if database is not None:
             held.enter_context(database.lock())
-        alone = measuring_alone(hear, share=share, until=until, real=real, look=look)
+        alone = measuring_alone(on_event, share=share, until=until, real=real, look=look)
         neighbours = held.enter_context(alone)
         taken_away = watch_cpus(LiveHost()) if look else lambda: None
         study = TuningStudy(
@@ -114,7 +114,7 @@ def _tune(job: Workload, arguments: TuneArguments, hosts: RankHosts | None) -> R
             facts,
             opens,
             arguments,
-            on_event=hear,
+            on_event=on_event,
             started=started,
             neighbours=neighbours,
             taken_away=taken_away,

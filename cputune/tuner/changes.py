@@ -57,6 +57,7 @@ def changes(space: SearchSpace, baseline: Plan, best: Plan) -> tuple[Change, ...
         values[name] = baseline.value(name)
     if begin is not None and place:
         values.update(begin)
+    # By their values in the order of the knobs, which ``values`` has too.
     plans = {tuple(of.items()): plan for plan, of in space.values.items()}
     pending: list[tuple[str, str]] = []
     path: list[Change] = []

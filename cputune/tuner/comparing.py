@@ -101,25 +101,27 @@ def compare(before: Result, after: Result | None, arguments: CompareArguments) -
         started = time.monotonic()
     else:
         started = arguments.started
-    hear = logged(arguments.on_event)
+    on_event = logged(arguments.on_event)
     until = None
     if arguments.max_time_seconds is not None:
         until = started + arguments.max_time_seconds
     limit = arguments.max_time_seconds
     if limit is None and real:
         limit = DEFAULT_LIMIT_SECONDS / 2
-    with measuring_alone(hear, share=arguments.share_machine, until=until, real=real, look=real):
+    with measuring_alone(
+        on_event, share=arguments.share_machine, until=until, real=real, look=real
+    ):
         measuring = Measuring(
             facts=facts,
             race=Race(),
             findings=Findings(shared=arguments.share_machine),
             timer=Timer(clock=time.monotonic, started=started, most_seconds=limit),
-            on_event=hear,
+            on_event=on_event,
         )
         trials = before.trials
         if after is not None:
             trials += after.trials
-        opens = partial(open_runner, arguments.runner, before.workload, facts, hear, fresh=True)
+        opens = partial(open_runner, arguments.runner, before.workload, facts, on_event, fresh=True)
         side_by_side(measuring, first, second, most_living(facts, trials), opens)
     return concluded(measuring, first, second)
 

@@ -70,6 +70,7 @@ def level_rounds(contenders: Sequence[Contender]) -> None:
     orders = {_order(contender.plan) for contender in taking}
     common = None
     if len(orders) < 2:
+        # In one order all plans take the same samples first: these batches are the same for all.
         common = min((len(contender.sizes) for contender in taking), default=0)
     for contender in taking:
         sizes = contender.sizes[:common]

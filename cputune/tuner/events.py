@@ -127,7 +127,7 @@ _LOG = log.getChild("events")
 def logged(on_event: OnEvent | None) -> OnEvent:
     """A listener that also logs: steps and beginnings at DEBUG, the rest at INFO."""
 
-    def hear(event: Event) -> None:
+    def log_and_pass_on(event: Event) -> None:
         if is_in_passing(event):
             level = logging.DEBUG
         else:
@@ -137,7 +137,7 @@ def logged(on_event: OnEvent | None) -> OnEvent:
         if on_event is not None:
             on_event(event)
 
-    return hear
+    return log_and_pass_on
 
 
 def is_in_passing(event: Event) -> bool:

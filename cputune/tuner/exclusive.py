@@ -35,7 +35,7 @@ class Neighbours:
 
 @contextmanager
 def measuring_alone(
-    hear: OnEvent, *, share: bool, until: float | None, real: bool, look: bool
+    on_event: OnEvent, *, share: bool, until: float | None, real: bool, look: bool
 ) -> Iterator[Neighbours]:
     """Wait until no other tuner measures here; yields the other processes that compute.
 
@@ -44,7 +44,7 @@ def measuring_alone(
     """
 
     def wait_for(owner: str) -> None:
-        hear(Message(text=waiting_for(owner), warns=True))
+        on_event(Message(text=waiting_for(owner), warns=True))
 
     with ExitStack() as held:
         if real and not share:
@@ -57,7 +57,7 @@ def measuring_alone(
         if busy and not share:
             names = visible("; ".join(busy))
             text = f"warning: the machine is busy, speeds may be wrong: {names}"
-            hear(Message(text=text, warns=True))
+            on_event(Message(text=text, warns=True))
         yield Neighbours(at_start=busy, look=looks)
 
 
@@ -72,7 +72,7 @@ def open_runner(
     runner: Runner | None,
     workload: Workload,
     facts: HostFacts,
-    hear: OnEvent,
+    on_event: OnEvent,
     *,
     fresh: bool,
     hosts: RankHosts | None = None,
@@ -82,7 +82,7 @@ def open_runner(
         return nullcontext(runner)
     from cputune.ranks.runner import ProcessRunner
 
-    def say(text: str) -> None:
-        hear(Message(text=text))
+    def note(text: str) -> None:
+        on_event(Message(text=text))
 
-    return ProcessRunner(workload, facts, hosts=hosts, fresh=fresh, on_note=say)
+    return ProcessRunner(workload, facts, hosts=hosts, fresh=fresh, on_note=note)

@@ -211,6 +211,7 @@ def _pieces_of(number: int, rounds: Sequence[tuple[float, float]], scatter: floa
         middle = median([value for value, _ in rounds])
     near = [(value, age) for value, age in rounds if abs(value - middle) <= FAR * scatter]
     cut = 0
+    # Two halves show a difference that decays; of fewer rounds a half would be a single one.
     if len(near) > 3:
         cut = len(near) // 2
     pieces: list[Piece] = []

@@ -111,6 +111,7 @@ def prove(
     with ProcessRunner(job, facts, on_note=on_note) as runner:
         runner.keep_to(seconds_left)
         on_note("check 1: the command as typed")
+        # In these steps ranks report what they train. Their speed is of no interest here.
         for _ in islice(runner.steps(runner.today_as_typed), LOOKED_AT):
             pass
         on_note("check 2: its model, data set and collator; and a second start")

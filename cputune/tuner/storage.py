@@ -88,6 +88,7 @@ class StudyStorage:
                 )
             self._database.remove()
             self._is_new = True
+        # In memory: a database would take time of the cores that are measured.
         self._study = optuna.create_study(direction="minimize")
         self._running: OptunaTrial | None = None
         self._unwritten: list[Callable[[optuna.Study], object]] = []

@@ -190,6 +190,7 @@ class Started:
             raise TooShort(str(end)) from end
         self.living.close()
         self.living = self._start()
+        # ``run`` goes on: without its steps so far, ``age`` is that of the new processes.
         self._turns_of_this_life, self._steps_before = 0, -self.run.steps
         self.run.sizes.clear()
         self._read(self._warmup)

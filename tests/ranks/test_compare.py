@@ -87,7 +87,7 @@ def test_threads_that_the_script_sets_are_named_with_their_line(
     seen = [state(ONE, 0, threads=1, samples=8)]
     runner = ProcessRunner(Workload.script(["train.py"]), CLEAN, offline=True)
     with runner, pytest.raises(Infeasible) as caught:
-        runner.believe(ONE, None, seen)  # type: ignore[arg-type]
+        runner.require_as_planned(ONE, None, seen)  # type: ignore[arg-type]
     words = "(train.py:2 os.environ['OMP_NUM_THREADS'] = '1')"
     assert str(caught.value).endswith(f"1, the plan says 2 {words}")
 

@@ -309,10 +309,10 @@ def test_what_a_second_node_costs_is_said_once_and_before_it_is_tried(facts: Hos
     notes: list[str] = []
     there = replace(two(facts), rate=rate)
     with ProcessRunner(job, facts, hosts=there, offline=True, on_note=notes.append) as runner:
-        runner.say_what_nodes_cost(FIRST_ALONE)
+        runner.note_cost_of_nodes(FIRST_ALONE)
         assert notes == []
-        runner.say_what_nodes_cost(TWO)
-        runner.say_what_nodes_cost(TWO)
+        runner.note_cost_of_nodes(TWO)
+        runner.note_cost_of_nodes(TWO)
     said = "2 nodes send 44.8 MB of gradients in each step, which takes 0.9 s at the measured rate"
     assert notes == [said]
 

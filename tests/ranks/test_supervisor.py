@@ -95,7 +95,7 @@ def test_ranks_and_their_workers_stand_still_until_their_next_turn(begin: Begin)
     job.start([python(f"import subprocess; subprocess.run({worker})")])
     while len(ranks := below(os.getpid())[1:]) < 2:  # the supervisor is the first one
         time.sleep(0.01)
-    job.stand_still()
+    job.pause()
     while not all(process.status() == psutil.STATUS_STOPPED for process in ranks):
         time.sleep(0.01)
     job.turn(1)
