@@ -365,7 +365,10 @@ def test_each_knob_has_a_row_of_what_ranks_show() -> None:
 
 def test_the_cpus_of_a_rank_are_those_of_its_place_on_the_node() -> None:
     _, cpus = knob_named("threads").shown
-    assert (cpus.expected(PLAN, 1), cpus.reported(PLAN, {"affinity": [4, 5, 6, 7]})) == ("4-7", "4-7")
+    assert (cpus.expected(PLAN, 1), cpus.reported(PLAN, {"affinity": [4, 5, 6, 7]})) == (
+        "4-7",
+        "4-7",
+    )
 
 
 def test_a_preloaded_library_that_is_not_mapped_is_seen() -> None:
