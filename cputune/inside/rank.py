@@ -25,7 +25,7 @@ def bind(launcher, shares, offered, env=os.environ):
     if names is None:
         return f"{launcher} did not number this process"
     env.update(zip(TORCH, [env.get(name, str(len(shares))) for name in names]))
-    local, before = int(env["LOCAL_RANK"]), os.sched_getaffinity(0)
+    local, start = int(env["LOCAL_RANK"]), os.sched_getaffinity(0)
     if local >= len(shares):
         return f"local rank {local} has no CPUs: the plan has {len(shares)} ranks on a machine"
     gone = [x for x in env.get("LD_PRELOAD", "").split(":") if "/" in x and not os.path.exists(x)]
@@ -35,10 +35,10 @@ def bind(launcher, shares, offered, env=os.environ):
         env.update(CCL_LOCAL_RANK=str(local), CCL_LOCAL_SIZE=str(len(shares)))
     ends = [[int(cpu) for cpu in part.split("-")] for part in shares[local].split(",")]
     cpus = {cpu for part in ends for cpu in range(part[0], part[-1] + 1)}
-    os.sched_setaffinity(0, cpus | before)  # CPUs that are not here are passed over
+    os.sched_setaffinity(0, cpus | start)  # CPUs that are not here are passed over
     found = cpus <= os.sched_getaffinity(0)
-    os.sched_setaffinity(0, cpus if found else before)
-    why = f"rank {local} cannot have CPUs {shares[local]}, it may use {sorted(before)}"
+    os.sched_setaffinity(0, cpus if found else start)
+    why = f"rank {local} cannot have CPUs {shares[local]}, it may use {str(sorted(start))[1:-1]}"
     if offered and not found:
         sys.stderr.write(f"note: {why}; it keeps those\n")
     return "" if found or offered else why

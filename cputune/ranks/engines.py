@@ -219,7 +219,7 @@ class FromHere:
         if launch.nodes and launch.report_socket != str(folder / SOCKET):
             (folder / SOCKET).symlink_to(launch.report_socket)
         for node in self._others(launch):
-            relay = {"relay": str(folder / SOCKET)}
+            relay = {"relay": str(folder / SOCKET), "place": script_text("place.py")}
             commands.append(
                 {
                     "argv": list(self.reach.argv(node, far_command())),

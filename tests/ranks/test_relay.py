@@ -21,7 +21,7 @@ import pytest
 
 from cputune.host.remote.ask import far_command, script_text, sent_lines
 from cputune.inside import SOCKET_VARIABLE
-from cputune.inside.messages import RELAY
+from cputune.inside.messages import PLACED, RELAY
 from cputune.ranks.listen import Inbox
 from cputune.ranks.supervisor import Supervisor, WorkFolder
 
@@ -107,19 +107,25 @@ def test_ranks_report_and_get_their_turns_over_one_command(
     assert (exit["status"], exit["tail"]) == (0, "@cputune 1 printed\nover\n")
 
 
+def relay(post: Inbox, path: Path) -> dict[str, Any]:
+    """The command of a relay for ranks that somebody else starts."""
+    asked = {"relay": str(path), "place": script_text("place.py")}
+    return {
+        "argv": list(far_command()),
+        "env": dict(os.environ),
+        "input": sent_lines(script_text("hold.py"), asked).decode(),
+        "relay": post.path,
+        "host": HOST,
+    }
+
+
 def test_a_rank_ends_when_its_relay_has_gone(
     supervisor: Supervisor, post: Inbox, tmp_path: Path
 ) -> None:
     """Who started the rank is not asked: slurmd or an MPI may have."""
     path = tmp_path / "socket"
-    relay = {
-        "argv": list(far_command()),
-        "env": dict(os.environ),
-        "input": sent_lines(script_text("hold.py"), {"relay": str(path)}).decode(),
-        "relay": post.path,
-        "host": HOST,
-    }
-    supervisor.start([relay])
+    (tmp_path / "of-the-user").touch()
+    supervisor.start([relay(post, path)])
     variables = {SOCKET_VARIABLE: f"{RELAY}{path}", "RANK": "4"}
     rank = subprocess.Popen(
         [sys.executable, "-c", SPEAKS, "5"], env={**os.environ, **variables}, cwd=Path.cwd()
@@ -128,6 +134,20 @@ def test_a_rank_ends_when_its_relay_has_gone(
     assert notes(heard) == {4: ["xxxxx"]}
     supervisor.end()
     assert rank.wait(30) == 75
+    assert [left.name for left in tmp_path.iterdir()] == ["of-the-user"]
+
+
+def test_a_relay_removes_what_was_copied_to_its_host(
+    supervisor: Supervisor, post: Inbox, tmp_path: Path
+) -> None:
+    """A killed launcher kills its ranks at once, so they remove nothing."""
+    folder = tmp_path / "cputune-alpha-12345678" / "trial-1"
+    (folder / "launch").mkdir(parents=True)
+    (folder / "launch" / "rank.py").touch()
+    (folder / PLACED).touch()
+    supervisor.start([relay(post, folder / "socket")])
+    hear(post, lambda heard: list(folder.glob("socket.*")))
+    supervisor.end()
     assert not list(tmp_path.iterdir())
 
 

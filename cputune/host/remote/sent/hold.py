@@ -7,8 +7,9 @@ or a cable is pulled. The question has ``files`` (name: text), the names of thos
 
 Ranks connect to a Unix socket in the folder. What they send goes to our standard output, and turns
 for them come over our standard input (``ranks/relay.py``). If the question has a ``relay``, the
-ranks are started by somebody else: that is the path of the socket, and nothing else is done. If it
-is to be ``shown``, standard output is that of the launch.
+ranks are started by somebody else: that is the path of the socket. At the end its folder is removed
+if it was copied here, by ``remove`` of ``place``, the text of place.py. If the launch is to be
+``shown``, standard output is that of the launch.
 """
 
 from __future__ import annotations
@@ -231,8 +232,13 @@ def main() -> None:
         try:
             while relay.wait([]):
                 pass
-        finally:  # ranks that lose us remove the folder, and the socket is in it
-            os.unlink(path)
+        finally:
+            with contextlib.suppress(OSError):  # a rank that lost us has removed the folder
+                os.unlink(path)
+            # A launcher that is killed kills its ranks at once: they remove nothing.
+            place_py: dict[str, Any] = {"__name__": "place"}
+            exec(asked["place"], place_py)
+            place_py["remove"](os.path.dirname(path))
             os._exit(75)
     place = None
     if len(tempfile.gettempdir()) > LONGEST_PLACE:
