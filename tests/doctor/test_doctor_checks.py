@@ -58,7 +58,6 @@ HBM = NumaNode(id=2, cpus=(), memory_bytes=64 * GIB)
 CONDA_NUMPY = Package(name="numpy", version="1.26.4", location="/conda", installer="conda")
 NODES = topology().numa_nodes
 ONE_SOCKET = {"topology": topology(sockets=1)}
-TWO_BY_OPENMPI = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}
 SECOND = tuple(range(28, 56))
 """The CPUs of the second socket."""
 UNVERSIONED = "/usr/lib/libtcmalloc.so"

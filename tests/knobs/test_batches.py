@@ -14,7 +14,6 @@ from machines import TODAY, machine
 import cputune
 from cputune import Plan, Workload
 from cputune.plans.delivery.applied_command import applied_command
-from cputune.plans.equivalence import Deviation, ModelAnswers
 from cputune.ranks.runner import ProcessRunner
 
 FACTS = machine(cores_per_socket=2, packages=TODAY)
@@ -22,22 +21,11 @@ SCRIPT = Workload.script(["t.py"])
 SEEN = SCRIPT.observed(
     framework="trainer", global_batch_size=32, parses_arguments=True, accumulation=4
 )
-WAITS = replace(SEEN, loading_share=0.2)
 FAULTS = Path(__file__).parent.parent / "faults"
 CPUS = sorted(os.sched_getaffinity(0))
 PLAN = Plan(processes_per_node=1, threads_per_process=1, cpus=((CPUS[0],),))
 AT_ONCE = PLAN.with_setting("accumulation", 1)
 LOADER = PLAN.with_setting("workers", 1)
-
-
-def asked(question: str, why: str) -> ModelAnswers:
-    """What a script has answered to one question: it does not train the same."""
-    return ModelAnswers(answers=(Deviation(question=question, point="at the first step", why=why),))
-
-
-def values_of(name: str, job: Workload, **fix: object) -> set[object]:
-    space = cputune.search_space(FACTS, job, fix=fix)
-    return set(next(knob.values for knob in space.knobs if knob.name == name))
 
 
 def test_flags_carry_them() -> None:

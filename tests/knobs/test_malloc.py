@@ -14,10 +14,8 @@ from machines import machine
 import cputune
 from cputune import HostFacts, Plan, Workload
 from cputune.plans.delivery.environment import LOADED_ONCE, is_cleared
-from cputune.plans.knobs import knob_named
 
 JOB = replace(Workload.from_recipe("bert-mini"), mapped_blocks=40)
-KNOB = knob_named("malloc")
 PLAN = Plan(processes_per_node=1, threads_per_process=1, cpus=((0,),))
 KEPT, HUGE = (PLAN.with_setting("malloc", value) for value in ("kept", "huge_pages"))
 

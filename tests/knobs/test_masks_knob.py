@@ -23,7 +23,6 @@ JOB = Workload.from_recipe("bert-mini")
 SCRIPT = Workload.script(["train.py"])
 CPUS = sorted(os.sched_getaffinity(0))
 PLAN = Plan(processes_per_node=1, threads_per_process=1, cpus=((CPUS[0],),))
-MASKS = PLAN.with_setting("dropout", "bytes")
 
 
 def amd(torch: str = "2.13.0", vendor: str | None = "AuthenticAMD") -> HostFacts:

@@ -17,7 +17,6 @@ from cputune.plans.knobs import knob_named
 from cputune.plans.knobs.kernels import optimizer_of
 from cputune.ranks.runner import ProcessRunner
 
-JOB = Workload.from_recipe("bert-mini")
 KNOB = knob_named("optimizer")
 CPUS = sorted(os.sched_getaffinity(0))
 PLAN = Plan(processes_per_node=1, threads_per_process=1, cpus=((CPUS[0],),))

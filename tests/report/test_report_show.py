@@ -25,8 +25,6 @@ from cputune.report.show import (
 )
 from cputune.report.writing import print_blocks
 
-EVIL = "<script>alert(1)</script>\x1b[2J\n=cmd|' /C calc'!A0\u202e[red]|`*_"
-
 
 def in_terminal(shown: ResultToShow, width: int = 100, *, short: bool = False) -> str:
     out = io.StringIO()

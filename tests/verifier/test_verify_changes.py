@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 from emitters.emit_machines import two_sockets_smt
+from verifier.jobs import Job, container, pod, variable
 
 from cputune import Cluster, emit, verify
 from cputune.emitters import FORMATS
@@ -22,7 +23,6 @@ from cputune.verifier.pods import lifetime_faults, name_faults, service_faults, 
 from cputune.verifier.records import NOT_CHECKED
 from cputune.verifier.schemas import schema_faults
 
-Job = dict[str, Any]
 Change = Callable[[Job], object]
 CLUSTER = Cluster(image="registry.example/team/bert:1", memory="64Gi", namespace="nlp")
 LONG = "a" * 70
@@ -41,18 +41,6 @@ def documents(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return written
 
 
-def pod(job: Job, role: str = "Master") -> Job:
-    if job["kind"] == "TrainJob":
-        (patch,) = job["spec"]["runtimePatches"]
-        (node,) = patch["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"]
-        return node["template"]["spec"]["template"]["spec"]
-    return job["spec"]["pytorchReplicaSpecs"][role]["template"]["spec"]
-
-
-def container(job: Job, role: str = "Master") -> Job:
-    return job["spec"]["trainer"] if job["kind"] == "TrainJob" else pod(job, role)["containers"][0]
-
-
 def roles(job: Job) -> list[str]:
     return ["Master", "Worker"] if job["kind"] == "PyTorchJob" else ["Master"]
 
@@ -64,10 +52,6 @@ def mounts(job: Job, role: str = "Master") -> list[Job]:
 def resources(job: Job, role: str = "Master") -> Job:
     one = container(job, role)
     return one["resources" if "resources" in one else "resourcesPerNode"]
-
-
-def variable(job: Job, name: str, role: str = "Master") -> Job:
-    return next(one for one in container(job, role)["env"] if one["name"] == name)
 
 
 def run_policy(job: Job) -> Job:

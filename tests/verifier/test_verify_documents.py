@@ -6,19 +6,18 @@ import copy
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 from emitters.emit_machines import TODAY, one_socket, tuned
 from golden_texts import Golden
+from verifier.jobs import Job, container, pod, variable
 
 from cputune import Cluster, emit, verify
 from cputune.verifier import promised_of
 from cputune.verifier.kubernetes import compared_with_plan
 from cputune.verifier.records import Expected
 
-Job = dict[str, Any]
 CLUSTER = Cluster(image="registry.example/bert:1", memory="64Gi")
 
 
@@ -29,22 +28,6 @@ def emitted(format: str, folder: Path) -> Path:
     for file in files:
         (folder / file.name).write_text(file.text, encoding="utf-8")
     return folder / f"{format}.yaml"
-
-
-def pod(job: Job, role: str = "Master") -> Job:
-    if job["kind"] == "TrainJob":
-        (patch,) = job["spec"]["runtimePatches"]
-        (node,) = patch["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"]
-        return node["template"]["spec"]["template"]["spec"]
-    return job["spec"]["pytorchReplicaSpecs"][role]["template"]["spec"]
-
-
-def container(job: Job, role: str = "Master") -> Job:
-    return job["spec"]["trainer"] if job["kind"] == "TrainJob" else pod(job, role)["containers"][0]
-
-
-def variable(job: Job, name: str, role: str = "Master") -> Job:
-    return next(one for one in container(job, role)["env"] if one["name"] == name)
 
 
 def given(job: Job) -> Job:
