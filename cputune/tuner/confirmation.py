@@ -162,7 +162,7 @@ class Confirmation:
             if block == 1:
                 racing += self._between
             self._block(fresh if block % 2 else runner, block, racing, leader)
-            if leader.out is None and self._is_settled(leader):
+            if leader.out is None and self._has_answer(leader):
                 break
         if leader is not None:
             self._note_worths(leader, path)
@@ -238,7 +238,7 @@ class Confirmation:
             return "enough"
         return "more"
 
-    def _is_settled(self, leader: Contender) -> bool:
+    def _has_answer(self, leader: Contender) -> bool:
         """Whether to stop: decided, not decidable, or too slow."""
         gain = self._gain(leader)
         if gain is None or leader.out is not None:
@@ -299,7 +299,7 @@ class Confirmation:
                 started.append(Started(contender, begin, rules, kept))
                 held.enter_context(closing(started[-1]))
             self._rounds(started[::direction], block, leader)
-            if leader is not None and self._is_settled(leader):
+            if leader is not None and self._has_answer(leader):
                 # Last: the profiler changes how malloc serves later steps.
                 self._profile(started, leader)
         between = [contender.plan for contender in self._between]
