@@ -42,13 +42,13 @@ class WeightsByHand:
 
 def weight_of(loss: Any) -> Any:
     """The weight nearest to a loss; None without one."""
-    found = [getattr(loss, "grad_fn", None)]
-    seen: set[object] = set()
-    for node in found:
-        if node is None or node in seen:
+    nodes = [getattr(loss, "grad_fn", None)]
+    visited: set[object] = set()
+    for node in nodes:
+        if node is None or node in visited:
             continue
-        seen.add(node)
+        visited.add(node)
         if hasattr(node, "variable"):
             return node.variable
-        found += [following for following, _ in node.next_functions]
+        nodes += [following for following, _ in node.next_functions]
     return None

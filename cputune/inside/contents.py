@@ -67,7 +67,10 @@ def end_of_epoch(sampler: object, accumulation: int) -> list[int] | None:
     except (AttributeError, TypeError, ValueError):
         return None
     taken = count % accumulation or accumulation
-    return [int(place) for batch in list(last)[-taken:] for place in batch]
+    places = []
+    for batch in list(last)[-taken:]:
+        places += [int(place) for place in batch]
+    return places
 
 
 def _in_order(sampler: Any) -> Any:

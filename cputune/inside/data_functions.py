@@ -36,14 +36,16 @@ DEPTH = 4
 
 def changes_outside(*sources: object) -> str:
     """Why the script may change these while it trains; empty: nothing of it sets what they have."""
-    owners = [owner for source in sources for owner in _inside(source)]
+    owners: list[Any] = []
+    for source in sources:
+        owners += _inside(source)
     names: set[str] = set()
     for owner in owners:
         names |= {*getattr(owner, "__dict__", ())}
-        own = type(owner)
-        for method in _set_in(own) if of_script(own.__module__) else ():
-            if method not in _reached(own):
-                return f"{own.__name__}.{method} can change it while it trains"
+        owner_type = type(owner)
+        for method in _set_in(owner_type) if of_script(owner_type.__module__) else ():
+            if method not in _reached(owner_type):
+                return f"{owner_type.__name__}.{method} can change it while it trains"
     mine = {type(owner) for owner in owners}
     for cls in _classes():
         if cls in mine or _is_module(cls):
@@ -61,9 +63,9 @@ def refers_to_model(*sources: object) -> str:
     """
     for source in sources:
         for owner in _inside(source):
-            found = _model_in(owner, DEPTH)
-            if found:
-                return f"its {found} refers to a model, which other processes have a copy of"
+            referrer = _model_in(owner, DEPTH)
+            if referrer:
+                return f"its {referrer} refers to a model, which other processes have a copy of"
     return ""
 
 
@@ -129,8 +131,10 @@ def _inside(source: Any, depth: int = DEPTH) -> Iterator[Any]:
         for part in parts:
             looks_so = hasattr(part, "__getitem__") or callable(part)
             if hasattr(part, "__dict__") and looks_so and not _is_module(type(part)):
-                known = of_script(type(part).__module__) or isinstance(part, FunctionType)
-                if known or type(part).__module__.startswith(("torch.utils.data", "transformers")):
+                is_read = of_script(type(part).__module__) or isinstance(part, FunctionType)
+                if is_read or type(part).__module__.startswith(
+                    ("torch.utils.data", "transformers")
+                ):
                     yield from _inside(part, depth - 1)
 
 
@@ -189,9 +193,9 @@ def _reached(cls: type) -> set[str]:
 def _stores(code: CodeType) -> Iterator[tuple[str, bool]]:
     """The attributes that a function sets, and whether they belong to its object."""
     for each in _codes(code):
-        own = None
+        first_argument = None
         if each.co_argcount:
-            own = each.co_varnames[0]
+            first_argument = each.co_varnames[0]
         before: dis.Instruction | None = None
         for step in dis.get_instructions(each):
             if step.opname == "STORE_ATTR":
@@ -199,7 +203,7 @@ def _stores(code: CodeType) -> Iterator[tuple[str, bool]]:
                     loaded = ""
                 else:
                     loaded = before.argrepr.split(", ")[-1]
-                yield str(step.argval), own is not None and loaded == own
+                yield str(step.argval), first_argument is not None and loaded == first_argument
             if step.opname not in ("CACHE", "EXTENDED_ARG"):
                 before = step
 

@@ -113,14 +113,16 @@ class Draws:
         return tensor.copy_(self._drawn(tensor, method, *args, **kw))
 
     def _made(self, method: str, original: Any, *args: object, **kwargs: object) -> Any:
-        found = _undone(original, *args, **kwargs)
-        if self._rows(found.shape) is None or not found.is_floating_point():
+        tensor = _undone(original, *args, **kwargs)
+        if self._rows(tensor.shape) is None or not tensor.is_floating_point():
             return original(*args, **kwargs)
-        return found.detach().copy_(self._drawn(found, method)).requires_grad_(found.requires_grad)
+        return (
+            tensor.detach().copy_(self._drawn(tensor, method)).requires_grad_(tensor.requires_grad)
+        )
 
     def _whole_numbers(self, original: Any, *args: object, **kwargs: object) -> Any:
-        found = _undone(original, *args, **kwargs)
-        each = self._rows(found.shape)
+        tensor = _undone(original, *args, **kwargs)
+        each = self._rows(tensor.shape)
         if each is None:
             return original(*args, **kwargs)
         numbers = []
@@ -132,15 +134,15 @@ class Draws:
             bounds[0] = numbers[0]
         if not all(isinstance(bound, int) for bound in bounds):
             return original(*args, **kwargs)
-        return found.copy_(self._drawn(found, "random_", *bounds))
+        return tensor.copy_(self._drawn(tensor, "random_", *bounds))
 
     def _normal(self, original: Any, *args: Any, **kwargs: Any) -> Any:
-        found = _undone(original, *args, **kwargs)
-        if self._rows(found.shape) is None:
+        tensor = _undone(original, *args, **kwargs)
+        if self._rows(tensor.shape) is None:
             return original(*args, **kwargs)
         mean = kwargs.get("mean", args[0] if args else 0.0)
         deviation = kwargs.get("std", args[1] if len(args) > 1 else 1.0)
-        return found.copy_(mean + deviation * self._drawn(found, "normal_"))
+        return tensor.copy_(mean + deviation * self._drawn(tensor, "normal_"))
 
     def _bernoulli(self, original: Any, tensor: Any, *args: object, **kwargs: object) -> Any:
         if args:
@@ -165,7 +167,7 @@ class Draws:
 def _replaced(owner: Any, name: str, called: Callable[..., object]) -> Iterator[None]:
     """A function of torch replaced; what a class has from its base is taken out again."""
     original = getattr(owner, name)
-    own = vars(owner).get(name)
+    replaced = vars(owner).get(name)
 
     compiler = getattr(sys.modules["torch"], "compiler", None)
     is_compiling = getattr(compiler, "is_compiling", lambda: False)
@@ -180,10 +182,10 @@ def _replaced(owner: Any, name: str, called: Callable[..., object]) -> Iterator[
     try:
         yield
     finally:
-        if own is None:
+        if replaced is None:
             delattr(owner, name)
         else:
-            setattr(owner, name, own)
+            setattr(owner, name, replaced)
 
 
 def _undone(original: Any, *args: Any, **kwargs: Any) -> Any:
@@ -193,12 +195,12 @@ def _undone(original: Any, *args: Any, **kwargs: Any) -> Any:
         before = torch.get_rng_state()
     else:
         before = generator.get_state()
-    found = original(*args, **kwargs)
+    result = original(*args, **kwargs)
     if generator is None:
         torch.set_rng_state(before)
     else:
         generator.set_state(before)
-    return found
+    return result
 
 
 def _seed(seed: int) -> None:
@@ -222,11 +224,11 @@ def _state() -> tuple[Any, Any, Any]:
 
 
 def _comparable(state: tuple[Any, Any, Any]) -> tuple[object, ...]:
-    own, torch, numpy = state
+    python, torch, numpy = state
     legacy = None
     if numpy is not None:
         legacy = (numpy[1].tobytes(), numpy[2])
-    return own, torch.numpy().tobytes(), legacy
+    return python, torch.numpy().tobytes(), legacy
 
 
 def _put_back(state: tuple[Any, Any, Any]) -> None:

@@ -105,6 +105,14 @@ STARTS = "starts"
 QUESTIONS = ("repeats", "samples", "ranks", "padding", "threads", "precision")
 
 
+def _trainable(models: Sequence[Any]) -> list[Any]:
+    """The parameters of these models that need gradients."""
+    parameters = []
+    for model in models:
+        parameters += [one for one in model.parameters() if one.requires_grad]
+    return parameters
+
+
 class Asker:
     """Reports the answers of one rank when the training has come to a point.
 
@@ -154,7 +162,7 @@ class Asker:
 
     def saw(self, optimizer: object) -> None:
         """Note an optimizer that steps: its parameters are those that train."""
-        if self.asks and not any(known is optimizer for known in self._optimizers):
+        if self.asks and not any(noted is optimizer for noted in self._optimizers):
             self._optimizers.append(optimizer)
 
     def due(self, steps: int) -> bool:
@@ -216,9 +224,9 @@ class Asker:
 
     def tell_data(self) -> None:
         """Tell what the data set is, for another start to be compared with."""
-        found = self.sources.digests()
-        if found:
-            self._say({"event": "answer", "question": STARTS, "point": "", "digests": found})
+        digests = self.sources.digests()
+        if digests:
+            self._say({"event": "answer", "question": STARTS, "point": "", "digests": digests})
 
     def batches(
         self,
@@ -250,23 +258,23 @@ class Asker:
             # What a draw makes of one sample alone is seen if the others have other draws.
             self._is_spread = self._rows == 1 and self._point % 2 == 0
             self._ask_samples(point, models)
-            whole: tuple[float, list[Any]] | None = None
+            uncut: tuple[float, list[Any]] | None = None
             for question in self.asks:
                 if time.perf_counter() - since > self._left:
                     break
                 if question == "samples":
                     continue
-                self._tell(question, point, why="it failed during the check")
+                self._tell(question, point, reason="it failed during the check")
                 if question == "repeats":
-                    whole, again = yield from self._repeated(batch, count)
-                    if items and whole is not None and self._weighs_items is None:
+                    uncut, again = yield from self._repeated(batch, count)
+                    if items and uncut is not None and self._weighs_items is None:
                         twice = yield from self._of([batch], count, factor=2.0)
-                        differs = twice is not None and differ(whole[0], twice[0]) > 0.1
+                        differs = twice is not None and differ(uncut[0], twice[0]) > 0.1
                         self._weighs_items = differs
-                    self._compare(question, point, whole, again)
-                elif whole is not None:
-                    asked = getattr(self, f"_ask_{question}")
-                    yield from asked(point, batch, count, whole)
+                    self._compare(question, point, uncut, again)
+                elif uncut is not None:
+                    ask_question = getattr(self, f"_ask_{question}")
+                    yield from ask_question(point, batch, count, uncut)
         took = time.perf_counter() - since
         self._left -= took
         is_slow = time.thread_time() - since_own > QUICK_SECONDS
@@ -284,12 +292,12 @@ class Asker:
         looks = "samples" in self.asks
         before = None
         if looks:
-            trained = {id(p) for model in models for p in model.parameters() if p.requires_grad}
+            trained = {id(parameter) for parameter in _trainable(models)}
             self._trained_first = self._trained_first or trained
             thawed = len(trained - self._trained_first)
-            self._tell("parameters", point, why=THAWED.format(thawed) if thawed else "")
-            for question, why in self.sources.ask():
-                self._tell(question, point, why=why)
+            self._tell("parameters", point, reason=THAWED.format(thawed) if thawed else "")
+            for question, reason in self.sources.ask():
+                self._tell(question, point, reason=reason)
             before = None
             if self._point > 1:
                 before = self.sources.figure()
@@ -299,22 +307,22 @@ class Asker:
             self._move()
             self._weights = [parameter.detach().clone() for parameter in self._parameters]
             if looks and before is not None:
-                self._tell("weights", point, why=self.sources.depends_on_weights(before))
+                self._tell("weights", point, reason=self.sources.depends_on_weights(before))
 
     def _repeated(self, batch: Any, count: int) -> Any:
         """The batch twice. If the first turn leaves a state that counts, each from the same
         start.
         """
         with as_before(*self._asked):
-            whole = yield from self._once(batch, count)
+            uncut = yield from self._once(batch, count)
             following = yield from self._once(batch, count)
         self._following = None
-        if whole is None or following is None or distance(whole, following) <= ROUNDING:
-            return whole, following
+        if uncut is None or following is None or distance(uncut, following) <= ROUNDING:
+            return uncut, following
         again = yield from self._of([batch], count)
         self._following = following
-        self._noise = ROUNDING if again is None else ROUNDING + 10 * distance(whole, again)
-        return whole, again
+        self._noise = ROUNDING if again is None else ROUNDING + 10 * distance(uncut, again)
+        return uncut, again
 
     def _after(self, first: Any, samples: int, batch: Any, count: int) -> Any:
         """The batch with the state that another one, of this number of samples, has left."""
@@ -323,53 +331,53 @@ class Asker:
             return (yield from self._once(batch, count))
 
     def _ask_ranks(
-        self, point: str, batch: Any, count: int, whole: Any
+        self, point: str, batch: Any, count: int, uncut: Any
     ) -> Iterator[tuple[object, float]]:
         """The loss of the batch from those of its parts, and of a batch with rare samples."""
         if "samples" in self.asks:
-            yield from self._ask_draws(point, batch, count, whole)
-        yield from self._ask_parts("ranks", point, batch, count, whole)
+            yield from self._ask_draws(point, batch, count, uncut)
+        yield from self._ask_parts("ranks", point, batch, count, uncut)
         if "samples" in self.asks and self._point == 2:
-            yield from self._ask_later(batch, count, whole)
+            yield from self._ask_later(batch, count, uncut)
         if "samples" in self.asks and self._point <= 2:
-            found = self.sources.of_rare_samples()
-            if found is not None:
-                rare, size = found
+            rare_batch = self.sources.of_rare_samples()
+            if rare_batch is not None:
+                rare, size = rare_batch
                 count = samples_of(rare)
                 if size and count % size == 0:
                     self._rows = count // size
-                whole = yield from self._of([rare], count)
-                if whole is not None:
-                    yield from self._ask_parts("rare", point, rare, count, whole)
+                uncut = yield from self._of([rare], count)
+                if uncut is not None:
+                    yield from self._ask_parts("rare", point, rare, count, uncut)
 
-    def _ask_later(self, batch: Any, count: int, whole: Any) -> Iterator[tuple[object, float]]:
+    def _ask_later(self, batch: Any, count: int, uncut: Any) -> Iterator[tuple[object, float]]:
         """The parts of the batch once more if its loss changes later."""
         for step in self._later:
             with at_step(self._asked[-1], step):
                 later = yield from self._of([batch], count)
-                if later is not None and distance(whole, later) > ALIKE:
+                if later is not None and distance(uncut, later) > ALIKE:
                     yield from self._ask_parts(
                         "ranks", f"as after {step} updates", batch, count, later
                     )
 
     def _ask_draws(
-        self, point: str, batch: Any, count: int, whole: Any
+        self, point: str, batch: Any, count: int, uncut: Any
     ) -> Iterator[tuple[object, float]]:
         """Whether draws for a whole batch change what it trains."""
         if self._adds_noise:
-            self._tell("draws", point, why=NOISE)
+            self._tell("draws", point, reason=NOISE)
             return
         for number in range(SEEDS if self.draws.once else 0):
             other = yield from self._of([batch], count, seed=SEED + 1000 * (number + 1))
             if other is None:
                 return
-            if not distance(whole, other) <= ALIKE:
-                self._tell("draws", point, why=CHANCE.format(whole[0], other[0]))
+            if not distance(uncut, other) <= ALIKE:
+                self._tell("draws", point, reason=CHANCE.format(uncut[0], other[0]))
                 return
-        self._tell("draws", point, why="")
+        self._tell("draws", point, reason="")
 
     def _ask_parts(
-        self, question: str, point: str, batch: Any, count: int, whole: Any
+        self, question: str, point: str, batch: Any, count: int, uncut: Any
     ) -> Iterator[tuple[object, float]]:
         """The loss of the batch from those of its parts, as the framework weighs them.
 
@@ -382,31 +390,31 @@ class Asker:
         parts = next((n for n in range(2, samples + 1) if samples % n == 0), 1)
         if parts == 1:
             made_of = self.sources.size or 1
-            self._tell(question, point, why=ONE_ROW.format(made_of) if made_of > 1 else "")
+            self._tell(question, point, reason=ONE_ROW.format(made_of) if made_of > 1 else "")
             return
         try:
             cuttings = [cut_into(batch, samples, parts, rows)]
             if rows > 1:  # a loss that takes the rows the other way gives something else
                 cuttings.append(cut_into(batch, samples, samples, rows, in_turn=True))
         except UncutError as error:
-            self._tell(question, point, why=f"the batch cannot be cut into samples: {error}")
+            self._tell(question, point, reason=f"the batch cannot be cut into samples: {error}")
             return
         each = count // parts
         if self._following is not None and question == "ranks":
-            self._tell("accumulation", point, why=CALLS)
-            left = yield from self._after(cuttings[0][0], each, batch, count)
-            if left is None or distance(left, self._following) > self._noise:
-                self._tell("ranks", point, why=STATE)
+            self._tell("accumulation", point, reason=CALLS)
+            after_part = yield from self._after(cuttings[0][0], each, batch, count)
+            if after_part is None or distance(after_part, self._following) > self._noise:
+                self._tell("ranks", point, reason=STATE)
                 return
-        found = []
+        turns = []
         for pieces in cuttings:
-            found.append((yield from self._together(pieces, count // len(pieces), whole)))
-            if found[-1] is None or distance(whole, found[-1]) < ALIKE:
+            turns.append((yield from self._together(pieces, count // len(pieces), uncut)))
+            if turns[-1] is None or distance(uncut, turns[-1]) < ALIKE:
                 break
-        closest = found[-1] and min(found, key=functools.partial(distance, whole))
-        self._compare(question, point, whole, closest)
+        closest = turns[-1] and min(turns, key=functools.partial(distance, uncut))
+        self._compare(question, point, uncut, closest)
 
-    def _together(self, pieces: Sequence[Any], samples: int, whole: Any) -> Any:
+    def _together(self, pieces: Sequence[Any], samples: int, uncut: Any) -> Any:
         """Parts of a batch as ranks train on them, which average after each backward pass.
 
         It matters if a step goes backward more than once and uses the first gradient in between
@@ -417,10 +425,10 @@ class Asker:
         else:
             share = 1 / len(pieces)
         self._averaged = []
-        found = yield from self._of(pieces, samples, share=share)
+        joined = yield from self._of(pieces, samples, share=share)
         passes = len(self._backwards)
-        if found is None or not 1 < passes <= REPLAYED or distance(whole, found) < ALIKE:
-            return found
+        if joined is None or not 1 < passes <= REPLAYED or distance(uncut, joined) < ALIKE:
+            return joined
         try:
             for place in range(passes - 1):
                 sums: list[Any] | None = None
@@ -428,7 +436,7 @@ class Asker:
                     with as_before(*self._asked):
                         turn = yield from self._once(part, samples, first=number * samples)
                     if turn is None or place >= len(self._backwards):
-                        return found
+                        return joined
                     sums = plus(sums, self._backwards[place], share)
                 self._averaged.append(sums or [])
             return (yield from self._of(pieces, samples, share=share))
@@ -436,37 +444,37 @@ class Asker:
             self._averaged = []
 
     def _ask_padding(
-        self, point: str, batch: Any, count: int, whole: Any
+        self, point: str, batch: Any, count: int, uncut: Any
     ) -> Iterator[tuple[object, float]]:
         """The batch without the columns that are padding in all of its samples."""
         if not any(True for _ in encodings_of(batch)) or not has_tail(batch, 1):
-            self._tell("padding", point, why="")
+            self._tell("padding", point, reason="")
             return
         # To the last column that is used: what looks beyond a token (a convolution) sees it.
         shorter = yield from self._of([cut(batch, 1)], count)
         if shorter is None:
             shorter = yield from self._of([cut(batch)], count)
-        self._compare("padding", point, whole, shorter)
+        self._compare("padding", point, uncut, shorter)
 
     def _ask_threads(
-        self, point: str, batch: Any, count: int, whole: Any
+        self, point: str, batch: Any, count: int, uncut: Any
     ) -> Iterator[tuple[object, float]]:
         torch = sys.modules["torch"]
-        own = torch.get_num_threads()
-        torch.set_num_threads(1 if own > 1 else 2)
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1 if threads > 1 else 2)
         try:
             other = yield from self._of([batch], count)
         finally:
-            torch.set_num_threads(own)
-        self._compare("threads", point, whole, other)
+            torch.set_num_threads(threads)
+        self._compare("threads", point, uncut, other)
 
     def _ask_precision(
-        self, point: str, batch: Any, count: int, whole: Any
+        self, point: str, batch: Any, count: int, uncut: Any
     ) -> Iterator[tuple[object, float]]:
         torch = sys.modules["torch"]
         with torch.autocast("cpu", dtype=torch.bfloat16):
             rounded = yield from self._of([batch], count)
-        self._compare("precision", point, whole, rounded)
+        self._compare("precision", point, uncut, rounded)
 
     def _of(
         self,
@@ -481,14 +489,14 @@ class Asker:
         loss, gradient, largest = 0.0, None, 0.0
         for number, part in enumerate(batches):
             with as_before(*self._asked):
-                found = yield from self._once(
+                turn = yield from self._once(
                     part, samples, factor=factor, seed=seed, first=number * samples
                 )
-            if found is None:
+            if turn is None:
                 return None
-            loss += share * found[0]
-            largest = max(largest, found[2])
-            gradient = plus(gradient, found[1], share)
+            loss += share * turn[0]
+            largest = max(largest, turn[2])
+            gradient = plus(gradient, turn[1], share)
         return loss, gradient, share * largest * len(batches)
 
     def _once(
@@ -509,38 +517,43 @@ class Asker:
                 parameter.copy_(kept)
         if not self._seen:
             return None
-        gradient = [tensor for _, gradients in self._seen for tensor in gradients]
-        return sum(loss for loss, _ in self._seen), gradient, norm(gradient)
+        total, gradient = 0.0, []
+        for loss, gradients in self._seen:
+            total += loss
+            gradient += gradients
+        return total, gradient, norm(gradient)
 
-    def _compare(self, question: str, point: str, whole: Any, other: Any) -> None:
+    def _compare(self, question: str, point: str, uncut: Any, other: Any) -> None:
         """Report loss and gradient of both, and the relative difference of the gradients."""
-        if whole is None or other is None:
-            self._tell(question, point, why="the batch was not trained on again")
+        if uncut is None or other is None:
+            self._tell(question, point, reason="the batch was not trained on again")
             return
-        if len(whole[1]) != len(other[1]):
-            self._tell(question, point, why="it runs the backward pass another number of times")
+        if len(uncut[1]) != len(other[1]):
+            self._tell(question, point, reason="it runs the backward pass another number of times")
             return
         self._say(
             {
                 "event": "answer",
                 "question": question,
                 "point": point,
-                "loss": [whole[0], other[0]],
-                "gradient": [norm(whole[1]), norm(other[1])],
-                "apart": gradients_apart(whole, other),
+                "loss": [uncut[0], other[0]],
+                "gradient": [norm(uncut[1]), norm(other[1])],
+                "apart": gradients_apart(uncut, other),
             }
         )
 
-    def _tell(self, question: str, point: str, *, why: str) -> None:
+    def _tell(self, question: str, point: str, *, reason: str) -> None:
         """Report why a question has no answer; without a reason there is nothing to check."""
-        self._say({"event": "answer", "question": question, "point": point, "why": why})
+        self._say({"event": "answer", "question": question, "point": point, "why": reason})
 
     def _trained_parameters(self, models: Sequence[Any]) -> list[Any]:
-        own = [
-            p for optimizer in self._optimizers for g in optimizer.param_groups for p in g["params"]
-        ]
-        own = own or [p for model in models for p in model.parameters() if p.requires_grad]
-        return list({id(tensor): tensor for tensor in own}.values())
+        parameters = []
+        for optimizer in self._optimizers:
+            for group in optimizer.param_groups:
+                parameters += group["params"]
+        if not parameters:
+            parameters = _trainable(models)
+        return list({id(tensor): tensor for tensor in parameters}.values())
 
     def _move(self) -> None:
         """Move every weight a little. The training does not continue with them."""
@@ -567,11 +580,11 @@ class Asker:
             yield
         finally:
             self.asking = False
-            for optimizer, own in steps:
-                if own is None:
+            for optimizer, step in steps:
+                if step is None:
                     del optimizer.step
                 else:
-                    optimizer.step = own
+                    optimizer.step = step
             with torch.no_grad():
                 for parameter, kept in zip(self._parameters, weights, strict=True):
                     parameter.copy_(kept)

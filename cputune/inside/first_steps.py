@@ -158,11 +158,12 @@ class FirstSteps:
         groups = optimizer.param_groups
         self._rates = [float(group["lr"]) for group in groups if "lr" in group]
         if self._steps == 0:
-            parameters = [parameter for group in groups for parameter in group["params"]]
+            parameters: list[Any] = []
+            for group in groups:
+                parameters += group["params"]
             self.facts["parameters"] = trained_numbers(optimizer, parameters)
-            self.facts["unused"] = any(
-                parameter.grad is None for parameter in parameters if parameter.requires_grad
-            )
+            trainable = [parameter for parameter in parameters if parameter.requires_grad]
+            self.facts["unused"] = any(parameter.grad is None for parameter in trainable)
             if self._gradient is None:
                 self._gradient = norm_of(parameters)
             self.sent = bytes_of(parameters)
@@ -261,35 +262,35 @@ def norm_of(parameters: Iterable[object]) -> float | None:
 
 def bytes_of(parameters: Iterable[Any]) -> tuple[int, int]:
     """Bytes of all gradients, and without the zero rows of large ones."""
-    whole = touched = 0
+    total = touched = 0
     for parameter in parameters:
         gradient = getattr(parameter, "grad", None)
         if gradient is None or gradient.is_sparse:
             continue
         size = gradient.numel() * gradient.element_size()
-        whole += size
+        total += size
         if has_many_rows(parameter):
             size = int(gradient.count_nonzero(1).count_nonzero()) * size // len(gradient)
         touched += size
-    return whole, touched
+    return total, touched
 
 
 def settings(optimizer: object) -> dict[str, Any]:
     """The class of an optimizer and the settings of its groups, without learning rates."""
     inner = getattr(optimizer, "optimizer", optimizer)  # accelerate wraps it
     how = {"params", "lr", "initial_lr", "fused", "foreach", "capturable", "differentiable"}
-    said: dict[str, Any] = {"class": type(inner).__name__, "learning rate": []}
+    described: dict[str, Any] = {"class": type(inner).__name__, "learning rate": []}
     for group in getattr(inner, "param_groups", ()):
         rate = f"{float(group.get('initial_lr', group.get('lr', 0.0))):.6g}"
-        if rate not in said["learning rate"]:
-            said["learning rate"].append(rate)
+        if rate not in described["learning rate"]:
+            described["learning rate"].append(rate)
         for name, value in group.items():
             plain = isinstance(value, (bool, int, float, str, tuple, list)) or value is None
             if name not in how and plain:
-                found = said.setdefault(name, [])
-                if str(value) not in found:
-                    found.append(str(value))
-    return said
+                values = described.setdefault(name, [])
+                if str(value) not in values:
+                    values.append(str(value))
+    return described
 
 
 def digest_of(index: Any) -> int | None:
@@ -304,12 +305,12 @@ def digest_of(index: Any) -> int | None:
 
 
 def _sum_of(digests: Sequence[int | None]) -> int | None:
-    known = []
+    numbers = []
     for digest in digests:
         if digest is not None:
-            known.append(digest)
-    if len(known) == len(digests):
-        return sum(known) % (1 << 64)
+            numbers.append(digest)
+    if len(numbers) == len(digests):
+        return sum(numbers) % (1 << 64)
     return None
 
 

@@ -36,16 +36,16 @@ class Fitting:
 
     def hooks(self) -> list[Hook]:
         """What is hooked in Lightning, by each of its names."""
-        found: list[Hook] = []
+        hooks: list[Hook] = []
         for package in PACKAGES:
             epoch = f"{package}.loops.training_epoch_loop"
-            found += [
+            hooks += [
                 (f"{package}.trainer.trainer", "Trainer.fit", self._fit),
                 (f"{package}.loops.fit_loop", "_is_max_limit_reached", self._limit),
                 (epoch, "_is_max_limit_reached", self._limit),
                 (epoch, "_TrainingEpochLoop._update_learning_rates", _without_metrics),
             ]
-        return found
+        return hooks
 
     def _fit(self, original: Original, trainer: Any, *args: object, **kwargs: object) -> None:
         meter, facts = self.meter, self.meter.facts

@@ -209,8 +209,8 @@ class Loops:
         asker = self.meter.asker
         if not asker.due(self.meter.steps):
             return
-        words = {**dict(zip(("num_items_in_batch",), args, strict=False)), **kwargs}
-        items = words.get("num_items_in_batch")
+        keywords = {**dict(zip(("num_items_in_batch",), args, strict=False)), **kwargs}
+        items = keywords.get("num_items_in_batch")
         for batch, factor in asker.batches(
             inputs,
             [model],
@@ -220,9 +220,9 @@ class Loops:
             steps=_asked_steps(self._trainer),
         ):
             if items is not None:
-                words["num_items_in_batch"] = items * int(factor)
+                keywords["num_items_in_batch"] = items * int(factor)
             with contextlib.suppress(Exception):  # the question has no answer then
-                asker.trained(original(batch, **words))
+                asker.trained(original(batch, **keywords))
 
     def _step_end(
         self, original: Original, handler: Any, *args: object, **kwargs: object
@@ -234,15 +234,15 @@ class Loops:
     def _see_trainer(self, trainer: Trainer) -> None:
         """Note what this trainer trains; other arguments may have been made since."""
         args, facts, data = trainer.args, self.meter.facts, trainer.train_dataset
-        asked, steps = asked_by(args), _asked_steps(trainer)
-        facts["parses_arguments"] = asked.parsed
+        requested, steps = asked_by(args), _asked_steps(trainer)
+        facts["parses_arguments"] = requested.parsed
         facts["batch"] = args.per_device_train_batch_size
         facts["accumulation"] = args.gradient_accumulation_steps
         facts["dataset_samples"] = samples_of(data)
         facts["steps_to_end"] = steps or 0
         facts.pop("epochs", None)
-        if asked.steps <= 0:
-            facts["epochs"] = asked.epochs
+        if requested.steps <= 0:
+            facts["epochs"] = requested.epochs
         self.meter.first.facts["steps"] = steps or ENDLESS
 
     def _create_scheduler(
@@ -259,10 +259,10 @@ class Loops:
 
     def trains_by(self, framework: Framework) -> bool:
         """Whether a loop over this framework trains here; false if a Trainer does."""
-        own = "pytorch"
+        used = "pytorch"
         if "Accelerator" in self.meter.seen:
-            own = "accelerate"
-        return framework == own and self.meter.framework != "trainer"
+            used = "accelerate"
+        return framework == used and self.meter.framework != "trainer"
 
     def _iterate(
         self, framework: Framework, original: Callable[..., Iterator[object]], loader: object
@@ -313,8 +313,8 @@ class Loops:
                     yield batch
                     if meter.backwards > done and meter.asker.due(meter.steps - 1):
                         size = meter.facts.get("batch")
-                        asked = meter.asker.batches(batch, self._models, size=size)
-                        yield from (part for part, _ in asked)
+                        batches = meter.asker.batches(batch, self._models, size=size)
+                        yield from (part for part, _ in batches)
                 if not self._goes_on(before):
                     return
         finally:
@@ -535,14 +535,14 @@ def _quiet(args: TrainingArguments, output: str) -> None:
 
 def _asked_steps(trainer: Trainer) -> int | None:
     """The steps that the script would train for: its learning rates depend on them."""
-    asked, samples = asked_by(trainer.args), samples_of(trainer.train_dataset)
-    if asked.steps > 0 or samples is None:
-        if asked.steps > 0:
-            return asked.steps
+    requested, samples = asked_by(trainer.args), samples_of(trainer.train_dataset)
+    if requested.steps > 0 or samples is None:
+        if requested.steps > 0:
+            return requested.steps
         return None
     args = trainer.args
     each = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
-    return max(1, math.ceil(float(samples / each * asked.epochs)))
+    return max(1, math.ceil(float(samples / each * requested.epochs)))
 
 
 class _NoMetrics(dict[str, float]):

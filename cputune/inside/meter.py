@@ -171,10 +171,10 @@ class Meter:
                 self.facts["optimizer"] = state.optimizer(optimizer)
                 if (model := state.model(optimizer)) is not None:
                     self.facts["model"] = model
-            padded, tokens, left = self._tokens
+            padded, tokens, kept = self._tokens
             if tokens:
                 self.facts["padding_share"] = round(padded / tokens, 4)
-                self.facts["columns_left"] = round(left / tokens, 4)
+                self.facts["columns_left"] = round(kept / tokens, 4)
             self.facts["gradient_bytes"], self.facts["touched_bytes"] = self.first.sent
             self.speaker.say(
                 {
@@ -204,9 +204,9 @@ class Meter:
         self._samples = self._size = 0
         self._losses = []
         if self._look is not None:
-            seen = self._look.after(self.steps, sys.modules["torch"], self._dtype.dtype)
-            if seen is not None:
-                self.speaker.say(seen)
+            profiled = self._look.after(self.steps, sys.modules["torch"], self._dtype.dtype)
+            if profiled is not None:
+                self.speaker.say(profiled)
         self.speaker.await_turn()
         if self.speaker.to_profile:
             self._look = StepProfiler(self.speaker.to_profile, settled=self.steps + 1)
@@ -250,13 +250,13 @@ class Meter:
         What a plan sets is set in the script; its children would train without it.
         """
         if self._is_child:
-            words = " ".join(getattr(sys, "orig_argv", sys.argv))[:160]
+            command = " ".join(getattr(sys, "orig_argv", sys.argv))[:160]
         elif self._pid != os.getpid():
-            words = "a fork of the script"
+            command = "a fork of the script"
         else:
             return
         self.refuse(
-            f"it trains in a process that it starts itself ({words}), which no plan reaches: "
+            f"it trains in a process that it starts itself ({command}), which no plan reaches: "
             "tune the command that it starts, and start several ranks with torchrun",
             hopeless=True,
         )
@@ -279,9 +279,9 @@ def samples_in(batch: object) -> int:
     A batch without tensors is a list of rows: prompts, from which a trainer of TRL generates.
     """
     counts = (int(tensor.shape[0]) for tensor in tensors_of(batch) if len(tensor.shape))
-    found = next(filter(None, counts), 0)
+    count = next(filter(None, counts), 0)
     rows = isinstance(batch, list) and all(isinstance(row, Mapping) for row in batch)
-    return len(batch) if rows and not found else found  # type: ignore[arg-type]
+    return len(batch) if rows and not count else count  # type: ignore[arg-type]
 
 
 def size_of(batch: object) -> int:

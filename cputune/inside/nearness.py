@@ -30,30 +30,30 @@ def plus(sums: list[Any] | None, other: Sequence[Any], share: float) -> list[Any
     """Gradients and a share of others, in fp64."""
     if sums is None:
         sums = [None] * len(other)
-    return [sum_of(own, value, share) for own, value in zip(sums, other, strict=False)]
+    return [sum_of(total, value, share) for total, value in zip(sums, other, strict=False)]
 
 
-def sum_of(own: Any, value: Any, share: float) -> Any:
+def sum_of(total: Any, value: Any, share: float) -> Any:
     if value is None:
-        return own
+        return total
     part = value * share
-    if own is None:
+    if total is None:
         return part
-    return own + part
+    return total + part
 
 
-def gradients_apart(own: Any, other: Any) -> float:
+def gradients_apart(one: Any, other: Any) -> float:
     """The norm of the difference of two gradients, relative."""
-    scale = max(norm(own[1]), other[2])
-    return norm(plus(list(own[1]), other[1], -1.0)) / scale if scale else 0.0
+    scale = max(norm(one[1]), other[2])
+    return norm(plus(list(one[1]), other[1], -1.0)) / scale if scale else 0.0
 
 
-def distance(own: Any, other: Any) -> float:
+def distance(one: Any, other: Any) -> float:
     """The larger relative difference of loss and gradient."""
-    if len(own[1]) != len(other[1]):
+    if len(one[1]) != len(other[1]):
         return math.inf
-    return max(differ(own[0], other[0]), gradients_apart(own, other))
+    return max(differ(one[0], other[0]), gradients_apart(one, other))
 
 
-def differ(own: float, other: float) -> float:
-    return abs(own - other) / max(abs(own), abs(other), 1e-30)
+def differ(one: float, other: float) -> float:
+    return abs(one - other) / max(abs(one), abs(other), 1e-30)

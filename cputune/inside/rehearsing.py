@@ -125,8 +125,8 @@ class Rehearsal:
     # How long it is
 
     def _read_arguments(self, original: Original, *args: object, **kwargs: object) -> object:
-        found: tuple[Any, Any] = original(*args, **kwargs)  # type: ignore[assignment]
-        namespace, rest = found
+        parsed: tuple[Any, Any] = original(*args, **kwargs)  # type: ignore[assignment]
+        namespace, rest = parsed
         for name, key in LENGTH.items():
             value = getattr(namespace, name, None)
             if key == "epochs":
@@ -232,8 +232,8 @@ class Rehearsal:
 
     def _refuse_outside(self, path: Any) -> None:
         if isinstance(path, (str, bytes, os.PathLike)) and not self._may_change(path):
-            said = "a rehearsal writes to a copy of its folder alone"
-            raise PermissionError(errno.EACCES, said, os.fsdecode(path))
+            reason = "a rehearsal writes to a copy of its folder alone"
+            raise PermissionError(errno.EACCES, reason, os.fsdecode(path))
 
     def _may_change(self, path: Any) -> bool:
         real = os.path.realpath(os.fsdecode(path))

@@ -155,17 +155,17 @@ class Sources:
         yield "order", self._order(taken)
         if self.size is None:
             return
-        for question, asked in (
+        for question, ask_question in (
             ("samples", self._state),
             ("collator", self._mixes),
             ("workers", self._changes),
         ):
             try:
-                why = asked(taken)
+                reason = ask_question(taken)
             except Exception as error:
                 lines = str(error).strip().splitlines() or [""]
-                why = f"they cannot be asked again ({type(error).__name__}: {lines[0][:120]})"
-            yield question, why
+                reason = f"they cannot be asked again ({type(error).__name__}: {lines[0][:120]})"
+            yield question, reason
 
     def depends_on_weights(self, before: object) -> str:
         """Why workers, which have the weights of their start, would give other batches."""
@@ -207,17 +207,17 @@ class Sources:
         if taken is None or taken.index is None:
             return []
         data, until = taken.data, time.perf_counter() + MOST_SECONDS
-        found: list[str] = []
+        digests: list[str] = []
         with contextlib.suppress(Exception), as_before(data, taken.collate):
             length = len(data)
-            found.append(f"{length}")
+            digests.append(f"{length}")
             for n in range(min(COMPARED, length)):
                 with self._draws.alike(0):
                     held = _bytes_of(data[n * length // min(COMPARED, length)])
-                found.append(hashlib.blake2b(held, digest_size=8).hexdigest())
+                digests.append(hashlib.blake2b(held, digest_size=8).hexdigest())
                 if time.perf_counter() > until:
                     break
-        return found
+        return digests
 
     # The questions
 
@@ -281,13 +281,13 @@ class Sources:
         if half == 0:
             return ""
         for first, rest in ((samples[:half], samples[half:]), (samples[half:], samples[:half])):
-            whole, alone = self._made(taken, [*first, *rest]), self._made(taken, first)
-            why = _how_mixed(whole, alone, len(samples), len(first))
-            if why:
+            together, alone = self._made(taken, [*first, *rest]), self._made(taken, first)
+            reason = _how_mixed(together, alone, len(samples), len(first))
+            if reason:
                 other = self._made(taken, rest)
-                figures = [contents_of(batch) for batch in (whole, alone, other)]
+                figures = [contents_of(batch) for batch in (together, alone, other)]
                 if None in figures or (figures[1] + figures[2] - figures[0]) % (1 << 64):  # type: ignore[operator]
-                    return why
+                    return reason
         return ""
 
     def _changes(self, taken: Taken) -> str:
@@ -353,17 +353,22 @@ def _of_libraries(value: Any) -> bool:
     return type(value).__module__.partition(".")[0] in ("torch", "accelerate", "transformers")
 
 
-def _how_mixed(whole: Any, alone: Any, samples: int, part: int) -> str:
+def _how_mixed(together: Any, alone: Any, samples: int, part: int) -> str:
     """How the first rows of a batch differ from those of its first samples alone; empty: they do
     not.
     """
-    rows, own = rows_of(whole), rows_of(alone)
-    if not rows or len(rows) % samples or len(own) * samples != len(rows) * part:
-        return MIXED.format(how=f"{samples} samples make {len(rows)} rows, {part} make {len(own)}")
+    rows, alone_rows = rows_of(together), rows_of(alone)
+    if not rows or len(rows) % samples or len(alone_rows) * samples != len(rows) * part:
+        return MIXED.format(
+            how=f"{samples} samples make {len(rows)} rows, {part} make {len(alone_rows)}"
+        )
     each = len(rows) // samples
-    blocks = [rows[n * samples : n * samples + part] for n in range(each)]
-    for first in (rows[: len(own)], [row for block in blocks for row in block]):
-        if all(map(_alike, first, own)):
+    # The rows of a sample follow each other, or each block has a row of every sample.
+    in_blocks = []
+    for block in range(each):
+        in_blocks += rows[block * samples : block * samples + part]
+    for first in (rows[: len(alone_rows)], in_blocks):
+        if all(map(_alike, first, alone_rows)):
             return ""
     return MIXED.format(how=PARTLY)
 
@@ -389,15 +394,15 @@ def _rare(data: Any, seconds: float) -> tuple[list[int], list[int]]:
     """Samples with the rarest value of a field, and those with usual ones."""
     length, until = len(data), time.perf_counter() + seconds
     count = min(LOOKED_AT, length)
-    seen: dict[str, dict[int, str]] = {}
+    values_of: dict[str, dict[int, str]] = {}
     for n in range(count):
         number = n * length // count
         for name, value in _values_of(data[number], ""):
-            seen.setdefault(name, {})[number] = value
+            values_of.setdefault(name, {})[number] = value
         if time.perf_counter() > until:
             break
     fewest: tuple[int, list[int], list[int]] | None = None
-    for values in seen.values():
+    for values in values_of.values():
         counts = Counter(values.values())
         rarest, times = min(counts.items(), key=lambda item: item[1])
         if 1 < len(counts) <= 64 and 10 * times < len(values):
@@ -436,10 +441,9 @@ def _values_of(sample: Any, name: str) -> Iterator[tuple[str, str]]:
 def _bytes_of(sample: Any) -> bytes:
     """What a sample holds, as bytes."""
     if isinstance(sample, Mapping):
-        parts = [
-            repr(key).encode() + _bytes_of(value)
-            for key, value in sorted(sample.items(), key=lambda item: str(item[0]))
-        ]
+        parts = []
+        for key, value in sorted(sample.items(), key=lambda item: str(item[0])):
+            parts.append(repr(key).encode() + _bytes_of(value))
         return b"{" + b",".join(parts) + b"}"
     if isinstance(sample, (list, tuple)):
         return b"[" + b",".join(map(_bytes_of, sample)) + b"]"

@@ -50,16 +50,14 @@ def read() -> RankState:
         distributed is not None and distributed.is_available() and distributed.is_initialized()
     )
     libraries = mapped_libraries()
-    mapped = {path: found[1] for path in libraries if (found := _LIBRARY.search(path))}
-    preloaded = os.environ.get("LD_PRELOAD", "")
-    asked = os.environ.get(SHOW_VARIABLE, "").split(",")
-    environment = {
-        name: value
-        for name, value in os.environ.items()
-        if _VARIABLES.fullmatch(name) or name in asked
-    }
+    mapped = {}
+    for path in libraries:
+        library = _LIBRARY.search(path)
+        if library is not None:
+            mapped[path] = library[1]
     import resource  # Windows has none
 
+    environment = _shown_variables()
     state: RankState = {
         "pid": os.getpid(),
         "host": os.uname().nodename,
@@ -71,13 +69,9 @@ def read() -> RankState:
         "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         "allocator": next((name for name in _ALLOCATORS if name in mapped.values()), "default"),
         "openmp": next((f"lib{name}" for name in _OPENMP if name in mapped.values()), None),
-        "preload": [_file_of(name, libraries) for name in re.split(r"[:\s]+", preloaded) if name],
+        "preload": _preloaded_files(libraries),
         "mapped": list(mapped),
-        "versions": {
-            name: str(getattr(sys.modules[name], "__version__", "unknown"))
-            for name in _PACKAGES
-            if name in sys.modules
-        },
+        "versions": _versions(),
         "python": sys.version.split()[0],
         "executable": sys.executable,
         "environment": environment,
@@ -97,21 +91,43 @@ def read() -> RankState:
     return state
 
 
+def _shown_variables() -> dict[str, str]:
+    """The variables that native libraries read, and those that ``verify`` asks for."""
+    requested = os.environ.get(SHOW_VARIABLE, "").split(",")
+    variables = {}
+    for name, value in os.environ.items():
+        if _VARIABLES.fullmatch(name) or name in requested:
+            variables[name] = value
+    return variables
+
+
+def _preloaded_files(libraries: list[str]) -> list[str]:
+    names = re.split(r"[:\s]+", os.environ.get("LD_PRELOAD", ""))
+    return [_file_of(name, libraries) for name in names if name]
+
+
+def _versions() -> dict[str, str]:
+    versions = {}
+    for name in _PACKAGES:
+        if name in sys.modules:
+            versions[name] = str(getattr(sys.modules[name], "__version__", "unknown"))
+    return versions
+
+
 class _MallocInfo(ctypes.Structure):
+    """``struct mallinfo2`` of malloc.h."""
+
     _fields_: ClassVar = [
-        (name, ctypes.c_size_t)
-        for name in (
-            "arena",
-            "ordblks",
-            "smblks",
-            "hblks",
-            "hblkhd",
-            "usmblks",
-            "fsmblks",
-            "uordblks",
-            "fordblks",
-            "keepcost",
-        )
+        ("arena", ctypes.c_size_t),
+        ("ordblks", ctypes.c_size_t),
+        ("smblks", ctypes.c_size_t),
+        ("hblks", ctypes.c_size_t),
+        ("hblkhd", ctypes.c_size_t),
+        ("usmblks", ctypes.c_size_t),
+        ("fsmblks", ctypes.c_size_t),
+        ("uordblks", ctypes.c_size_t),
+        ("fordblks", ctypes.c_size_t),
+        ("keepcost", ctypes.c_size_t),
     ]
 
 
@@ -161,19 +177,21 @@ def optimizer(stepped: object) -> dict[str, object]:
 def model(stepped: object) -> str | None:
     """What an optimizer trains: its numbers, its tensors, and a digest of their sorted shapes."""
     inner = getattr(stepped, "optimizer", stepped)  # accelerate wraps it
-    groups = [group for group in getattr(inner, "param_groups", ()) if isinstance(group, dict)]
-    shapes = sorted(tuple(parameter.shape) for group in groups for parameter in group["params"])
+    shapes: list[tuple[int, ...]] = []
+    for group in getattr(inner, "param_groups", ()):
+        if isinstance(group, dict):
+            shapes += [tuple(parameter.shape) for parameter in group["params"]]
     if not shapes:
         return None
-    digest = zlib.crc32(repr(shapes).encode())
+    digest = zlib.crc32(repr(sorted(shapes)).encode())
     numbers = sum(map(math.prod, shapes))
     return f"{numbers} numbers in {len(shapes)} tensors, shapes {digest:08x}"
 
 
 def _file_of(name: str, mapped: list[str]) -> str:
     """The file of a library that is preloaded by name, found as the linker finds it."""
-    found = (path for path in mapped if "/" not in name and f"/{name}" in path)
-    return next(found, name)
+    paths = (path for path in mapped if "/" not in name and f"/{name}" in path)
+    return next(paths, name)
 
 
 def mapped_libraries() -> list[str]:
@@ -237,11 +255,14 @@ def ccl_workers(
         return None, f"{binding} binds OpenMP's threads too, and they look like workers"
     threads = dict(_threads(tasks))
     name, cpus = threads.pop(os.getpid())
-    bound = [place for other, place in threads.values() if other == name and len(place) == 1]
-    found = sorted(min(place) for place in bound if place != cpus)
-    if not found and len(cpus) == 1:
+    workers: list[int] = []
+    for other, place in threads.values():
+        if other == name and len(place) == 1 and place != cpus:
+            workers += place
+    workers.sort()
+    if not workers and len(cpus) == 1:
         return None, "the rank has one CPU, on which a worker looks like any other thread"
-    return found, ""
+    return workers, ""
 
 
 def _threads(tasks: str) -> Iterator[tuple[int, tuple[str, set[int]]]]:

@@ -113,15 +113,15 @@ class StepProfiler:
         self._profile.stop()
         events = list(self._profile.events())
         self._profile = None
-        gflops, found = gflops_of(events, seconds), shares(events, seconds)
+        gflops, shares_of_kinds = gflops_of(events, seconds), shares(events, seconds)
         self._reach(torch, dtype)
-        if self._reached and product_share(found) and gflops is not None:
-            self._reached.append(gflops / product_share(found))
+        if self._reached and product_share(shares_of_kinds) and gflops is not None:
+            self._reached.append(gflops / product_share(shares_of_kinds))
         return {
             "event": "profile",
             "steps": steps,
             "seconds": seconds,
-            "shares": found,
+            "shares": shares_of_kinds,
             "reduce_seconds": in_flight(events) / 1e6,
             "gflops": gflops,
             "limit_gflops": max(self._reached, default=None),
@@ -161,28 +161,34 @@ def product_share(shares: dict[str, float]) -> float:
 
 def shares(events: Iterable[Any], seconds: float) -> dict[str, float]:
     """The share of each kind in these seconds, the largest first, the rest last."""
-    events = [event for event in events if event.time_range is not None]
-    talk = [event for event in events if event.name.startswith(_COLLECTIVES)]
-    work = [event for event in events if not event.name.startswith(_COLLECTIVES)]
+    collectives, outermost = list[Any](), list[Any]()
     taken: dict[str, float] = {}
-    for event in work:
-        if (kind := kind_of(event)) is not None:
+    for event in events:
+        if event.time_range is None:
+            continue
+        if event.name.startswith(_COLLECTIVES):
+            collectives.append(event)
+            continue
+        if event.cpu_parent is None:
+            outermost.append(event)
+        kind = kind_of(event)
+        if kind is not None:
             taken[kind] = taken.get(kind, 0.0) + event.self_cpu_time_total / 1e6
-    waited = _uncovered(_spans(talk), _spans(e for e in work if e.cpu_parent is None))
+    waited = _uncovered(_spans(collectives), _spans(outermost))
     if waited:
         taken[REDUCE] = waited / 1e6
-    found = {kind: min(1.0, spent / seconds) for kind, spent in taken.items()}
-    found = dict(sorted(found.items(), key=lambda item: -item[1]))
-    return {**found, REST: max(0.0, 1.0 - sum(found.values()))}
+    by_kind = {kind: min(1.0, spent / seconds) for kind, spent in taken.items()}
+    by_kind = dict(sorted(by_kind.items(), key=lambda item: -item[1]))
+    return {**by_kind, REST: max(0.0, 1.0 - sum(by_kind.values()))}
 
 
 def in_flight(events: Iterable[Any]) -> float:
     """Microseconds in which this rank's gradients are on their way, and others' are waited for."""
-    talk = []
-    for e in events:
-        if e.time_range is not None and e.name.startswith(_COLLECTIVES):
-            talk.append(e)
-    return sum(end - start for start, end in _spans(talk))
+    collectives = []
+    for event in events:
+        if event.time_range is not None and event.name.startswith(_COLLECTIVES):
+            collectives.append(event)
+    return sum(end - start for start, end in _spans(collectives))
 
 
 def kind_of(event: Any) -> str | None:
@@ -193,8 +199,8 @@ def kind_of(event: Any) -> str | None:
             if caller.name.startswith(name):
                 return kind
         caller = caller.cpu_parent
-    own: str | None = PRODUCTS if _is_of_ipex(event) else _KIND.get(event.name)
-    return own
+    own_kind: str | None = PRODUCTS if _is_of_ipex(event) else _KIND.get(event.name)
+    return own_kind
 
 
 def _spans(events: Iterable[Any]) -> list[Span]:

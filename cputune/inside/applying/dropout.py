@@ -87,8 +87,8 @@ class Masks:
         self.drawn += 1
         level = round(p * (1 << bits)) - (1 << (bits - 1))
         count = mask.numel()
-        words = self._random(-(-count * bits // 64), generator)
-        drawn = words.view(self._torch.int16 if bits == 16 else self._torch.int32)
+        random_words = self._random(-(-count * bits // 64), generator)
+        drawn = random_words.view(self._torch.int16 if bits == 16 else self._torch.int32)
         return mask.copy_((drawn[:count] < level).view(mask.shape))
 
     def _random(self, count: int, generator: object) -> Tensor:

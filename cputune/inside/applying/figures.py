@@ -48,7 +48,7 @@ class Trained:
 
     def saw(self, optimizer: Any) -> None:
         """Note an optimizer that steps."""
-        if not any(known is optimizer for known in self._optimizers):
+        if not any(noted is optimizer for noted in self._optimizers):
             self._optimizers.append(optimizer)
 
     def forget(self) -> None:
@@ -57,26 +57,30 @@ class Trained:
 
     def parameters(self) -> list[Any]:
         """The parameters that are compared, each once."""
-        found: dict[int, Any] = {}
+        by_id: dict[int, Any] = {}
         for optimizer in self._optimizers:
             for group in optimizer.param_groups:
                 for parameter in group["params"]:
                     if parameter.requires_grad and is_whole(parameter):
-                        found[id(parameter)] = parameter
-        return list(found.values())
+                        by_id[id(parameter)] = parameter
+        return list(by_id.values())
 
     def figures(self, step: int, *, weights: bool = True) -> Figures:
         """All figures after a step; ``weights``: those of the parameters too."""
         torch = sys.modules["torch"]
         parameters = self.parameters() if weights else []
-        groups = [group for optimizer in self._optimizers for group in optimizer.param_groups]
+        rates = []
+        for optimizer in self._optimizers:
+            for group in optimizer.param_groups:
+                if "lr" in group:
+                    rates.append(float(group["lr"]))
         shapes = [tuple(parameter.shape) for parameter in parameters]
         with torch.no_grad(), torch.autocast("cpu", enabled=False):
             rows = [_projected(torch, parameter.detach()) for parameter in parameters]
             numbers = torch.stack(rows).tolist() if rows else []
         return {
             "step": step,
-            "rates": [float(group["lr"]) for group in groups if "lr" in group],
+            "rates": rates,
             "shapes": zlib.crc32(repr(shapes).encode()),
             "weights": [[float(f"{number:.8g}") for number in row] for row in numbers],
         }
@@ -95,15 +99,15 @@ class Trained:
             for name, parameter in thing.named_parameters():
                 if len(name) > len(names.get(id(parameter), name)):
                     names[id(parameter)] = name
-        found = []
+        listed = []
         for number, parameter in enumerate(parameters):
             shape = " x ".join(map(str, parameter.shape))
             name = names[id(parameter)].replace("_orig_mod.", "")
             while name.startswith("module."):
                 name = name[len("module.") :]
-            found.append(name or f"parameter {number} ({shape})")
-        self._named = {key: found}
-        return found
+            listed.append(name or f"parameter {number} ({shape})")
+        self._named = {key: listed}
+        return listed
 
 
 def first_number(optimizer: Any) -> float:
@@ -160,29 +164,29 @@ def _signs(rows: int, columns: int) -> Any:
     return torch.randint(0, 2, (rows, columns), generator=generator).float() * 2 - 1
 
 
-def how_apart(own: Figures, other: Figures) -> tuple[str, int | None, str] | None:
+def how_apart(mine: Figures, other: Figures) -> tuple[str, int | None, str] | None:
     """How the figures of a rank and of another one, which is named first, differ; None: they do
     not.
 
     What differs ("weights", "rates" or "samples"); of weights the place of the parameter that
     differs most; and how. Parameters of unlike shapes are not compared.
     """
-    pairs = list(zip(own["rates"], other["rates"]))  # noqa: B905 (Python 3.9)
-    for mine, theirs in pairs:
-        if not math.isclose(mine, theirs, rel_tol=SAME_RATE, abs_tol=1e-12):
-            return "rates", None, f"{theirs:.6g} and {mine:.6g}"
-    found = None
-    if own["shapes"] == other["shapes"]:
-        found = _weights_apart(own["weights"], other["weights"])
-    if found is None and own.get("samples") != other.get("samples"):
-        return "samples", None, f"{other.get('samples')} and {own.get('samples')}"
-    return found
+    pairs = list(zip(mine["rates"], other["rates"]))  # noqa: B905 (Python 3.9)
+    for my_rate, their_rate in pairs:
+        if not math.isclose(my_rate, their_rate, rel_tol=SAME_RATE, abs_tol=1e-12):
+            return "rates", None, f"{their_rate:.6g} and {my_rate:.6g}"
+    difference = None
+    if mine["shapes"] == other["shapes"]:
+        difference = _weights_apart(mine["weights"], other["weights"])
+    if difference is None and mine.get("samples") != other.get("samples"):
+        return "samples", None, f"{other.get('samples')} and {mine.get('samples')}"
+    return difference
 
 
 def _weights_apart(
-    own: Sequence[Sequence[float]], other: Sequence[Sequence[float]]
+    mine: Sequence[Sequence[float]], other: Sequence[Sequence[float]]
 ) -> tuple[str, int | None, str] | None:
-    distances = [_distance(a, b) for a, b in zip(own, other)]  # noqa: B905
+    distances = [_distance(a, b) for a, b in zip(mine, other)]  # noqa: B905
     apart = [distance for distance in distances if distance > LEAST_APART]
     if not apart:
         return None
@@ -194,22 +198,22 @@ def _weights_apart(
     return "weights", distances.index(worst), by + more
 
 
-def _distance(own: Sequence[float], other: Sequence[float]) -> float:
+def _distance(mine: Sequence[float], other: Sequence[float]) -> float:
     """How far two parameters are apart, relative to the norm of the larger one."""
-    numbers = [math.isnan(number) for number in (own[0], other[0])]
+    numbers = [math.isnan(number) for number in (mine[0], other[0])]
     if any(numbers):
         return 0.0 if all(numbers) else math.inf
-    if list(own) == list(other):
+    if list(mine) == list(other):
         return 0.0
-    scale = max(own[0], other[0])
-    squares = [(a - b) ** 2 for a, b in zip(own[1:], other[1:])]  # noqa: B905
+    scale = max(mine[0], other[0])
+    squares = [(a - b) ** 2 for a, b in zip(mine[1:], other[1:])]  # noqa: B905
     distance = math.sqrt(sum(squares) / len(squares))
     return distance / scale if scale else 0.0
 
 
-def described(found: tuple[str, int | None, str], names: Sequence[str], ranks: str) -> str:
+def described(difference: tuple[str, int | None, str], names: Sequence[str], ranks: str) -> str:
     """A difference of ``ranks`` ("rank 0 and rank 1") in words."""
-    what, place, how = found
+    what, place, how = difference
     if place is None:
         counted = "learning rates" if what == "rates" else "numbers of samples"
         return f"the {counted} of {ranks} differ: {how}"

@@ -49,8 +49,12 @@ class Force:
     def to_json(self) -> str:
         """PLAN, without default values."""
         usual = Force()
-        said = ((field.name, getattr(self, field.name)) for field in fields(self))
-        return json.dumps({name: v for name, v in said if v != getattr(usual, name)})
+        changed = {}
+        for attribute in fields(self):
+            value = getattr(self, attribute.name)
+            if value != getattr(usual, attribute.name):
+                changed[attribute.name] = value
+        return json.dumps(changed)
 
     @property
     def other_ranks(self) -> bool:
@@ -73,11 +77,12 @@ class Force:
             return self.batch_per_rank, accumulation
         samples = self.samples_per_rank
         if samples is None:
-            whole = batch * accumulation * self.typed_ranks
-            samples, rest = divmod(whole, self.world_size)
+            global_batch = batch * accumulation * self.typed_ranks
+            samples, rest = divmod(global_batch, self.world_size)
             if rest:
                 raise ValueError(
-                    f"a global batch of {whole} cannot be divided over {self.world_size} ranks"
+                    f"a global batch of {global_batch} cannot be divided over "
+                    f"{self.world_size} ranks"
                 )
         accumulation = math.gcd(self.accumulation or accumulation, samples)
         return samples // accumulation, accumulation

@@ -55,18 +55,18 @@ class Gradients:
 
     def report(self) -> dict[str, str]:
         """What a rank shows."""
-        why = ""
+        reason = ""
         if not self._sends:
-            why = "no DistributedDataParallel of torch adds up its gradients"
+            reason = "no DistributedDataParallel of torch adds up its gradients"
         if self._own:
-            why = "the script has a communication hook of its own"
-        seen = {}
+            reason = "the script has a communication hook of its own"
+        shown = {}
         if self._bf16:
-            seen["gradient_precision"] = why or "bf16"
+            shown["gradient_precision"] = reason or "bf16"
         if self._sparse:
             rows = "sparse" if self._sent_rows else "every row of every gradient is touched"
-            seen["gradients"] = why or rows
-        return seen
+            shown["gradients"] = reason or rows
+        return shown
 
     def _note_own(self, original: Original, ddp: Any, *args: object, **kwargs: object) -> object:
         self._own.add(id(ddp))
@@ -110,26 +110,25 @@ class Gradients:
     def _rows(self, group: object, bucket: GradBucket) -> dict[int, Tensor]:
         """By its place in the bucket, the rows of a gradient that some rank has touched."""
         torch = sys.modules["torch"]
-        large = {
-            place: parameter
-            for place, parameter in enumerate(bucket.parameters())
-            if has_many_rows(parameter) and id(parameter) not in self._whole
-        }
+        large = {}
+        for place, parameter in enumerate(bucket.parameters()):
+            if has_many_rows(parameter) and id(parameter) not in self._whole:
+                large[place] = parameter
         if not large:
             return {}
         gradients = bucket.gradients()
         touched = [gradients[place].count_nonzero(1) != 0 for place in large]
         flags = torch.cat(touched).to(torch.uint8)
         torch.distributed.all_reduce(flags, op=torch.distributed.ReduceOp.MAX, group=group)
-        found = {}
+        touched_rows = {}
         parts = flags.split([len(rows) for rows in touched])
         for (place, parameter), flag in zip(large.items(), parts):  # noqa: B905 (Python 3.9)
             rows = flag.nonzero()[:, 0]
             if 2 * len(rows) > len(flag):
                 self._whole.add(id(parameter))
             else:
-                found[place] = rows
-        return found
+                touched_rows[place] = rows
+        return touched_rows
 
 
 def has_many_rows(parameter: Any) -> bool:
@@ -141,11 +140,13 @@ def has_many_rows(parameter: Any) -> bool:
 
 def _packed(torch: Any, gradients: list[Tensor], rows: dict[int, Tensor]) -> Tensor:
     """What is sent of the gradients of a bucket, one after the other."""
-    parts = [
-        gradient.index_select(0, rows[place]) if place in rows else gradient
-        for place, gradient in enumerate(gradients)
-    ]
-    packed: Tensor = torch.cat([part.reshape(-1) for part in parts])
+    parts = []
+    for place, gradient in enumerate(gradients):
+        part = gradient
+        if place in rows:
+            part = gradient.index_select(0, rows[place])
+        parts.append(part.reshape(-1))
+    packed: Tensor = torch.cat(parts)
     return packed
 
 

@@ -258,12 +258,14 @@ class Guard:
                 store.delete_key(f"step {self._compared}")
         return following
 
-    def _judge(self, own: dict[str, Any], first: dict[str, Any], trained: Trained) -> None:
+    def _judge(self, mine: dict[str, Any], first: dict[str, Any], trained: Trained) -> None:
         """Accuse the ranks if what this one trains differs from what rank 0 trains."""
-        found = how_apart(own, first) if len(own["rates"]) == len(first["rates"]) else None
-        if found is not None:
+        difference = how_apart(mine, first) if len(mine["rates"]) == len(first["rates"]) else None
+        if difference is not None:
             ranks = f"rank 0 and rank {self._rank}"
-            self._accuse(f"after step {own['step']} {described(found, trained.names(), ranks)}")
+            self._accuse(
+                f"after step {mine['step']} {described(difference, trained.names(), ranks)}"
+            )
 
     def _following(self, step: int, now: float) -> int:
         """The next step to compare after: twice as late, until the time is negligible."""
@@ -284,11 +286,13 @@ class Guard:
                 self._stop()
             if now - since > GONE_SECONDS:
                 self._store.set("waiting", "1")
-                found = [self._store.add(f"beat {rank}", 0) for rank in range(self._world)]
-                silent = [r for r, beat in enumerate(beats) if beat == found[r] and r != self._rank]
+                counts = [self._store.add(f"beat {rank}", 0) for rank in range(self._world)]
+                silent = [
+                    r for r, beat in enumerate(beats) if beat == counts[r] and r != self._rank
+                ]
                 if silent:
                     raise RuntimeError(f"rank {silent[0]} has gone")
-                beats, since = found, now
+                beats, since = counts, now
 
     def _meet(self) -> bool:
         """Take the store of the process group; false without one, or with one rank."""
@@ -366,15 +370,15 @@ class Guard:
             self._accuse(f"they wait for each other: {listed}")
             self._stop()
 
-    def _accuse(self, why: str) -> None:
+    def _accuse(self, difference: str) -> None:
         """Report what differs; of several ranks that find something the first one does."""
         if self._store.add("accused", 1) == 1:
             equal = f"they were equal after step {self._compared}"
             if not self._compared:
                 equal = "they were never seen equal"
-            sys.stderr.write(f"error: the ranks are apart: {why}; {equal}\nhint: {HINT}\n")
+            sys.stderr.write(f"error: the ranks are apart: {difference}; {equal}\nhint: {HINT}\n")
             sys.stderr.flush()
-        self._store.set("apart", why)
+        self._store.set("apart", difference)
 
     def _stop(self) -> NoReturn:
         """End this process. The rank that keeps the store lets the others read it."""

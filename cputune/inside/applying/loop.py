@@ -102,17 +102,17 @@ class LoopPart:
         divided = self._prepared[self._setting.force.loader : self._setting.force.loader + 1]
         if self._setting.force.other_ranks and trained is not None and [trained] != divided:
             number = next((n for n, model in enumerate(self._prepared) if model is trained), None)
-            known = "" if number is None else f" (number {number} in the order of accelerate)"
+            numbered = "" if number is None else f" (number {number} in the order of accelerate)"
             self._setting.refuse(
-                f"the script trains on another data loader{known} than the one whose batch was "
+                f"the script trains on another data loader{numbered} than the one whose batch was "
                 f"divided over the ranks (number {self._setting.force.loader})"
             )
 
     def _divide_loader(self, accelerator: Accelerator, loader: object) -> None:
         """Set the batch of the loader that is trained on; with ``split_batches`` ranks share it."""
         sampler = getattr(loader, "batch_sampler", None)
-        own = getattr(sampler, "batch_size", None)
-        if not isinstance(own, int):
+        script_batch = getattr(sampler, "batch_size", None)
+        if not isinstance(script_batch, int):
             if self._setting.force.world_size > 1:
                 self._setting.refuse(
                     "the batch of the script's data loader cannot be seen, nor divided"
@@ -122,7 +122,7 @@ class LoopPart:
         wanted = self._setting.force.accumulation or accelerator.gradient_accumulation_steps
         shared_by = self._setting.force.world_size if shared else 1
         try:
-            each = own // self._setting.force.typed_ranks if shared else own
+            each = script_batch // self._setting.force.typed_ranks if shared else script_batch
             batch, accumulation = self._setting.force.batch(each, wanted)
         except ValueError as error:
             self._setting.refuse(str(error))
@@ -131,13 +131,13 @@ class LoopPart:
                 f"{batch * accumulation} samples of a rank cannot be cut into the script's "
                 f"{wanted} accumulation steps"
             )
-        if batch * shared_by != own:
+        if batch * shared_by != script_batch:
             self._setting.note("loop", "batch")
             sampler.batch_size = batch * shared_by  # type: ignore[union-attr]
             # accelerate makes the loader of a stream anew, from what is no longer to be set.
             loader.__dict__["batch_size"] = batch * shared_by
             self._setting.changes["batch"] = (
-                f"batch of the data loader={batch * shared_by} (was {own})"
+                f"batch of the data loader={batch * shared_by} (was {script_batch})"
             )
 
     def _set_adamw(self, optimizer: Optimizer) -> None:

@@ -87,15 +87,15 @@ class Order:
         self, original: Original, trainer: Trainer, *args: object, **kwargs: object
     ) -> object:
         """Replaces ``Trainer._get_train_sampler``."""
-        own, typed = original(trainer, *args, **kwargs), trainer.args
+        script_sampler, typed = original(trainer, *args, **kwargs), trainer.args
         data: Any = next(iter((*args, *kwargs.values())), None) or trainer.train_dataset
         lengths: list[int] | str = "the script draws them by itself, and not at random"
-        if type(own).__name__ == "RandomSampler":
+        if type(script_sampler).__name__ == "RandomSampler":
             lengths = token_lengths(data)
         self.why = lengths if isinstance(lengths, str) else None
         if isinstance(lengths, str):
             self._say(f"samples stay in their order: {lengths}")
-            return own
+            return script_sampler
         self._say("samples of a step are of like length, in another order than as typed")
         step = typed.train_batch_size * typed.gradient_accumulation_steps * typed.world_size
         return OfLikeLength(

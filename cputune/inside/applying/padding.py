@@ -129,8 +129,8 @@ class Cutter:
         batch = original(iterator)
         self._last_data = iterator._dataset
         self._last_batch = batch if self.allowed is None else None
-        asked = self._data is not None and self._data is self._last_data
-        return self.shortened(batch) if asked else batch
+        is_checked = self._data is not None and self._data is self._last_data
+        return self.shortened(batch) if is_checked else batch
 
     def shortened(self, batch: object) -> object:
         """The batch as it is trained on."""
@@ -158,24 +158,24 @@ class Cutter:
         if encodings and not has_tail(batch):
             return
         inner = getattr(model, "module", model)  # DistributedDataParallel
-        why: str | None
+        reason: str | None
         if not encodings:
-            why = NO_MASK
+            reason = NO_MASK
         elif loaded is not None and not any(encodings_of(loaded)):
-            why = NO_NAMES
+            reason = NO_NAMES
         elif together:
-            why = TOGETHER
+            reason = TOGETHER
         elif hasattr(inner, "_orig_mod") or getattr(inner, "_compiled_call_impl", None):
-            why = COMPILED
+            reason = COMPILED
         else:
             # To the last column that is used: what looks beyond a token (a convolution) sees it.
-            why = difference(inner, batch, cut(batch, 1), run, beside)
-            if why is not None and why.startswith(FAILS):
-                why = difference(inner, batch, cut(batch), run, beside)
-        self.allowed, self.why = why is None, why or ""
+            reason = difference(inner, batch, cut(batch, 1), run, beside)
+            if reason is not None and reason.startswith(FAILS):
+                reason = difference(inner, batch, cut(batch), run, beside)
+        self.allowed, self.why = reason is None, reason or ""
         if self.cuts:
-            said = "columns that are padding in every sample of a batch are cut off"
-            self._say(f"padding is not cut off: {why}" if why else said)
+            message = "columns that are padding in every sample of a batch are cut off"
+            self._say(f"padding is not cut off: {reason}" if reason else message)
         self.on_asked(since)
 
 

@@ -30,7 +30,7 @@ OUTSIDE = "its loss is computed outside of the model, from an output for each to
 
 
 def difference(
-    model: Module, whole: object, shorter: object, run: Run, beside: object = None
+    model: Module, uncut: object, shorter: object, run: Run, beside: object = None
 ) -> str | None:
     """Why the two batches do not train the same; None if loss and gradients are equal.
 
@@ -40,9 +40,9 @@ def difference(
     torch = sys.modules["torch"]
     try:
         with _quiet(torch, model) as coarse:
-            with as_before(model, whole, shorter, beside):
-                loss, its_gradients, shapes = _figures(torch, model, run(model, whole))
-            with as_before(model, whole, shorter, beside):
+            with as_before(model, uncut, shorter, beside):
+                loss, its_gradients, shapes = _figures(torch, model, run(model, uncut))
+            with as_before(model, uncut, shorter, beside):
                 other, gradients, own_shapes = _figures(torch, model, run(model, shorter))
     except Exception as error:
         lines = str(error).strip().splitlines() or [""]

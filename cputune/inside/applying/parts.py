@@ -59,14 +59,14 @@ def made(
 ) -> list[Any]:
     """These parts. ``refuse`` gets the reason why a script cannot run as planned, and ends it."""
     setting = Setting(force, refuse, say)
-    found = []
+    made_parts = []
     for part in needed(force):
         module = importlib.import_module(f"cputune.inside.applying.{part.module}")
         part_of_plan = getattr(module, part.name)(setting if part.takes == "setting" else say)
         if part == LEVERS["padding"]:
             part_of_plan.cuts = force.torch["padding"] == "cut"
-        found.append(part_of_plan)
-    return found
+        made_parts.append(part_of_plan)
+    return made_parts
 
 
 def did() -> dict[str, list[str]] | None:
@@ -80,5 +80,5 @@ def did() -> dict[str, list[str]] | None:
 
 def the_parts() -> Mapping[str, Any]:
     """The parts that set a plan in this process, by name, imported here or in ``apply_plan.py``."""
-    found: Mapping[str, Any] = getattr(sys.modules.get("cputune_applied"), "parts", {})
-    return found
+    parts: Mapping[str, Any] = getattr(sys.modules.get("cputune_applied"), "parts", {})
+    return parts

@@ -26,15 +26,15 @@ class RanksPart:
     def hooks(self) -> list[Hook]:
         """The functions that give schedules, the number of ranks, and DistributedDataParallel."""
         force = self._setting.force
-        found: list[Hook] = []
+        hooks: list[Hook] = []
         if force.world_size > 1:
             distributed = "torch.nn.parallel.distributed"
-            found.append((distributed, "DistributedDataParallel.__init__", self._find_unused))
+            hooks.append((distributed, "DistributedDataParallel.__init__", self._find_unused))
         if force.other_ranks:
-            found.append(("accelerate.scheduler", "", self._keep_schedules))
-            found.append(("accelerate.accelerator", "", self._keep_number_of_ranks))
-            found.append(("transformers.trainer", "Trainer._get_train_sampler", self._keep_groups))
-        return found
+            hooks.append(("accelerate.scheduler", "", self._keep_schedules))
+            hooks.append(("accelerate.accelerator", "", self._keep_number_of_ranks))
+            hooks.append(("transformers.trainer", "Trainer._get_train_sampler", self._keep_groups))
+        return hooks
 
     def report(self) -> dict[str, str]:
         """Nothing: it changes no state of a rank."""
@@ -130,12 +130,12 @@ def draw_together(sampler: Any) -> None:
 
     class Together(type(sampler)):  # type: ignore[misc]
         def __iter__(self) -> Iterator[object]:
-            own = torch_random.get_rng_state()
+            state = torch_random.get_rng_state()
             torch_random.set_rng_state(_of_the_first_rank(torch_random.get_rng_state()))
             order = list(super().__iter__())
             ranks = sys.modules["torch"].distributed
             if ranks.is_available() and ranks.is_initialized() and ranks.get_rank() > 0:
-                torch_random.set_rng_state(own)  # the first rank goes on from there
+                torch_random.set_rng_state(state)  # the first rank goes on from there
             yield from order
 
     Together.__name__ = type(sampler).__name__

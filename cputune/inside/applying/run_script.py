@@ -19,7 +19,10 @@ def hooks_of(parts: Iterable[Any]) -> list[Hook]:
     parts = list(parts)
     sys.modules["cputune_applied"] = module = ModuleType("cputune_applied")
     module.parts = {part.name: part for part in parts}  # type: ignore[attr-defined]
-    return [hook for part in parts for hook in part.hooks()]
+    hooks: list[Hook] = []
+    for part in parts:
+        hooks += part.hooks()
+    return hooks
 
 
 def run_script(argv: Sequence[str]) -> None:

@@ -35,19 +35,19 @@ def keep_scale(setting: Setting, trainer: Trainer) -> None:
     original = trainer.compute_loss
     ignores: list[bool] = []
 
-    def compute_loss(model: Any, inputs: Any, *words: object, **kwargs: object) -> Any:
+    def compute_loss(model: Any, inputs: Any, *others: object, **kwargs: object) -> Any:
         items = kwargs.get("num_items_in_batch")
         if items is None:
-            return original(model, inputs, *words, **kwargs)
+            return original(model, inputs, *others, **kwargs)
         if not ignores:
             with as_before(model, inputs, trainer):
                 ignored = _ignores(original, model, inputs, items)
             ignores.append(ignored)
         if not ignores[0]:
-            return original(model, inputs, *words, **kwargs)
+            return original(model, inputs, *others, **kwargs)
         setting.pretends = True
         try:
-            loss = original(model, inputs, *words, **kwargs)
+            loss = original(model, inputs, *others, **kwargs)
         finally:
             setting.pretends = False
         scale = args.per_device_train_batch_size.typed / args.gradient_accumulation_steps

@@ -34,9 +34,9 @@ class Setting:
 
     def note(self, part: str, what: str) -> None:
         """Note that a part changed something, once."""
-        found = self.did.setdefault(part, [])
-        if what not in found:
-            found.append(what)
+        noted = self.did.setdefault(part, [])
+        if what not in noted:
+            noted.append(what)
 
     def set(self, args: object, name: str, value: object) -> None:
         """Set a field, if this version has it."""

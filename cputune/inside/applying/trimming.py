@@ -38,12 +38,12 @@ def masks_of(batch: Mapping[Any, Any]) -> dict[str, Tensor]:
 
     A mask of more dimensions with floating numbers is added to scores: 0 is not padding there.
     """
-    found = {}
+    masks = {}
     for name, value in batch.items():
         dimensions = getattr(value, "ndim", 0) if "attention_mask" in str(name) else 0
         if dimensions == 2 or (dimensions > 2 and not value.is_floating_point()):
-            found[str(name)] = value
-    return found
+            masks[str(name)] = value
+    return masks
 
 
 def encodings_of(batch: object) -> Iterator[Mapping[Any, Any]]:
@@ -57,14 +57,14 @@ def encodings_of(batch: object) -> Iterator[Mapping[Any, Any]]:
 
 def counted(batch: object) -> tuple[int, int, int]:
     """Tokens that are padding, all tokens, and those that are left if the batch is cut."""
-    padding = tokens = left = 0
+    padding = tokens = kept = 0
     for encoding in encodings_of(batch):
         tails = tails_of(encoding)
         for name, mask in masks_of(encoding).items():
             padding += int((mask == 0).sum())
             tokens += mask.numel()
-            left += mask.numel() // tails[name].length * tails[name].left
-    return padding, tokens, left
+            kept += mask.numel() // tails[name].length * tails[name].left
+    return padding, tokens, kept
 
 
 @dataclass(frozen=True)
@@ -89,20 +89,26 @@ def tails_of(encoding: Mapping[Any, Any], multiple: int = MULTIPLE) -> dict[str,
     for name, mask in masks_of(encoding).items():
         length = int(mask.shape[-1])
         tails[name] = Tail(length, 0).with_used(_last(mask != 0, mask.ndim - 1), multiple)
-    own = {}
+    labels_alone = {}
     for name, value in encoding.items():
         labels = "label" in str(name) and getattr(value, "ndim", 0) > 1
         if not labels or value.is_floating_point():
             continue
-        dimensions = range(1, value.ndim)
-        found = [(at, _speaks_for(str(name), int(value.shape[at]), tails)) for at in dimensions]
-        spoken_for = [(at, mask) for at, mask in found if mask is not None]
-        for at, mask in spoken_for:
-            tails[mask] = tails[mask].with_used(_last(value != IGNORED, at), multiple)
-        if not spoken_for and value.ndim == 2:
+        # The masks of all dimensions are found before a tail changes: of several masks the one
+        # that leaves the most counts.
+        masks = {}
+        for at in range(1, value.ndim):
+            mask_name = _speaks_for(str(name), int(value.shape[at]), tails)
+            if mask_name is not None:
+                masks[at] = mask_name
+        for at, mask_name in masks.items():
+            tails[mask_name] = tails[mask_name].with_used(_last(value != IGNORED, at), multiple)
+        if not masks and value.ndim == 2:
             length = int(value.shape[1])
-            own[str(name)] = Tail(length, 0).with_used(_last(value != IGNORED, 1), multiple)
-    return {**tails, **own}
+            labels_alone[str(name)] = Tail(length, 0).with_used(
+                _last(value != IGNORED, 1), multiple
+            )
+    return {**tails, **labels_alone}
 
 
 def _speaks_for(name: str, length: int, tails: Mapping[str, Tail]) -> str | None:
@@ -131,11 +137,11 @@ def _last(used: Tensor, at: int) -> int:
 
 def has_tail(batch: object, multiple: int = MULTIPLE) -> bool:
     """Whether anything of a batch would be cut off."""
-    return any(
-        tail.left < tail.length
-        for encoding in encodings_of(batch)
-        for tail in tails_of(encoding, multiple).values()
-    )
+    for encoding in encodings_of(batch):
+        for tail in tails_of(encoding, multiple).values():
+            if tail.left < tail.length:
+                return True
+    return False
 
 
 def cut(batch: Any, multiple: int = MULTIPLE) -> Any:

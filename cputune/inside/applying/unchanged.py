@@ -22,7 +22,7 @@ LIBRARIES = ("site-packages", "dist-packages", "lib/python")
 
 
 @contextlib.contextmanager
-def as_before(*asked: object) -> Iterator[None]:
+def as_before(*objects: object) -> Iterator[None]:
     """Restore what changes meanwhile in these objects, in the script, and in what they have.
 
     Random generators, tensors without a gradient, lists, mappings, attributes and variables are
@@ -30,7 +30,7 @@ def as_before(*asked: object) -> Iterator[None]:
     torch are examined, of data nothing.
     """
     kept = _Before()
-    for value in asked:
+    for value in objects:
         kept.look_into(value)
     kept.look_into(sys.modules["__main__"])
     try:
