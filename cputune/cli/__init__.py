@@ -82,8 +82,8 @@ class _LazyGroup(click.Group):
             formatter.write_dl([(name, line) for name, (_, line) in _SUBCOMMANDS.items()])
 
 
-def _print_version(ctx: click.Context, parameter: click.Parameter, asked: bool) -> None:
-    if asked and not ctx.resilient_parsing:
+def _print_version(ctx: click.Context, parameter: click.Parameter, requested: bool) -> None:
+    if requested and not ctx.resilient_parsing:
         from cputune import __version__
 
         click.echo(f"cputune {__version__}")

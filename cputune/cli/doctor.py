@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cputune.cli import completing, help_groups
-from cputune.cli.given import (
+from cputune.cli.inputs import (
     HOST_SECONDS,
     SLURM,
     choose_python,
@@ -22,7 +22,7 @@ from cputune.cli.given import (
     python_option,
 )
 from cputune.cli.option_defaults import ConfiguredCommand, json_option
-from cputune.cli.output import console, print_json, tell, verbosity
+from cputune.cli.output import console, print_json, print_line, verbosity
 from cputune.doctor import Check, Diagnosis, Finding, Severity, by_severity
 from cputune.doctor.registry import all_checks
 from cputune.errors import CannotError, UsageError
@@ -57,13 +57,31 @@ _EXCLUDES = {
     "recipe": ("launch_words", "record", "explain", "stack", "check_file", "symptom", "hosts"),
     "symptom": ("launch_words", "record", "explain", "check_file", "deep", "hosts", "hostfile"),
     "pid": (
-        *("root", "record", "explain", "stack", "check_file", "symptom", "recipe", "deep"),
-        *("launch_words", "picture", "hosts", "hostfile"),
+        "root",
+        "record",
+        "explain",
+        "stack",
+        "check_file",
+        "symptom",
+        "recipe",
+        "deep",
+        "launch_words",
+        "picture",
+        "hosts",
+        "hostfile",
     ),
 }
 _ONE_MACHINE = (
-    *("root", "pid", "deep", "record", "stack", "check_file", "launch_words", "picture"),
-    *("symptom", "recipe"),
+    "root",
+    "pid",
+    "deep",
+    "record",
+    "stack",
+    "check_file",
+    "launch_words",
+    "picture",
+    "symptom",
+    "recipe",
 )
 """Options that examine only this machine, even inside an allocation of several."""
 
@@ -192,7 +210,9 @@ def command(ctx: click.Context, /, **options: Any) -> None:
             *hosts,
             seconds=options["host_timeout"],
             python=options["python"],
-            on_seen=lambda host: tell(f"{host.name} has answered") if verbosity() > 0 else None,
+            on_seen=lambda host: (
+                print_line(f"{host.name} has answered") if verbosity() > 0 else None
+            ),
             launch=_launch(options, this_interpreter()),
         ).only(chosen)
     else:
@@ -201,15 +221,17 @@ def command(ctx: click.Context, /, **options: Any) -> None:
             from cputune.host.probing.recording import record
 
             record(host, options["record"])
-            tell(f"recorded this machine in {options['record']}; check it before you share it")
+            print_line(
+                f"recorded this machine in {options['record']}; check it before you share it"
+            )
             return
         if options["picture"]:
             click.echo(_picture(host), nl=False)
             return
         diagnosis = _look_at(host, launch, options).only(chosen)
     if options["print_fix"]:
-        for left in diagnosis.findings:
-            tell(f"left for you: {left.evidence} ({left.title})")
+        for finding in diagnosis.findings:
+            print_line(f"left for you: {finding.evidence} ({finding.title})")
     else:
         _show(diagnosis, options, host)
     if options["fail_on"] != "never" and diagnosis.at_least(Severity(options["fail_on"])):
@@ -223,8 +245,8 @@ def _refuse_what_excludes(options: Mapping[str, Any]) -> None:
     for option, others in _EXCLUDES.items():
         for other in others:
             if options[option] and options[other]:
-                problem = f"{_typed(option)} and {_typed(other)} exclude each other"
-                raise UsageError(problem, hint=f"remove {_typed(option)}")
+                problem = f"{_flag(option)} and {_flag(other)} exclude each other"
+                raise UsageError(problem, hint=f"remove {_flag(option)}")
 
 
 def _chosen(options: Mapping[str, Any]) -> Callable[[Finding | Check], bool]:
@@ -232,8 +254,8 @@ def _chosen(options: Mapping[str, Any]) -> Callable[[Finding | Check], bool]:
     if options["only"] or options["ignore"]:
         codes = tuple(check.code for check in all_checks())
         only, ignore = (
-            _words(options["only"], (*codes, *_SEVERITIES)),
-            _words(options["ignore"], codes),
+            _split_names(options["only"], (*codes, *_SEVERITIES)),
+            _split_names(options["ignore"], codes),
         )
 
     def chosen(finding: Finding | Check) -> bool:
@@ -279,16 +301,16 @@ def _picture(host: Host) -> str:
     return alone(svg(machine(topology), "machine"))
 
 
-def _words(options: tuple[str, ...], choices: tuple[str, ...]) -> frozenset[str]:
-    words = set()
+def _split_names(options: tuple[str, ...], choices: tuple[str, ...]) -> frozenset[str]:
+    chosen = set()
     for option in options:
         for word in option.split(","):
             if word.strip():
-                words.add(_known(word.strip(), choices))
-    return frozenset(words)
+                chosen.add(_checked_name(word.strip(), choices))
+    return frozenset(chosen)
 
 
-def _typed(name: str) -> str:
+def _flag(name: str) -> str:
     if name == "launch_words":
         return "a launch after --"
     return f"--{name.replace('_', '-')}"
@@ -328,9 +350,9 @@ def _look_at_words(facts: HostFacts, host: Host, options: Mapping[str, Any]) -> 
         if options["print_fix"]:
             from cputune.verifier.schemas import refused_document
 
-            after, left = fix_text(text, file, judged, host, refused_document)
+            after, unfixed = fix_text(text, file, judged, host, refused_document)
             click.echo(unified(file, text, after), nl=False)
-            return Diagnosis(facts=facts, findings=left)
+            return Diagnosis(facts=facts, findings=unfixed)
         return Diagnosis(facts=facts, findings=check_file(text, file, judged, host))
     if options["symptom"] is not None:
         findings = by_severity(judge_symptom(_log(options["symptom"]), judged))
@@ -346,16 +368,16 @@ def _read(file: str) -> str:
         raise CannotError(problem, hint="--check-file takes a text file") from error
 
 
-def _log(words: str) -> str:
+def _log(symptom: str) -> str:
     """An error text: of stdin, of the file with this name, or as typed. Raises CannotError."""
-    if words == "-":
+    if symptom == "-":
         return sys.stdin.buffer.read().decode(errors="replace")
-    if "\n" in words or not os.path.isfile(words):
-        return words
+    if "\n" in symptom or not os.path.isfile(symptom):
+        return symptom
     try:
-        return Path(words).read_bytes().decode(errors="replace")
+        return Path(symptom).read_bytes().decode(errors="replace")
     except OSError as error:
-        problem = f"cannot read {words}: {error.strerror or error}"
+        problem = f"cannot read {symptom}: {error.strerror or error}"
         raise CannotError(problem, hint="--symptom takes a log, or an error text") from error
 
 
@@ -398,24 +420,24 @@ def _markdown(shown: Iterable[Block], host: Host) -> str:
     return Scrubber.of(host).text(markdown(shown, f"cputune doctor, version {__version__}"))
 
 
-def _examined(diagnosis: Diagnosis | HostsDiagnosis, asked: Mapping[str, Any]) -> Examined:
+def _examined(diagnosis: Diagnosis | HostsDiagnosis, typed: Mapping[str, Any]) -> Examined:
     from cputune.report.next_step import Examined
 
     options: list[str] = []
     for name in ("hosts", "hostfile", "ssh", "through", "python", "recipe"):
-        if asked[name] is not None:
-            options += [_typed(name), asked[name]]
-    if asked["host_timeout"] != HOST_SECONDS:
-        options += ["--host-timeout", f"{asked['host_timeout']:g}"]
-    if not isinstance(diagnosis, Diagnosis) and not (asked["hosts"] or asked["hostfile"]):
+        if typed[name] is not None:
+            options += [_flag(name), typed[name]]
+    if typed["host_timeout"] != HOST_SECONDS:
+        options += ["--host-timeout", f"{typed['host_timeout']:g}"]
+    if not isinstance(diagnosis, Diagnosis) and not (typed["hosts"] or typed["hostfile"]):
         options += ["--hosts", SLURM]
     return Examined(
-        file=asked["check_file"],
-        stack=asked["stack"],
-        symptom=asked["symptom"] is not None,
-        root=asked["root"],
-        launch=asked["launch_words"],
-        pid=asked["pid"],
+        file=typed["check_file"],
+        stack=typed["stack"],
+        symptom=typed["symptom"] is not None,
+        root=typed["root"],
+        launch=typed["launch_words"],
+        pid=typed["pid"],
         options=tuple(options),
     )
 
@@ -427,13 +449,13 @@ def _explained(code: str) -> str:
     checks = {check.code: check for check in all_checks()}
     if not code:
         return check_list(tuple(checks.values()))
-    return explain(checks[_known(code, tuple(checks))])
+    return explain(checks[_checked_name(code, tuple(checks))])
 
 
-def _known(word: str, words: tuple[str, ...]) -> str:
+def _checked_name(word: str, choices: tuple[str, ...]) -> str:
     """The word. Raises UsageError if it is not in the list."""
-    if word not in words:
-        near = difflib.get_close_matches(word, words, n=1)
+    if word not in choices:
+        near = difflib.get_close_matches(word, choices, n=1)
         hint = "`cputune doctor --explain` lists the codes"
         if near:
             hint = f"did you mean {near[0]}?"

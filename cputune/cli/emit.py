@@ -7,29 +7,30 @@ import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import click
 
 from cputune.cli import completing, help_groups
-from cputune.cli.given import (
+from cputune.cli.inputs import (
     DEFAULT_RESULT,
-    asked_hosts,
     batch_options,
     choose_python,
     facts_of,
     launched,
+    print_note,
     python_option,
-    say,
     secret_option,
     tuned,
+    typed_hosts,
 )
 from cputune.cli.option_defaults import (
     ConfiguredCommand,
-    given,
     options_from,
     output_option,
+    record_from_options,
     script_of,
 )
 from cputune.doctor.files.yaml_spans import read_documents
@@ -118,25 +119,25 @@ def command(ctx: click.Context, /, **options: Any) -> None:
     output = options["output"]
     if output is None and options["format"] in PRINTED_FORMATS:
         output = "-"
-    emit_options = given(EmitOptions, options)
+    emit_options = record_from_options(EmitOptions, options)
     trains = choose_python(options["python"], script or ())
     facts = facts_of(options["root"], python=trains)
     if options["root"] is not None and options["python"] is not None:
         # A recorded machine, and the environment that will train on it.
         facts = replace(facts, packages=facts_of(python=trains).packages)
     result = tuned(options["result"], facts, other_machine=options["other_machine"])
-    hosts = asked_hosts(options["hosts"], options["hostfile"], parse_hosts)
+    hosts = typed_hosts(options["hosts"], options["hostfile"], parse_hosts)
     batch = options["batch_per_rank"], options["global_batch_size"]
     versions = {name: options[f"{name}_version"] for name in ("accelerate", "transformers")}
-    own, patch, python = None, None, None
+    launch_file, patch, python = None, None, None
     if options["like"] is not None:
-        own = _own_launch(options["like"])
-        script = own.script or script
+        launch_file = _own_launch(options["like"])
+        script = launch_file.script or script
     if options["patch"] is not None:
         patch = _patch(options["patch"], options["format"])
     if facts.package("torch") and not facts.recorded:
         python = trains.executable
-    nodes = emit_options.nodes or len(hosts) or 1
+    nodes = emit_options.nodes or max(1, len(hosts))
     more: dict[str, Any] = {
         "facts": facts,
         "workload": launched(
@@ -152,17 +153,17 @@ def command(ctx: click.Context, /, **options: Any) -> None:
         "importable": not facts.recorded and trains.has_module("cputune"),
         "python": python,
         "versions": {name: version for name, version in versions.items() if version},
-        "cluster": given(Cluster, options),
+        "cluster": record_from_options(Cluster, options),
         "named": options["result"] or str(DEFAULT_RESULT),
         "host": LiveHost(trains),
         "patch": patch,
     }
-    if own is not None:
-        _like(own, result, Emission(**more), output, force=options["force"])
+    if launch_file is not None:
+        _like(launch_file, result, Emission(**more), output, force=options["force"])
         return
     files = emit(result, options["format"], **more)
-    for note in dict.fromkeys(note for file in files for note in file.notes):
-        say(note)
+    for note in dict.fromkeys(chain.from_iterable(file.notes for file in files)):
+        print_note(note)
     _write(files, output, options["force"], several=options["format"] == "all")
 
 
@@ -210,17 +211,22 @@ def _own_launch(path: str) -> OwnLaunch:
 
 
 def _like(
-    own: OwnLaunch, result: Result | None, asked: Emission, output: str | None, *, force: bool
+    launch_file: OwnLaunch,
+    result: Result | None,
+    emission: Emission,
+    output: str | None,
+    *,
+    force: bool,
 ) -> None:
-    done = like(own.text, own.path, result, asked)
+    done = like(launch_file.text, launch_file.path, result, emission)
     for note in done.notes:
-        say(note)
+        print_note(note)
     if output is None:
-        click.echo(unified(own.path, own.text, done.text), nl=False)
+        click.echo(unified(launch_file.path, launch_file.text, done.text), nl=False)
         for file in done.beside:
             click.echo(unified(file.name, "", file.text), nl=False)
         return
-    changed = EmittedFile(name=Path(own.path).name, text=done.text, executable=True)
+    changed = EmittedFile(name=Path(launch_file.path).name, text=done.text, executable=True)
     _write([changed, *done.beside], output, force, several=False)
 
 
@@ -229,7 +235,7 @@ def _write(files: Sequence[EmittedFile], output: str | None, force: bool, *, sev
     if output == "-":
         sys.stdout.write(files[0].text)
         if len(files) > 1:
-            say("it also needs: " + ", ".join(file.name for file in files[1:]))
+            print_note("it also needs: " + ", ".join(file.name for file in files[1:]))
         return
     targets = _targets(files, output, several=several)
     for path, file in targets:

@@ -21,7 +21,14 @@ DOCTOR: Groups = {
     ),
     "Several hosts": _HOSTS,
     "What to show": (
-        *("only", "ignore", "fail_on", "explain", "print_fix", "picture", "record", "markdown"),
+        "only",
+        "ignore",
+        "fail_on",
+        "explain",
+        "print_fix",
+        "picture",
+        "record",
+        "markdown",
         "json",
     ),
 }
@@ -29,7 +36,12 @@ DOCTOR: Groups = {
 TUNE: Groups = {
     "What to train": ("recipe", "batch_per_rank", "global_batch_size", "secret", "python"),
     "What to vary": (
-        *("knobs", "fix", "keep", "allow_slow_precision", "allow_bf16_gradients", "seed"),
+        "knobs",
+        "fix",
+        "keep",
+        "allow_slow_precision",
+        "allow_bf16_gradients",
+        "seed",
     ),
     "Limits": ("budget", "max_time", "share_machine"),
     "Several hosts": _HOSTS,
@@ -40,8 +52,13 @@ TUNE: Groups = {
 EMIT: Groups = {
     "What to write": ("format", "like", "keep", "self_contained", "output", "force", "patch"),
     "What to train": (
-        *("batch_per_rank", "global_batch_size", "secret", "python"),
-        *("accelerate_version", "transformers_version", "no_guard"),
+        "batch_per_rank",
+        "global_batch_size",
+        "secret",
+        "python",
+        "accelerate_version",
+        "transformers_version",
+        "no_guard",
     ),
     "For which machines": (
         "nodes",
@@ -54,9 +71,18 @@ EMIT: Groups = {
         "other_machine",
     ),
     "Kubernetes": (
-        *("job_name", "namespace", "image", "pvc", "memory", "reserve_cpus", "node_selector"),
+        "job_name",
+        "namespace",
+        "image",
+        "pvc",
+        "memory",
+        "reserve_cpus",
+        "node_selector",
         "max_restarts",
-        *("image_pull_secret", "secret_env", "user_id", "runtime"),
+        "image_pull_secret",
+        "secret_env",
+        "user_id",
+        "runtime",
     ),
     "Slurm": ("time", "partition", "account", "tune"),
 }

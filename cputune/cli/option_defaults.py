@@ -93,7 +93,7 @@ def options_from(record: type) -> Callable[[Decorated], Decorated]:
     return all_of(*options)
 
 
-def given(record: Callable[..., Record], options: Mapping[str, object]) -> Record:
+def record_from_options(record: Callable[..., Record], options: Mapping[str, object]) -> Record:
     """Build the record from the typed options. Raises UsageError."""
     values = {}
     for name, _, _, text in options_in(record):  # type: ignore[arg-type]
@@ -146,13 +146,13 @@ class ConfiguredCommand(click.Command):
 
     def __init__(
         self,
-        *words: Any,
+        *args: Any,
         takes_script: bool = False,
         groups: Groups | None = None,
         more: str = MORE,
         **attributes: Any,
     ) -> None:
-        super().__init__(*words, **attributes)
+        super().__init__(*args, **attributes)
         self.takes_script = takes_script
         self.groups: Groups = groups or {}
         self.params += common_options(more)
@@ -185,8 +185,8 @@ class ConfiguredCommand(click.Command):
 
 def script_of(ctx: click.Context) -> tuple[str, ...] | None:
     """The words after ``--``. None if there was no ``--``."""
-    words: tuple[str, ...] | None = ctx.meta.get(_SCRIPT)
-    return words
+    script: tuple[str, ...] | None = ctx.meta.get(_SCRIPT)
+    return script
 
 
 def options_of(command: click.Command) -> dict[str, click.Option]:

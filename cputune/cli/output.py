@@ -48,17 +48,17 @@ def set_verbosity(level: int) -> None:
         handler = logging.Handler()
         # The progress lines already show the events of a study.
         handler.addFilter(lambda record: record.name != "cputune.events")
-        handler.emit = lambda record: tell(  # type: ignore[method-assign]
+        handler.emit = lambda record: print_line(  # type: ignore[method-assign]
             f"{record.name}: {record.getMessage()}"
         )
         log.addHandler(handler)
         _handlers.append(handler)
 
 
-def set_json(asked: bool) -> None:
+def set_json(requested: bool) -> None:
     """Set whether the product is JSON. Errors are then also printed as JSON."""
     global _json
-    _json = asked
+    _json = requested
 
 
 def console(stream: IO[str] | None = None, *, alive: bool = False) -> Console:
@@ -106,13 +106,13 @@ class _Unpadded:
         return getattr(self._stream, name)
 
 
-def tell(text: str) -> None:
+def print_line(text: str) -> None:
     """Print a line on stderr, cleaned of control characters, unless -q."""
     if _verbosity >= 0:
-        _say(visible(text))
+        _write_line(visible(text))
 
 
-def _say(line: str) -> None:
+def _write_line(line: str) -> None:
     try:
         sys.stderr.write(line + "\n")
     except OSError:
@@ -132,7 +132,7 @@ def print_traceback(error: BaseException) -> None:
 
     for part in traceback.format_exception(error):
         for line in part.rstrip("\n").split("\n"):
-            tell("  " + line)  # indented, so that a quoted line cannot look like cputune's
+            print_line("  " + line)  # indented, so that a quoted line cannot look like cputune's
 
 
 def report_error(error: CputuneError) -> int:
@@ -145,11 +145,11 @@ def report_error(error: CputuneError) -> int:
             content["details"] = error.details
         content["exit_code"] = error.exit_code
         print_json({"schema": "cputune.error/1", "error": content})
-    _say(f"error: {visible(str(error))}")
+    _write_line(f"error: {visible(str(error))}")
     for line in (error.details or "").splitlines():
-        _say(f"  {visible(line)}")
+        _write_line(f"  {visible(line)}")
     if error.hint:
-        _say(f"hint: {visible(error.hint)}")
+        _write_line(f"hint: {visible(error.hint)}")
     return error.exit_code
 
 

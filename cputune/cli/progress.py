@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from cputune.cli.output import console, tell, verbosity
+from cputune.cli.output import console, print_line, verbosity
 from cputune.cli.signals import stop_if_interrupted
 from cputune.report.live_view import Standing, live_lines
 from cputune.report.study_table import is_kept, line_of, style_of
@@ -50,9 +50,9 @@ def progress(started: float, most_seconds: float | None = None) -> Iterator[OnEv
                     visible(line), style=style_of(event), no_wrap=one_line, overflow="ellipsis"
                 )
         elif isinstance(event, TrialEnded):
-            waiting.tell(f"{line}  [{standing.tail(time.monotonic())}]")
+            waiting.print_line(f"{line}  [{standing.tail(time.monotonic())}]")
         elif line is not None:
-            waiting.tell(line)
+            waiting.print_line(line)
         if live is not None:
             live.refresh()
 
@@ -68,26 +68,26 @@ class Waiting:
 
     def __init__(self, standing: Standing) -> None:
         self._standing = standing
-        self._told_at = time.monotonic()
+        self._printed_at = time.monotonic()
         self._has_ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
-    def tell(self, line: str) -> None:
+    def print_line(self, line: str) -> None:
         """Print a line."""
-        self._told_at = time.monotonic()
-        tell(line)
+        self._printed_at = time.monotonic()
+        print_line(line)
 
     def _watch(self) -> None:
-        left = SILENT_SECONDS
-        while not self._has_ended.wait(left):
-            left = self._told_at + SILENT_SECONDS - time.monotonic()
-            if left > 0:
+        seconds_left = SILENT_SECONDS
+        while not self._has_ended.wait(seconds_left):
+            seconds_left = self._printed_at + SILENT_SECONDS - time.monotonic()
+            if seconds_left > 0:
                 continue
             doing = self._standing.doing
             if self._standing.detail:
                 doing += f": {self._standing.detail}"
-            self.tell(f"still {visible(doing)}  [{self._standing.tail(time.monotonic())}]")
-            left = SILENT_SECONDS
+            self.print_line(f"still {visible(doing)}  [{self._standing.tail(time.monotonic())}]")
+            seconds_left = SILENT_SECONDS
 
     def __enter__(self) -> Waiting:
         if verbosity() >= 0:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import click
 
 from cputune.cli import completing
-from cputune.cli.given import choose_python, facts_of, launched, python_option
+from cputune.cli.inputs import choose_python, facts_of, launched, python_option
 from cputune.cli.option_defaults import ConfiguredCommand, json_option, script_of
-from cputune.cli.output import console, print_json, tell
+from cputune.cli.output import console, print_json, print_line
 from cputune.cli.signals import stop_if_interrupted
 from cputune.errors import CannotError, UsageError
 from cputune.plans.training_command import require_trainable
@@ -79,16 +79,16 @@ def command(
 
     def note(text: str) -> None:
         stop_if_interrupted()
-        tell(f"… {text}")
+        print_line(f"… {text}")
 
     try:
-        with measuring_lock(lambda owner: tell(waiting_for(owner))):
+        with measuring_lock(lambda owner: print_line(waiting_for(owner))):
             proof = prove(
                 job,
                 facts_of(python=trains),
                 max_time_seconds=most,
                 on_note=note,
-                on_proven=lambda proven: tell(f"{proven.lever}: {proven.verdict}"),
+                on_proven=lambda proven: print_line(f"{proven.lever}: {proven.verdict}"),
                 on_wait=stop_if_interrupted,
             )
     except TrialError as error:
@@ -103,16 +103,16 @@ def command(
     ctx.exit(1 if proof.model_answers.unlike else 0)
 
 
-def _telling(answers: Sequence[Deviation]) -> list[Deviation]:
-    found: dict[str, Deviation] = {}
+def _decisive_answers(answers: Sequence[Deviation]) -> list[Deviation]:
+    chosen: dict[str, Deviation] = {}
     for answer in answers:
-        known = found.setdefault(answer.question, answer)
-        larger = (answer.largest or 0.0) > (known.largest or 0.0)
-        if not known.why and (answer.why or larger):
-            found[answer.question] = answer
+        earlier = chosen.setdefault(answer.question, answer)
+        larger = (answer.largest or 0.0) > (earlier.largest or 0.0)
+        if not earlier.why and (answer.why or larger):
+            chosen[answer.question] = answer
     return [
         answer
-        for answer in found.values()
+        for answer in chosen.values()
         if answer.apart is not None or answer.why or answer.question in ("ranks", "padding")
     ]
 
@@ -127,7 +127,7 @@ def blocks(proof: Proof) -> Iterator[Block]:
         warning = f"the command does not repeat itself: {equivalence.unlike}"
         yield Lines((("warning", warning), ("", "so only knobs that keep all numbers are tried")))
     rows = []
-    for answer in _telling(equivalence.answers):
+    for answer in _decisive_answers(equivalence.answers):
         losses = [figure(loss, 6) for loss in answer.loss] or ["–", "–"]
         if answer.apart is None:
             apart = answer.why or "nothing to compare"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cputune.cli import completing
-from cputune.cli.given import (
+from cputune.cli.inputs import (
     choose_python,
     facts_of,
     facts_or_none,
@@ -26,7 +26,7 @@ from cputune.cli.option_defaults import (
     json_option,
     output_option,
 )
-from cputune.cli.output import console, print_json, tell
+from cputune.cli.output import console, print_json, print_line
 from cputune.errors import CannotError, UsageError
 from cputune.records.options import DEFAULT_LIMIT_SECONDS, seconds_of
 from cputune.records.shared_texts import slower_by
@@ -69,13 +69,13 @@ def show(result: str | None, json: bool, all: bool, as_markdown: bool, as_csv: b
         raise UsageError("--json, --markdown and --csv exclude each other", hint="give one of them")
     from cputune.report.show import ResultToShow, blocks, document, end_blocks
 
-    found, file = opened(result)
+    loaded, file = opened(result)
     if as_csv:
         from cputune.report.trials import trials_csv
 
-        click.echo(trials_csv(found), nl=False)
+        click.echo(trials_csv(loaded), nl=False)
         return
-    shown = ResultToShow(result=found, file=file, facts=facts_or_none())
+    shown = ResultToShow(result=loaded, file=file, facts=facts_or_none())
     if all:
         chosen = blocks(shown)
     else:
@@ -83,7 +83,7 @@ def show(result: str | None, json: bool, all: bool, as_markdown: bool, as_csv: b
     if as_markdown:
         from cputune.report.markdown import markdown
 
-        click.echo(markdown(chosen, f"cputune: {found.workload.name}"), nl=False)
+        click.echo(markdown(chosen, f"cputune: {loaded.workload.name}"), nl=False)
         return
     _print(chosen, lambda: document(shown), json=json)
 
@@ -136,7 +136,7 @@ def compare(ctx: click.Context, /, before: str, after: str | None, **typed: Any)
     if why_not_here(first, second, facts) is None:
         first = replace(first, workload=launched(first, None))
     with progress(started, most or DEFAULT_LIMIT_SECONDS / 2) as on_event:
-        found = measure(
+        comparison = measure(
             first,
             second,
             facts=facts,
@@ -146,19 +146,19 @@ def compare(ctx: click.Context, /, before: str, after: str | None, **typed: Any)
             started=started,
         )
     shown = page.ComparisonToShow(
-        comparison=found, before=first, after=second, first=before, second=after or page.TODAY
+        comparison=comparison, before=first, after=second, first=before, second=after or page.TODAY
     )
     _print(page.blocks(shown), lambda: page.document(shown), json=typed["json"])
-    if share is None or found.is_same_plan:
+    if share is None or comparison.is_same_plan:
         return
-    if found.speedup is None:
+    if comparison.speedup is None:
         raise CannotError(
-            f"nothing was measured, so it is not known which is slower: {found.not_compared}",
+            f"nothing was measured, so it is not known which is slower: {comparison.not_compared}",
             hint=page.TUNE_BOTH,
         )
     lost = page.slower(shown, share)
     if lost is not None:
-        tell(f"slower: {lost}")
+        print_line(f"slower: {lost}")
         ctx.exit(1)
 
 
@@ -210,13 +210,13 @@ def report(result: str | None, output: str, force: bool, shown: bool) -> None:
     if not Path(output).parent.is_dir():
         folder = Path(output).parent
         raise UsageError(f"the directory {folder} does not exist", hint=f"mkdir -p {folder}")
-    found, name = opened(result)
+    loaded, name = opened(result)
 
     from cputune.report.page import page
 
-    text = page(found, name, facts_or_none())
+    text = page(loaded, name, facts_or_none())
     mode = 0o644
-    if found.workload.argv:
+    if loaded.workload.argv:
         mode = 0o600  # arguments may be private
     if output == "-":
         sys.stdout.write(text)
@@ -224,6 +224,6 @@ def report(result: str | None, output: str, force: bool, shown: bool) -> None:
     write_own(Path(output), text, force=force, mode=mode)
     written = f"wrote {output}, one file of {len(text.encode()) / 1e3:.0f} kB"
     if shown and click.launch(str(Path(output).absolute())) == 0:
-        tell(written)
+        print_line(written)
     else:
-        tell(f"{written}: open it in a browser")
+        print_line(f"{written}: open it in a browser")

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 import click
 
 from cputune.cli import completing
-from cputune.cli.given import (
+from cputune.cli.inputs import (
     DEFAULT_RESULT,
     choose_python,
     facts_of,
     launched,
     mpirun_here,
     opened,
+    print_note,
     python_option,
-    say,
     secret_option,
     tuned,
 )
@@ -112,23 +112,23 @@ def command(
         keep_secrets(script, secret=secret)
         if os.path.exists(typed.argv[0]):
             require_trainable(typed.argv, python=trains)
-        result = _known(typed, facts)
+        result = _measured_result(typed, facts)
         unknown = result is None
         if unknown and plan == "best":
-            _as_typed(typed, facts, dry_run=dry_run)
+            _train_as_typed(typed, facts, dry_run=dry_run)
             return
-    found, there = None, None
+    measured, there = None, None
     if not unknown:
         there, facts = _hosts_of(result, script, plan, facts, trains)
-        found = tuned(result, facts, other_machine=other_machine)
-    if found is not None:
-        found = keeping(found, keep)
-    workload = launched(found, script, secret=secret, python=trains)
+        measured = tuned(result, facts, other_machine=other_machine)
+    if measured is not None:
+        measured = keeping(measured, keep)
+    workload = launched(measured, script, secret=secret, python=trains)
     if not dry_run:
         _take_secrets(workload)
-    chosen = _chosen(found, plan, facts, workload, hosts=there)
+    chosen = _chosen(measured, plan, facts, workload, hosts=there)
     try:
-        how = _how(found, chosen, workload, facts)
+        how = _how(measured, chosen, workload, facts)
         ctx.exit(
             _train(workload, chosen, facts, there, dry_run=dry_run, how=how, guard=not no_guard)
         )
@@ -150,7 +150,7 @@ def _take_secrets(workload: Workload) -> None:
             os.environ[name] = click.prompt(prompt, hide_input=True, err=True)
 
 
-def _known(workload: Workload, facts: HostFacts) -> str | None:
+def _measured_result(workload: Workload, facts: HostFacts) -> str | None:
     """The newest result of this machine and command: the file in this folder, or an id."""
     from cputune.host import read_document
     from cputune.records.history import kept_ids, result_path
@@ -202,10 +202,10 @@ def _hosts_of(
     plan = {"best": result.best.plan, "baseline": result.baseline.plan}.get(which, plans.get(which))
     if plan is None or plan.nodes == 1 or result.through is None:
         return None, facts
-    words = shlex.split(result.through)
-    if os.path.basename(words[0]) == "srun":
+    argv = shlex.split(result.through)
+    if os.path.basename(argv[0]) == "srun":
         reach = find_reach("srun")
-    elif os.path.basename(words[0]) == "mpirun":
+    elif os.path.basename(argv[0]) == "mpirun":
         reach = find_reach("mpirun", mpi=mpirun_here())
     else:
         reach = find_reach("ssh", ssh=result.through)
@@ -218,7 +218,7 @@ def _hosts_of(
 
 
 def _chosen(
-    found: Result | None,
+    measured: Result | None,
     which: str,
     facts: HostFacts,
     workload: Workload,
@@ -228,20 +228,20 @@ def _chosen(
     """The requested plan. Raises UsageError for a trial that does not exist."""
     if which not in ("best", "baseline"):
         numbered = {}
-        if found is not None:
-            numbered = {str(trial.number): trial.plan for trial in found.trials}
+        if measured is not None:
+            numbered = {str(trial.number): trial.plan for trial in measured.trials}
         if which not in numbered:
-            known = ", ".join(numbered) or "none: there is no result"
-            raise UsageError(f"there is no trial {which}", hint=f"best, baseline, or of {known}")
+            numbers = ", ".join(numbered) or "none: there is no result"
+            raise UsageError(f"there is no trial {which}", hint=f"best, baseline, or of {numbers}")
         plan = numbered[which]
-    elif found is None and which == "baseline":
+    elif measured is None and which == "baseline":
         plan = baseline_plan(facts)
-    elif found is None:
+    elif measured is None:
         plan = guide_plan(facts, workload)
     elif which == "best":
-        plan = found.best.plan
+        plan = measured.best.plan
     else:
-        plan = found.baseline.plan
+        plan = measured.baseline.plan
     if plan.nodes > 1 and hosts is None:
         raise UsageError(
             f"the plan is for {plan.nodes} nodes, and run starts ranks only on this machine",
@@ -252,14 +252,14 @@ def _chosen(
     return plan
 
 
-def _how(found: Result | None, plan: Plan, workload: Workload, facts: HostFacts) -> str:
+def _how(measured: Result | None, plan: Plan, workload: Workload, facts: HostFacts) -> str:
     from cputune.emitters.imported import digests
     from cputune.emitters.prepared import versions_of
     from cputune.host import LiveHost
     from cputune.records.claims import FASTER, ClaimContext, host_fingerprint
     from cputune.records.shared_texts import YOURS, between, times_as_fast
 
-    if found is None:
+    if measured is None:
         return "not measured"
     if plan.as_found:
         return YOURS
@@ -271,17 +271,17 @@ def _how(found: Result | None, plan: Plan, workload: Workload, facts: HostFacts)
         plan=plan,
         files=digests(workload.argv, LiveHost()),
     )
-    claim = found.claim.in_context(context)
+    claim = measured.claim.in_context(context)
     if not claim.applies:
         return claim.not_measured
     ratio = claim.ratio
     if ratio is not None and ratio.outcome == FASTER and ratio.narrow:
-        words = f"{times_as_fast(ratio)} as the previous launch, {between(ratio)}"
-        return f"measured {claim.measured}: {words}"
+        speed = f"{times_as_fast(ratio)} as the previous launch, {between(ratio)}"
+        return f"measured {claim.measured}: {speed}"
     return f"measured {claim.measured}, not found faster than the previous launch"
 
 
-def _as_typed(workload: Workload, facts: HostFacts, *, dry_run: bool) -> None:
+def _train_as_typed(workload: Workload, facts: HostFacts, *, dry_run: bool) -> None:
     """Start the command as typed, with settings that do not change its numbers."""
     from cputune.ranks import typed
 
@@ -302,7 +302,9 @@ def _as_typed(workload: Workload, facts: HostFacts, *, dry_run: bool) -> None:
     if cpus is not None:
         given.append(f"CPUs {cpulist.render(cpus)}")
     what = ", ".join(given) or "nothing, because all of it is set already"
-    say(f"no plan is known for this command; set {what}; not measured (cputune tune measures)")
+    print_note(
+        f"no plan is known for this command; set {what}; not measured (cputune tune measures)"
+    )
     typed.become(command)
 
 
@@ -327,17 +329,17 @@ def _train(
         if dry_run:
             click.echo("\n".join(foreground.lines_on_hosts(workload, plan, hosts)))
             return 0
-        say(f"{note} on {', '.join(hosts.names[: plan.nodes])}, through {hosts.reach.typed}")
+        print_note(f"{note} on {', '.join(hosts.names[: plan.nodes])}, through {hosts.reach.typed}")
         return foreground.run_on_hosts(workload, plan, hosts, guard=guard)
     if plan.world_size == 1:
         command = typed.alone(workload, plan, facts, filled=not dry_run)
         if not dry_run:
-            say(note)
+            print_note(note)
             typed.become(command)
         click.echo(typed.line_of(command, os.environ))
         return 0
     if not dry_run:
-        say(note)
+        print_note(note)
         return foreground.run(workload, plan, facts, guard=guard)
     for line in foreground.lines(workload, plan, facts, guard=guard):
         click.echo(line)

@@ -16,7 +16,7 @@ import click
 from click.core import ParameterSource
 
 from cputune.cli import completing, help_groups
-from cputune.cli.given import (
+from cputune.cli.inputs import (
     batch_options,
     choose_python,
     chosen_hosts,
@@ -28,12 +28,12 @@ from cputune.cli.given import (
 )
 from cputune.cli.option_defaults import (
     ConfiguredCommand,
-    given,
     json_option,
     options_from,
     output_option,
+    record_from_options,
 )
-from cputune.cli.output import console, print_json, tell
+from cputune.cli.output import console, print_json, print_line
 from cputune.errors import (
     CannotError,
     Interrupted,
@@ -112,7 +112,7 @@ def command(ctx: click.Context, /, script: tuple[str, ...], **typed: Any) -> Non
     cputune tune -- run_qa.py --model_name_or_path bert-base-uncased --do_train
     """
     started = time.monotonic()
-    options = given(TuneOptions, typed)
+    options = record_from_options(TuneOptions, typed)
     python = choose_python(typed["python"], script)
     job = _job_of(script, typed, python)
 
@@ -138,13 +138,13 @@ def command(ctx: click.Context, /, script: tuple[str, ...], **typed: Any) -> Non
     if typed["dry_run"]:
         _show_space(space, as_json=typed["json"])
         return
-    _say_beforehand(facts)
+    _print_warnings(facts)
     if not options.resume:
         _make_room(destination, database, force=typed["force"])
     result: Result | None = None
     history = not typed["no_history"]
     try:
-        with progress(started, _say_limit(options)) as on_event:
+        with progress(started, _print_limit(options)) as on_event:
             result = tune(
                 job,
                 facts=facts,
@@ -161,9 +161,13 @@ def command(ctx: click.Context, /, script: tuple[str, ...], **typed: Any) -> Non
         if result.speedup is None and not result.disturbed:  # --share-machine accepts the latter
             sys.exit(NoValidTrialError.exit_code)
     except (Interrupted, KeyboardInterrupt, NotMeasurableError) as error:
-        found = getattr(error, "result", None) or result  # Ctrl-C while a whole result was saved
-        if found is not None and (destination is not None or found is not result):
-            _save_what_was_found(found, destination, history=history and found is not result)
+        partial_result = (
+            getattr(error, "result", None) or result
+        )  # Ctrl-C while a whole result was saved
+        if partial_result is not None and (destination is not None or partial_result is not result):
+            _save_partial(
+                partial_result, destination, history=history and partial_result is not result
+            )
         if isinstance(error, NotMeasurableError):
             raise
         raise Interrupted(str(error) or "interrupted", hint=f"{RESUME} continues it") from None
@@ -180,21 +184,23 @@ def _opened(
     from cputune.ranks.hosts import open_hosts, with_rate
 
     seconds = typed["host_timeout"]
-    tell(f"examining {', '.join(folded([node.name for node in nodes]))} through {reach.typed}")
+    print_line(
+        f"examining {', '.join(folded([node.name for node in nodes]))} through {reach.typed}"
+    )
     opened = open_hosts(nodes, reach, job, interpreter=python, seconds=seconds)
     if not typed["dry_run"] and opened.interface is not None:
         opened = with_rate(opened, python, seconds=seconds)
         if isinstance(opened.rate, str):
-            tell(f"the rate between the hosts could not be measured: {opened.rate}")
+            print_line(f"the rate between the hosts could not be measured: {opened.rate}")
         elif opened.rate is not None:
-            tell(opened.rate.words)
+            print_line(opened.rate.words)
     return opened
 
 
-def _say_limit(options: TuneOptions) -> float:
+def _print_limit(options: TuneOptions) -> float:
     most = options.max_time_seconds or DEFAULT_LIMIT_SECONDS
     if most < math.inf:
-        tell(f"this takes at most {exactly(most)} (--max-time)")
+        print_line(f"this takes at most {exactly(most)} (--max-time)")
     return most
 
 
@@ -206,7 +212,7 @@ def _typed_command(ctx: click.Context, job: Workload) -> tuple[str, ...]:
     """The command as typed, without values of secrets and without a time limit."""
     from cputune.tuner.databases import without_credentials
 
-    words = ["cputune", "tune"]
+    typed = ["cputune", "tune"]
     for parameter in ctx.command.params:
         name = parameter.name or ""
         if ctx.get_parameter_source(name) != ParameterSource.COMMANDLINE or name in _NOT_REPEATED:
@@ -216,7 +222,7 @@ def _typed_command(ctx: click.Context, job: Workload) -> tuple[str, ...]:
         value = ctx.params[name]
         flag = max(parameter.opts, key=len)
         if value is True:
-            words.append(flag)
+            typed.append(flag)
             continue
         values = value
         if not isinstance(value, tuple):
@@ -225,11 +231,11 @@ def _typed_command(ctx: click.Context, job: Workload) -> tuple[str, ...]:
             text = str(each)
             if name == "study":
                 text = without_credentials(text)
-            words += [flag, text]
+            typed += [flag, text]
     if job.recipe is None:
-        words.append("--")
-        words += job.launch or ("python", *job.argv)
-    return tuple(words)
+        typed.append("--")
+        typed += job.launch or ("python", *job.argv)
+    return tuple(typed)
 
 
 def _job_of(script: tuple[str, ...], typed: Mapping[str, Any], python: Interpreter) -> Workload:
@@ -241,7 +247,7 @@ def _job_of(script: tuple[str, ...], typed: Mapping[str, Any], python: Interpret
     if script:
         require_trainable(job.argv, python=python)
     if job.secrets:
-        tell(f"note: {left_out(job.secrets)}")
+        print_line(f"note: {left_out(job.secrets)}")
     return job
 
 
@@ -264,12 +270,12 @@ def _named_hosts(typed: Mapping[str, Any]) -> tuple[tuple[Node, ...], Reach] | N
     return named
 
 
-def _save_what_was_found(found: Result, destination: Path | None, *, history: bool) -> None:
-    saved = _saved(found, destination, history=history)
+def _save_partial(partial_result: Result, destination: Path | None, *, history: bool) -> None:
+    saved = _saved(partial_result, destination, history=history)
     if saved.failure is not None:
-        tell(f"warning: {saved.failure}; {saved.failure.hint}")
+        print_line(f"warning: {saved.failure}; {saved.failure.hint}")
     elif destination is not None:
-        tell(f"the result so far is in {destination}; it says why it is provisional")
+        print_line(f"the result so far is in {destination}; it says why it is provisional")
 
 
 def _saved(
@@ -325,30 +331,30 @@ def _make_room(destination: Path | None, database: StudyDatabase, *, force: bool
         return
     if destination is not None and destination.exists():
         kept = keep_result(destination)
-        tell(f"note: {destination} had an earlier result, which is now: cputune show {kept}")
+        print_line(f"note: {destination} had an earlier result, which is now: cputune show {kept}")
     if database.holds_study():
         moved = make_room(database)
         if moved is not None:
-            tell(
+            print_line(
                 f"note: a study without a verdict, of {count(moved.trials, 'trial')}, is now "
                 f"{moved.name}: the same command with --resume {moved.option} continues it"
             )
 
 
-def _say_beforehand(facts: HostFacts) -> None:
+def _print_warnings(facts: HostFacts) -> None:
     """Warn about findings with which every trial fails or misleads, and note what cannot be
     tried.
     """
     from cputune.doctor import Severity, diagnose
     from cputune.doctor.checks.libraries import allocator_missing
 
-    for finding in {found.code: found for found in diagnose(facts).findings}.values():
+    for finding in {finding.code: finding for finding in diagnose(facts).findings}.values():
         kind = "note"
         if finding.severity is Severity.ERROR:
             kind = "warning"
         if kind == "warning" or finding.code == allocator_missing.code:
-            tell(f"{kind}: {finding.title}:")
-            tell(f"  cputune doctor --explain {finding.code}")
+            print_line(f"{kind}: {finding.title}:")
+            print_line(f"  cputune doctor --explain {finding.code}")
 
 
 def _show(result: Result, file: str | None, facts: HostFacts, *, as_json: bool) -> None:
@@ -384,7 +390,7 @@ def _require_packages(job: Workload, python: Interpreter) -> None:
         return
     hint = install_tuning(stack=bool(missing))
     if missing and not python.is_ours:
-        hint = shlex.join([python.executable, "-m", "pip", "install", *missing])
+        hint = shlex.join([python.executable, "-m", "pip", "install"] + list(missing))
     elif missing:
         if lora:
             hint = hint.replace("[tune]", "[tune,lora]")

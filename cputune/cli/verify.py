@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from cputune.cli import completing, help_groups
-from cputune.cli.given import choose_python, python_option
+from cputune.cli.inputs import choose_python, python_option
 from cputune.cli.option_defaults import ConfiguredCommand, fail_if_slower, json_option
-from cputune.cli.output import console, print_json, tell
+from cputune.cli.output import console, print_json, print_line
 from cputune.host import LiveHost
 from cputune.records.shared_texts import TUNE_AGAIN, slower_beyond, slower_by
 from cputune.report.writing import Block, Heading, Lines, Rows, print_blocks
@@ -90,7 +91,7 @@ def command(ctx: click.Context, /, paths: tuple[str, ...], **options: Any) -> No
     if sys.stderr.isatty():
 
         def on_event(text: str) -> None:
-            tell(f"… {text}")
+            print_line(f"… {text}")
 
     default = "."
     if Path("launch").is_dir():
@@ -104,7 +105,7 @@ def command(ctx: click.Context, /, paths: tuple[str, ...], **options: Any) -> No
         run=not options["no_run"],
         on_event=on_event,
         share_machine=options["share_machine"],
-        on_wait=lambda owner: tell(waiting_for(owner)),
+        on_wait=lambda owner: print_line(waiting_for(owner)),
         ssh=options["ssh"],
         submit=options["submit"],
     )
@@ -117,7 +118,7 @@ def command(ctx: click.Context, /, paths: tuple[str, ...], **options: Any) -> No
         print_blocks(blocks(verdicts), console())
     lost = [v.path for v in verdicts if share is not None and slower_beyond(v.throughput, share)]
     for path in lost:
-        tell(f"slower by more than {lost_share} than it was tuned: {path}; {TUNE_AGAIN}")
+        print_line(f"slower by more than {lost_share} than it was tuned: {path}; {TUNE_AGAIN}")
     if lost:
         ctx.exit(1)
     ctx.exit(exit_code(verdicts))
@@ -143,7 +144,7 @@ def blocks(verdicts: Sequence[Verification]) -> Iterator[Block]:
             rows=tuple((SIGNS[c.state], c.name, c.summary, c.consumer or "") for c in checks),
             strong=frozenset(n for n, check in enumerate(checks) if check.state == "failed"),
         )
-        yield Lines(tuple(line for check in checks for line in _details(check)))
+        yield Lines(tuple(chain.from_iterable(map(_details, checks))))
 
 
 def _details(check: Outcome) -> Iterator[tuple[str, str]]:

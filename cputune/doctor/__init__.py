@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 
 import cputune
-from cputune.doctor.finding import Check, Diagnosis, Finding, Severity, by_severity
+from cputune.doctor.finding import Check, Diagnosis, Finding, Severity, by_severity, findings_of
 from cputune.host.facts import HostFacts
 
 __all__ = ["Check", "Diagnosis", "Finding", "Severity", "by_severity", "diagnose"]
@@ -20,8 +20,7 @@ def diagnose(facts: HostFacts) -> Diagnosis:
     from cputune.doctor.checks import CHECKS
     from cputune.doctor.checks.surroundings import pythonpath_first
 
-    findings = (finding for check in CHECKS for finding in check(facts))
-    findings = (pythonpath_first(finding, facts) for finding in findings)
+    findings = [pythonpath_first(finding, facts) for finding in findings_of(CHECKS, facts)]
     return Diagnosis(facts=facts, findings=by_severity(findings))
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from cputune.doctor.files import (
     accelerate,
@@ -102,12 +103,12 @@ _FIRST = ("file-line-ends", "file-launcher-missing", "file-instances", "file-one
 class FixedFile:
     """A file as its findings fix it.
 
-    ``left``: what is still found, and what the fixes left out. ``fixed``: the findings that were
+    ``unfixed``: what is still found, and what the fixes left out. ``fixed``: the findings that were
     fixed.
     """
 
     text: str
-    left: tuple[Finding, ...]
+    unfixed: tuple[Finding, ...]
     fixed: tuple[Finding, ...] = ()
 
 
@@ -128,7 +129,7 @@ def fix_text(
         done = _fixed(text, name, facts, host, proof, {}, compared=False)
     else:
         done = fix_file(text, name, facts, host, proof)
-    return done.text, done.left
+    return done.text, done.unfixed
 
 
 def fix_file(
@@ -147,14 +148,16 @@ def fix_file(
     withheld = dict[str, str]()
     done = _fixed(text, name, facts, host, proof, withheld)
     if not is_csh(text, name):
-        said = without_ccl(text, done.text)
-        if said is not None:
-            withheld.update(dict.fromkeys(_SETS_UP_CCL, said))
+        reason = without_ccl(text, done.text)
+        if reason is not None:
+            withheld.update(dict.fromkeys(_SETS_UP_CCL, reason))
             done = _fixed(text, name, facts, host, proof, withheld)
-    kept = {one.code for one in done.left}
-    reasons = dict.fromkeys(said for code, said in withheld.items() if code in kept)
-    unproven = tuple(fix_unproven.finding(f"{name}: {said}") for said in reasons)
-    return replace(done, left=(*done.left, *unproven))
+    kept = {one.code for one in done.unfixed}
+    unproven = dict[str, Finding]()
+    for code, reason in withheld.items():
+        if code in kept:
+            unproven[reason] = fix_unproven.finding(f"{name}: {reason}")
+    return replace(done, unfixed=done.unfixed + tuple(unproven.values()))
 
 
 _SETS_UP_CCL = ("file-sourced-missing", "file-variable-unread", "stack-variable-ignored")
@@ -176,6 +179,8 @@ def _fixed(
     findings = check_file(text, name, facts, host)
     launches = launches_in(text, name)
     stuck = set(withheld)
+    # One kind of fault at a time, and the file is read again: a fix moves the places of the others,
+    # and may remove them.
     for _ in range(ROUNDS):
         fixable = [one for one in findings if one.edits and one.code not in stuck]
         if not fixable:
@@ -184,9 +189,8 @@ def _fixed(
             fixable, key=lambda one: _FIRST.index(one.code) if one.code in _FIRST else 9
         ).code
         same = [one for one in fixable if one.code == code]
-        after = _without_empty_blocks(
-            apply(text, _once(edit for one in same for edit in one.edits))
-        )
+        edits = chain.from_iterable(one.edits for one in same)
+        after = _without_empty_blocks(apply(text, _once(edits)))
         if after == text or not _parses_as(text, after, name):
             stuck.add(code)
             continue
@@ -196,22 +200,23 @@ def _fixed(
         except UsageError:
             stuck.add(code)
             continue
-        said = None
+        reason = None
         if compared:
-            said = worse(launches, launches_after, text, after)
-        if said is None and host is not None and _is_shell(text, name):
-            said = refused(host, text, after)
-        if said is None and proof is not None:
-            said = proof(text, after)
-        if said is not None:
+            reason = worse(launches, launches_after, text, after)
+        if reason is None and host is not None and _is_shell(text, name):
+            reason = refused(host, text, after)
+        if reason is None and proof is not None:
+            reason = proof(text, after)
+        if reason is not None:
             stuck.add(code)
-            withheld[code] = said
+            withheld[code] = reason
             continue
         text, findings, launches = after, findings_after, launches_after
         fixed += same
-    left_out = dict.fromkeys(option for one in fixed for option in one.left)
-    left = (*findings, *(option_left.finding(option) for option in left_out))
-    return FixedFile(text=text, left=left, fixed=tuple(fixed))
+    unfixed = list(findings)
+    for option in dict.fromkeys(chain.from_iterable(one.dropped for one in fixed)):
+        unfixed.append(option_left.finding(option))
+    return FixedFile(text=text, unfixed=tuple(unfixed), fixed=tuple(fixed))
 
 
 def _is_shell(text: str, name: str) -> bool:
@@ -226,11 +231,11 @@ def launches_in(text: str, name: str) -> tuple[Launch, ...]:
     if _is_dockerfile(text, name):
         return dockerfile.launches_of(text)
     if is_yaml(text, name):
-        found = list[Launch]()
+        launches = list[Launch]()
         for document in yaml_spans.read_documents(text, name):
             if document.get("kind") in kubeflow.RANKS:
-                found += kubeflow.job_launches(document)
-        return tuple(found)
+                launches += kubeflow.job_launches(document)
+        return tuple(launches)
     return read_shell(text, name, target_of(text).variables).launches
 
 
@@ -258,7 +263,7 @@ _EMPTY_BLOCK = re.compile(
 
 def _without_empty_blocks(text: str) -> str:
     """Put ``:`` into a branch or loop whose last command was removed."""
-    return _EMPTY_BLOCK.sub(lambda found: f"{found[0]}{found[1]}    :\n", text)
+    return _EMPTY_BLOCK.sub(lambda match: f"{match[0]}{match[1]}    :\n", text)
 
 
 def _parses_as(before: str, after: str, name: str) -> bool:
@@ -357,17 +362,17 @@ DOCUMENTS: tuple[
 
 
 FILE_CHECKS: tuple[Check, ...] = (
-    *judge.CHECKS,
-    *around.CHECKS,
-    *arguments.CHECKS,
-    *needs.CHECKS,
-    *ended.CHECKS,
-    *accelerate.CHECKS,
-    *kubeflow.CHECKS,
-    *dockerfile.CHECKS,
-    *pins.CHECKS,
-    *sharding.CHECKS,
-    *workloads.CHECKS,
-    *checks_of(__name__),
+    judge.CHECKS
+    + around.CHECKS
+    + arguments.CHECKS
+    + needs.CHECKS
+    + ended.CHECKS
+    + accelerate.CHECKS
+    + kubeflow.CHECKS
+    + dockerfile.CHECKS
+    + pins.CHECKS
+    + sharding.CHECKS
+    + workloads.CHECKS
+    + checks_of(__name__)
 )
 """Faults of files; they find nothing in the facts of a machine."""

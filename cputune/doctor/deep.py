@@ -30,7 +30,7 @@ LOOK_SECONDS = 120.0
 
 BINDERS = ("KMP_AFFINITY", "GOMP_CPU_AFFINITY", "OMP_PROC_BIND", "OMP_PLACES")
 
-CURES = ("AVX512_CORE_BF16", "AVX512_CORE", "AVX2")
+LOWER_ISAS = ("AVX512_CORE_BF16", "AVX512_CORE", "AVX2")
 
 
 def deep_findings(facts: HostFacts, host: Host) -> tuple[Finding, ...]:
@@ -78,13 +78,13 @@ def imports(facts: HostFacts, host: Host) -> Iterator[Finding]:
             yield from _of_process(facts, lines[0]["cpus"], loaded[0], loaded[-1])
 
 
-def _import_failed(said: str, module: str, versions: Versions) -> Finding:
+def _import_failed(message: str, module: str, versions: Versions) -> Finding:
     remedy, command = None, None
     if module not in ("torch", "transformers"):
         remedy, command = advised_changes(versions)
-    if "libccl.so" in said:
+    if "libccl.so" in message:
         remedy, command = "Source setvars.sh of the bindings.", None
-    return import_fails.finding(said, remedy=remedy, command=command)
+    return import_fails.finding(message, remedy=remedy, command=command)
 
 
 def _of_process(
@@ -93,9 +93,10 @@ def _of_process(
     """CPUs that importing torch took away, and the OpenMP runtimes after the last import."""
     after, libraries = torch["cpus"], last["openmp"]
     if set(after) < set(before):
-        binders = [name for name in BINDERS if value(facts, name)]
         text = f"CPUs {cpulist.render(before)} before import torch, {cpulist.render(after)} after"
-        text += "".join(f"; {name}={value(facts, name)}" for name in binders)
+        binders = [name for name in BINDERS if value(facts, name)]
+        for name in binders:
+            text += f"; {name}={value(facts, name)}"
         yield affinity_lost.finding(text, command=f"unset {' '.join(binders)}" if binders else None)
     if len(libraries) > 1:
         others = []
@@ -114,10 +115,11 @@ def product(facts: HostFacts, host: Host) -> Iterator[Finding]:
     seconds = next((line["seconds"] for line in messages_of(done) if "seconds" in line), None)
     if done.returncode == -signal.SIGILL:
         # The highest instruction set with which it works is the limit to set.
-        tried = (
-            i for i in CURES if not run_look(host, "product.py", ONEDNN_MAX_CPU_ISA=i).returncode
-        )
-        limit = next(tried, None)
+        limit = None
+        for isa in LOWER_ISAS:
+            if not run_look(host, "product.py", ONEDNN_MAX_CPU_ISA=isa).returncode:
+                limit = isa
+                break
         flags = []
         for flag in facts.cpu.isa:
             if flag.startswith(("amx", "avx512")):

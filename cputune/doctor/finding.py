@@ -27,7 +27,7 @@ import inspect
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from functools import partial
@@ -70,7 +70,7 @@ class Finding:
         command: a shell command to paste, or None.
         source: issues as ``owner/repo#n``, or URLs, separated by commas.
         edits: the changes that fix a file.
-        left: options that the edits leave out, each with the reason.
+        dropped: options that the edits leave out, each with the reason.
     """
 
     code: str
@@ -81,7 +81,7 @@ class Finding:
     command: str | None
     source: str
     edits: tuple[Edit, ...] = field(default=(), compare=False)
-    left: tuple[str, ...] = field(default=(), compare=False)
+    dropped: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def docs(self) -> str:
@@ -108,10 +108,8 @@ class Finding:
     def to_json(self) -> dict[str, str | tuple[float, float] | None]:
         """The finding of the ``cputune.doctor/1`` document."""
         fields = asdict(self)
-        del (
-            fields["edits"],
-            fields["left"],
-        )  # of a file that the reader of the document may not have
+        # They belong to a file that the reader of the document may not have.
+        del fields["edits"], fields["dropped"]
         shown = {"severity": self.severity.value, "worth": self.worth, "docs": self.docs}
         return {**fields, **shown}
 
@@ -138,10 +136,10 @@ class Check:
     module: str
     tuned: str = ""
     under: tuple[str, ...] = ()
-    find: Callable[..., Iterable[Finding]] = lambda seen: ()
+    find: Callable[..., Iterable[Finding]] = lambda subject: ()
 
-    def __call__(self, seen: object) -> tuple[Finding, ...]:
-        return tuple(self.find(seen))
+    def __call__(self, subject: object) -> tuple[Finding, ...]:
+        return tuple(self.find(subject))
 
     def finding(
         self,
@@ -152,7 +150,7 @@ class Check:
         title: str | None = None,
         remedy: str | None = None,
         edits: tuple[Edit, ...] = (),
-        left: tuple[str, ...] = (),
+        dropped: tuple[str, ...] = (),
     ) -> Finding:
         """A finding of this check; what is not given is taken from the check."""
         return Finding(
@@ -164,7 +162,7 @@ class Check:
             command=command,
             source=self.source,
             edits=edits,
-            left=left if edits else (),
+            dropped=dropped if edits else (),
         )
 
 
@@ -264,9 +262,9 @@ class FoundOn:
             command = ""
             if finding.command is not None:
                 command = f"<pre>{escape(finding.command)}</pre>"
-            said = f"<b>{escape(finding.title)}</b><br>{escape(finding.evidence)}"
-            said += f"<br><i>{escape(finding.remedy)}</i>{command}"
-            cells = (finding.severity.value, said, f"<code>{finding.code}</code>")
+            text = f"<b>{escape(finding.title)}</b><br>{escape(finding.evidence)}"
+            text += f"<br><i>{escape(finding.remedy)}</i>{command}"
+            cells = (finding.severity.value, text, f"<code>{finding.code}</code>")
             rows.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
         return f"<p>{self._counts() or 'Nothing is wrong.'}</p><table>{''.join(rows)}</table>"
 
@@ -288,7 +286,7 @@ class Diagnosis(FoundOn):
     def for_python(self, executable: str) -> Diagnosis:
         """The same, with pip commands for the environment of this Python."""
         pip = f"{shlex.quote(executable)} -m pip "
-        return self._typed(lambda command: re.sub(_PIP, lambda found: found[1] + pip, command))
+        return self._typed(lambda command: re.sub(_PIP, lambda match: match[1] + pip, command))
 
     def for_root(self) -> Diagnosis:
         """The same without sudo, which an image often lacks."""
@@ -300,6 +298,12 @@ class Diagnosis(FoundOn):
             for finding in self.findings
         )
         return replace(self, findings=tuple(findings))
+
+
+def findings_of(checks: Iterable[Check], subject: object) -> Iterator[Finding]:
+    """Yield what each check finds in the subject: facts, a launch, the hosts."""
+    for check in checks:
+        yield from check(subject)
 
 
 def by_severity(findings: Iterable[Finding]) -> tuple[Finding, ...]:

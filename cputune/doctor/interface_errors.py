@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 
 from cputune.doctor.overridden import override_of, positional
-from cputune.doctor.release_answers import Answer, Asked, Versions, between
+from cputune.doctor.release_answers import Answer, Question, Versions, between
 from cputune.doctor.tensor_sizes import answer_of_sizes
 from cputune.stack import interface
-from cputune.stack.tables import load
+from cputune.stack.tables import Feature, load
 from cputune.text.documents import packaged_toml
 from cputune.text.failure_log import Failure
 
@@ -81,7 +81,7 @@ def _of_class(
     prefix: str = "",
 ) -> Answer | None:
     """The answer about an argument or an attribute of a class, with its older and newer names."""
-    asked = Asked(
+    question = Question(
         package=package,
         owner=owner,
         verb=verb,
@@ -92,7 +92,7 @@ def _of_class(
         new=_new_name(package, owner, name),
         old=_old_name(package, owner, name),
     )
-    return between(asked)
+    return between(question)
 
 
 def _callable(called: str, name: str, failure: Failure) -> tuple[str, str]:
@@ -103,19 +103,28 @@ def _callable(called: str, name: str, failure: Failure) -> tuple[str, str]:
                 return package, called
         return "", ""
     code = " ".join(frame.code for frame in failure.frames[-2:])
-    candidates = {
-        full.rpartition(":")[2]: package
-        for package in interface.PACKAGES
-        for full in interface.takers(package, name)
-        if "." not in full.rpartition(":")[2] and full.rpartition(":")[2][:1].isupper()
-    }
+    candidates = _classes_with(name)
     for short, package in candidates.items():
         if re.search(rf"\b{short}\(", code):
             return package, short
     for short in _PREFERRED:
         if short in candidates:
             return candidates[short], short
-    return next(((package, short) for short, package in candidates.items()), ("", ""))
+    for short, package in candidates.items():
+        return package, short
+    return "", ""
+
+
+def _classes_with(argument: str) -> dict[str, str]:
+    """The classes that take an argument, each with its package."""
+    packages = dict[str, str]()
+    for package in interface.PACKAGES:
+        for full in interface.takers(package, argument):
+            short = full.rpartition(":")[2]
+            is_class = "." not in short and short[:1].isupper()
+            if is_class:
+                packages[short] = package
+    return packages
 
 
 def _nearest(failure: Failure) -> tuple[str, ...]:
@@ -124,12 +133,21 @@ def _nearest(failure: Failure) -> tuple[str, ...]:
     return tuple(sorted(interface.PACKAGES, key=lambda package: package not in passed))
 
 
+def _row_of(package: str, argument: str) -> Feature | None:
+    """What ``stack.toml`` has about an argument of TrainingArguments, or None."""
+    if package == "transformers":
+        for row in load().transformers.arguments:
+            if row.name == argument:
+                return row
+    return None
+
+
 def _new_name(package: str, called: str, name: str) -> str:
     """What replaces a removed argument: a new name, or another callable that takes it."""
     newest = interface.newest(package)
-    by_hand = {row.name: row for row in load().transformers.arguments}
-    if package == "transformers" and name in by_hand and by_hand[name].instead_after:
-        return f"{by_hand[name].instead_after}"
+    row = _row_of(package, name)
+    if row is not None and row.instead_after:
+        return row.instead_after
     if newest is None:
         taken = frozenset[str]()
     else:
@@ -145,9 +163,9 @@ def _new_name(package: str, called: str, name: str) -> str:
 
 def _old_name(package: str, called: str, name: str) -> str:
     """The earlier name of an argument."""
-    by_hand = {row.name: row for row in load().transformers.arguments}
-    if package == "transformers" and name in by_hand:
-        return by_hand[name].instead_before or ""
+    row = _row_of(package, name)
+    if row is not None:
+        return row.instead_before or ""
     for old in interface.renamed_from(package, name):
         if interface.argument(package, called, old) is not None:
             return old
@@ -215,7 +233,10 @@ def _name(
             cause=f"no known release of {package} has {name} there.",
             fix=f"import it from {elsewhere}",
         )
-    asked = Asked(
+    new = presence.instead or _table("instead").get(name, "")
+    if not new and elsewhere:
+        new = f"{name} of {elsewhere}"
+    question = Question(
         package=package,
         owner=home,
         verb="has",
@@ -223,12 +244,10 @@ def _name(
         presence=presence,
         failure=failure,
         versions=versions,
-        new=presence.instead
-        or _table("instead").get(name)
-        or (f"{name} of {elsewhere}" if elsewhere else ""),
+        new=new,
         old=presence.instead,
     )
-    return between(asked)
+    return between(question)
 
 
 def _in_no_release(package: str, home: str, name: str) -> Answer | None:
@@ -287,7 +306,7 @@ def _module(match: re.Match[str], failure: Failure, versions: Versions) -> Answe
             fix="rename your file or folder and remove its __pycache__; if there is none, "
             "upgrade torch",
         )
-    asked = Asked(
+    question = Question(
         package=package,
         owner=wanted,
         verb="exists",
@@ -297,7 +316,7 @@ def _module(match: re.Match[str], failure: Failure, versions: Versions) -> Answe
         new=presence.instead,
         old=presence.instead,
     )
-    return between(asked)
+    return between(question)
 
 
 _IMPORT_SYSTEM = "https://docs.python.org/3/library/sys_path_init.html"
@@ -375,8 +394,11 @@ def _not_set_up(package: str, owner: str, name: str) -> Answer:
 
 def _options(match: re.Match[str], failure: Failure, versions: Versions) -> Answer | None:
     given = re.findall(r"--[A-Za-z][\w-]*", match["words"])
-    answers = (_option(word, failure, versions) for word in given)
-    return next((answer for answer in answers if answer is not None), None)
+    for word in given:
+        answer = _option(word, failure, versions)
+        if answer is not None:
+            return answer
+    return None
 
 
 def _option(word: str, failure: Failure, versions: Versions) -> Answer | None:
@@ -397,7 +419,7 @@ def _option(word: str, failure: Failure, versions: Versions) -> Answer | None:
     if launch is None:
         return None
     if of_launcher or not launch.still:
-        asked = Asked(
+        question = Question(
             package="accelerate",
             owner="accelerate launch",
             verb="takes",
@@ -406,7 +428,7 @@ def _option(word: str, failure: Failure, versions: Versions) -> Answer | None:
             failure=failure,
             versions=versions,
         )
-        return between(asked)
+        return between(question)
     return Answer(
         title=f"{word} is an option of accelerate launch, and was given to the script",
         cause="a launcher reads the options before the script; the script gets those after it.",
@@ -497,18 +519,14 @@ def raised_by(failure: Failure) -> str:
     if not messages:
         return ""
     nearest = _in_traceback(messages, failure)
-    same = [
-        each
-        for each in messages
-        if each.package == nearest.package and each.module == nearest.module
-    ]
-    presence = same[0].presence
-    for each in same[1:]:
-        presence = presence | each.presence
+    presence = nearest.presence
+    for each in messages:
+        if each.package == nearest.package and each.module == nearest.module:
+            presence = presence | each.presence
     releases = presence.range_text() or "all known releases"
     return f"{nearest.module} of {nearest.package} raises it ({releases})"
 
 
-def _in_traceback(found: Iterable[interface.Message], failure: Failure) -> interface.Message:
+def _in_traceback(messages: Iterable[interface.Message], failure: Failure) -> interface.Message:
     passed = [frame.module for frame in failure.frames]
-    return max(found, key=lambda each: (each.module in passed, len(each.template)))
+    return max(messages, key=lambda each: (each.module in passed, len(each.template)))

@@ -37,41 +37,52 @@ _ONE_UNIT = re.compile(r"\b(?:Bronze|Silver|Gold 5[12](?!22)\d\d)\b")
 """Names of Skylake-SP and Cascade Lake with one unit for AVX-512 (Intel ARK)."""
 
 _CAUSES = (
-    *(restraints.cpu_emulated, restraints.isa_hidden, threads.threads_affinity),
-    *(limits.quota_throttled, limits.quota_threads, restraints.frequency_capped),
-    *(restraints.priority_low, restraints.cpu_weight, machine.cpu_steal, machine.machine_busy),
-    *(restraints.memory_high, restraints.memory_remote, restraints.thermal_throttled),
+    restraints.cpu_emulated,
+    restraints.isa_hidden,
+    threads.threads_affinity,
+    limits.quota_throttled,
+    limits.quota_threads,
+    restraints.frequency_capped,
+    restraints.priority_low,
+    restraints.cpu_weight,
+    machine.cpu_steal,
+    machine.machine_busy,
+    restraints.memory_high,
+    restraints.memory_remote,
+    restraints.thermal_throttled,
 )
 """Checks for what makes such work slow, the likeliest first."""
 
 
 def work(facts: HostFacts, host: Host) -> Iterator[Finding]:
     """The finding of five seconds of work; advice if the expected speed is reached."""
-    seen: dict[str, Any] = {}
+    measured: dict[str, Any] = {}
     done = run_look(host, "work.py")
     for message in messages_of(done):
-        seen |= message
-    if "fp32_gflops" not in seen:
+        measured |= message
+    if "fp32_gflops" not in measured:
         yield skipped.finding(f"the work did not end in {done.seconds:.0f} seconds")
         return
-    parts = [_thread_words(seen), f"fp32 {seen['fp32_gflops']:.0f} GFLOP/s"]
-    if "bf16_gflops" in seen:
-        parts.append(f"bf16 {seen['bf16_gflops']:.0f} GFLOP/s")
-    if "copy_gb_per_second" in seen:
-        parts.append(f"memory {seen['copy_gb_per_second']:.0f} GB/s")
-    if "all_reduce_gb_per_second" in seen:
-        parts.append(f"all-reduce over loopback {seen['all_reduce_gb_per_second']:.1f} GB/s")
-    expected = expected_gflops(facts, seen.get("mhz") or 0.0)
+    parts = [_thread_words(measured), f"fp32 {measured['fp32_gflops']:.0f} GFLOP/s"]
+    if "bf16_gflops" in measured:
+        parts.append(f"bf16 {measured['bf16_gflops']:.0f} GFLOP/s")
+    if "copy_gb_per_second" in measured:
+        parts.append(f"memory {measured['copy_gb_per_second']:.0f} GB/s")
+    if "all_reduce_gb_per_second" in measured:
+        parts.append(f"all-reduce over loopback {measured['all_reduce_gb_per_second']:.1f} GB/s")
+    expected = expected_gflops(facts, measured.get("mhz") or 0.0)
     if expected is None:
         yield proof.finding(f"{', '.join(parts)}; the expected speed of this CPU is not known")
         return
-    share = seen["fp32_gflops"] / expected
-    said = f"{100 * share:.0f} % of the {expected:.0f} GFLOP/s (fp32) that {_of_what(facts, seen)}"
+    share = measured["fp32_gflops"] / expected
+    summary = (
+        f"{100 * share:.0f} % of the {expected:.0f} GFLOP/s (fp32) that {_of_what(facts, measured)}"
+    )
     if share >= ENOUGH:
-        yield proof.finding(f"{said}; {', '.join(parts)}")
+        yield proof.finding(f"{summary}; {', '.join(parts)}")
         return
     yield proof.finding(
-        f"{said}; {_cause(facts, seen)}; {', '.join(parts)}",
+        f"{summary}; {_cause(facts, measured)}; {', '.join(parts)}",
         severity=Severity.WARNING,
         remedy="Fix the cause in the evidence, then measure again.",
     )
@@ -100,25 +111,26 @@ def _per_cycle(cpu: Cpu) -> int | None:
     return None
 
 
-def _of_what(facts: HostFacts, seen: Mapping[str, Any]) -> str:
+def _of_what(facts: HostFacts, measured: Mapping[str, Any]) -> str:
     units = next((flag for flag, _ in _FLOPS_PER_CYCLE if facts.cpu.has(flag)), "")
     cores = len(usable_cores(facts))
     many = "s"
     if cores == 1:
         many = ""
-    return f"{cores} core{many} with {units} give at {seen['mhz'] / 1000:.1f} GHz"
+    return f"{cores} core{many} with {units} give at {measured['mhz'] / 1000:.1f} GHz"
 
 
-def _thread_words(seen: Mapping[str, Any]) -> str:
+def _thread_words(measured: Mapping[str, Any]) -> str:
     """How many threads ran, and how much CPU time they used."""
-    return f"{seen['ran']} of {seen['threads']} threads ran, {seen['busy']:.1f} CPUs in use"
+    ran, threads, busy = measured["ran"], measured["threads"], measured["busy"]
+    return f"{ran} of {threads} threads ran, {busy:.1f} CPUs in use"
 
 
-def _cause(facts: HostFacts, seen: Mapping[str, Any]) -> str:
+def _cause(facts: HostFacts, measured: Mapping[str, Any]) -> str:
     for check in _CAUSES:
         for finding in check(facts):
             return f"likely cause: {finding.code}, {finding.evidence}"
-    if seen["busy"] < ENOUGH * seen["threads"]:
+    if measured["busy"] < ENOUGH * measured["threads"]:
         return "the threads had too little CPU time, for an unknown reason"
     return (
         "the threads had their CPU time: two CPUs may be one core of the host, or it is throttled"

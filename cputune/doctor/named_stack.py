@@ -9,7 +9,15 @@ from itertools import groupby
 from packaging.version import Version
 
 from cputune.doctor.checks import packages, versions
-from cputune.doctor.finding import Check, Finding, Severity, by_severity, check, checks_of
+from cputune.doctor.finding import (
+    Check,
+    Finding,
+    Severity,
+    by_severity,
+    check,
+    checks_of,
+    findings_of,
+)
 from cputune.errors import UsageError
 from cputune.host.facts import HostFacts, Package
 from cputune.stack.fit import declared_by, misfits, python_wheel, pythons, pythons_for
@@ -28,12 +36,12 @@ def judge_stack(spec: str, facts: HostFacts) -> tuple[Finding, ...]:
     """
     installed = spec.strip() == "installed"
     if installed:
-        asked = facts
+        judged = facts
     else:
-        asked = stack_facts(spec, facts)
-    known = (*versions.CHECKS, *packages.CHECKS, *CHECKS)
-    checks = [check for check in known if installed or check not in versions.INSTALLED]
-    return by_severity(finding for check in checks for finding in check(asked))
+        judged = stack_facts(spec, facts)
+    candidates = versions.CHECKS + packages.CHECKS + CHECKS
+    checks = [check for check in candidates if installed or check not in versions.INSTALLED]
+    return by_severity(findings_of(checks, judged))
 
 
 def stack_facts(spec: str, facts: HostFacts) -> HostFacts:
@@ -45,8 +53,10 @@ def stack_facts(spec: str, facts: HostFacts) -> HostFacts:
         text = text.removeprefix("=")
         short = name if name in ("python", *DISTRIBUTIONS) else short_name(name)
         if short is None:
-            known = ", ".join((*DISTRIBUTIONS.values(), "python"))
-            raise UsageError(f"{name!r} is not a package of the tables", hint=f"known are {known}")
+            accepted = ", ".join((*DISTRIBUTIONS.values(), "python"))
+            raise UsageError(
+                f"{name!r} is not a package of the tables", hint=f"known are {accepted}"
+            )
         if parse(text) is None or short in named:
             raise UsageError(f"cannot read {part!r} as one package=version", hint=_HINT)
         if short == "python":
@@ -55,8 +65,8 @@ def stack_facts(spec: str, facts: HostFacts) -> HostFacts:
             named[short] = text
     if not named:
         raise UsageError("the stack names no package", hint=_HINT)
-    found = tuple(_package(name, text, named) for name, text in named.items())
-    return replace(facts, python=python, packages=found, environment={}, recorded=True)
+    named_packages = tuple(_package(name, text, named) for name, text in named.items())
+    return replace(facts, python=python, packages=named_packages, environment={}, recorded=True)
 
 
 def _package(name: str, version: str, named: Mapping[str, str]) -> Package:
@@ -82,22 +92,22 @@ def stack_python(facts: HostFacts) -> Iterator[Finding]:
 
     Source: https://packaging.python.org/en/latest/specifications/core-metadata/#requires-python
     """
-    asked = versions_of(facts)
-    said = [why for name in DISTRIBUTIONS if (why := python_wheel(asked, name))]
-    if not said:
+    stack = versions_of(facts)
+    reasons = [reason for name in DISTRIBUTIONS if (reason := python_wheel(stack, name))]
+    if not reasons:
         return
-    fitting = pythons_for(asked)
-    change = smallest_change(asked)
+    fitting = pythons_for(stack)
+    change = smallest_change(stack)
     remedy = ""
     if fitting:
         remedy = f"Use Python {_runs(pythons(), fitting)}"
     if change is not None:
-        stay = f"with Python {asked.python} these fit: {change.command()}"
+        stay = f"with Python {stack.python} these fit: {change.command()}"
         if remedy:
             remedy = f"{remedy}; or {stay}"
         else:
             remedy = stay.capitalize()
-    yield stack_python.finding("; ".join(said), remedy=f"{remedy}." if remedy else None)
+    yield stack_python.finding("; ".join(reasons), remedy=f"{remedy}." if remedy else None)
 
 
 @check("stack-fits", Severity.ADVICE)
@@ -110,34 +120,34 @@ def stack_fits(facts: HostFacts) -> Iterator[Finding]:
 
     Source: the tables in cputune/stack/stack.toml, each row with its source
     """
-    asked = versions_of(facts)
-    broken = set(misfits(asked))
+    stack = versions_of(facts)
+    broken = set(misfits(stack))
 
     def fits(**more: Version) -> bool:
-        return broken.issuperset(misfits(asked.changed(**more)))
+        return broken.issuperset(misfits(stack.changed(**more)))
 
-    said = [asked.describe()]
+    parts = [stack.describe()]
     for name, releases in load().releases().items():
-        if asked.get(name) is not None:
+        if stack.get(name) is not None:
             continue
         fitting = []
         for version in releases:
             if fits(**{name: version}):
                 fitting.append(version)
-        known = _runs(releases, fitting)
+        releases_text = _runs(releases, fitting)
         if name == "numpy":
-            known = "below 2"
+            releases_text = "below 2"
             if releases[-1] in fitting:
-                known = "1 or 2"
-        said.append(f"{DISTRIBUTIONS[name]}: {known}")
+                releases_text = "1 or 2"
+        parts.append(f"{DISTRIBUTIONS[name]}: {releases_text}")
     # A Python that has no wheel of what was named is not among those that fit.
-    broken = set(misfits(asked.changed(python=None)))
+    broken = set(misfits(stack.changed(python=None)))
     built = []
     for text in pythons():
         if fits(python=Version(text)):
             built.append(text)
-    said.append(f"Python: {_runs(pythons(), built)}")
-    yield stack_fits.finding("; ".join(said))
+    parts.append(f"Python: {_runs(pythons(), built)}")
+    yield stack_fits.finding("; ".join(parts))
 
 
 @check("stack-words", Severity.ADVICE)
@@ -153,14 +163,16 @@ def stack_words(facts: HostFacts) -> Iterator[Finding]:
     Source: huggingface/transformers#40784, huggingface/transformers#42852,
     huggingface/accelerate#3883, huggingface/peft#3564
     """
-    words = vocabulary(versions_of(facts))
+    named_words = vocabulary(versions_of(facts))
     for state in Fate:
-        said = []
-        for word in words:
+        described = []
+        for word in named_words:
             if word.state is state:
-                said.append(word.describe())
-        if said:
-            yield stack_words.finding(", ".join(said), title=f"What this stack {_VERBS[state]}")
+                described.append(word.describe())
+        if described:
+            yield stack_words.finding(
+                ", ".join(described), title=f"What this stack {_VERBS[state]}"
+            )
 
 
 _VERBS = {Fate.ACCEPTED: "accepts", Fate.IGNORED: "ignores", Fate.REFUSED: "refuses"}
@@ -176,7 +188,7 @@ def stack_ipex_era(facts: HostFacts) -> Iterator[Finding]:
 
     Source: https://pypi.org/project/intel-extension-for-pytorch/
     """
-    yield from _way(stack_ipex_era, "ipex", versions_of(facts))
+    yield from _change_to(stack_ipex_era, "ipex", versions_of(facts))
 
 
 @check("stack-today", Severity.ADVICE)
@@ -189,30 +201,34 @@ def stack_today(facts: HostFacts) -> Iterator[Finding]:
 
     Source: https://pypi.org/project/torch/
     """
-    yield from _way(stack_today, "today", versions_of(facts))
+    yield from _change_to(stack_today, "today", versions_of(facts))
 
 
-def _way(asking: Check, era: str, asked: Versions) -> Iterator[Finding]:
-    change = version_change(era, asked, complete=True)
-    if change is None and version_change(era, Versions(python=asked.python), complete=True) is None:
-        said = f"no wheels of {load().era(era).says} for Python {asked.python}"
-        yield asking.finding(said, remedy="Use Python 3.10 to 3.14.")
+def _change_to(check: Check, era: str, stack: Versions) -> Iterator[Finding]:
+    change = version_change(era, stack, complete=True)
+    if change is None and version_change(era, Versions(python=stack.python), complete=True) is None:
+        problem = f"no wheels of {load().era(era).says} for Python {stack.python}"
+        yield check.finding(problem, remedy="Use Python 3.10 to 3.14.")
     elif change is None:
-        said = f"no releases of {load().era(era).says} fit all of {asked.describe()}"
-        yield asking.finding(said, remedy="Name fewer packages.")
+        problem = f"no releases of {load().era(era).says} fit all of {stack.describe()}"
+        yield check.finding(problem, remedy="Name fewer packages.")
     else:
         becomes = "stays as it is"
         if change.changes:
             becomes = f"becomes {change.result.describe()}"
-        yield asking.finding(f"{asked.describe()} {becomes}", command=change.command())
+        yield check.finding(f"{stack.describe()} {becomes}", command=change.command())
 
 
 def _runs(all_of_them: Sequence[Version | str], fitting: Sequence[Version | str]) -> str:
     """``4.10.3 to 4.51.3, 4.53.0 to 5.23.0``: the ranges that fit."""
-    runs_of = groupby(all_of_them, key=lambda version: version in fitting)
-    runs = [[str(version) for version in run] for fits, run in runs_of if fits]
-    ends = (run[0] if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs)
-    return ", ".join(ends) or "none"
+    ranges = []
+    for fits, versions_of_run in groupby(all_of_them, key=lambda version: version in fitting):
+        run = list(map(str, versions_of_run))
+        if fits and len(run) == 1:
+            ranges.append(run[0])
+        elif fits:
+            ranges.append(f"{run[0]} to {run[-1]}")
+    return ", ".join(ranges) or "none"
 
 
 CHECKS = checks_of(__name__)

@@ -33,24 +33,25 @@ def override_of(function: str, name: str, failure: Failure) -> Answer | None:
 
 def _of_release(package: str, called: str, name: str, presence: Presence) -> Answer:
     owner, _, function = called.partition(".")
-    words = presence.range_text()
+    releases = presence.range_text()
     after = presence.after
     if after is None:
         other = f"below {presence.first.major}.{presence.first.minor}"
     else:
         other = f"{after.major}.{after.minor} or later"
     return Answer(
-        title=f"{function} of a class below {owner} lacks {name}, which {package} {words} passes",
-        cause=f"{called} takes {name} {words}; the class overrides it with the signature of "
+        title=f"{function} of a class below {owner} lacks {name}, "
+        f"which {package} {releases} passes",
+        cause=f"{called} takes {name} {releases}; the class overrides it with the signature of "
         "another release.",
         fix=f"add {name}=None to its {function}; if a library defines the class, upgrade that "
         f"library, or install {package} {other}",
     )
 
 
-def positional(found: re.Match[str], failure: Failure, versions: Versions) -> Answer | None:
+def positional(match: re.Match[str], failure: Failure, versions: Versions) -> Answer | None:
     """The answer to a method that gets more arguments than it takes, as its base class does."""
-    function, taken, given = found["function"], int(found["taken"]), int(found["given"])
+    function, taken, given = match["function"], int(match["taken"]), int(match["given"])
     if given <= taken:
         return None
     for package, owner in _bases_with(function):
@@ -81,11 +82,11 @@ def positional(found: re.Match[str], failure: Failure, versions: Versions) -> An
 
 def _bases_with(function: str) -> list[tuple[str, str]]:
     """The classes that scripts derive from and that have this method, with their package."""
-    found: list[tuple[str, str]] = []
+    bases: list[tuple[str, str]] = []
     if function.startswith("__"):
-        return found
+        return bases
     for package in interface.PACKAGES:
         for owner in _OVERRIDDEN:
             if interface.callables(package, f"{owner}.{function}"):
-                found.append((package, owner))
-    return found
+                bases.append((package, owner))
+    return bases

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 from cputune.doctor.checks import CHECKS
 from cputune.doctor.finding import Check
 
@@ -22,7 +24,12 @@ def all_checks() -> tuple[Check, ...]:
 
     launches = (FILE_CHECKS, typed_launch.CHECKS, rehearsed_launch.CHECKS)
     needing_more = (
-        *(named_stack.CHECKS, *launches, deep.CHECKS, measured_work.CHECKS, running_job.CHECKS),
-        *(symptoms.CHECKS, hosts.CHECKS),
+        named_stack.CHECKS,
+        *launches,
+        deep.CHECKS,
+        measured_work.CHECKS,
+        running_job.CHECKS,
+        symptoms.CHECKS,
+        hosts.CHECKS,
     )
-    return (*CHECKS, *(check for checks in needing_more for check in checks))
+    return tuple(chain(CHECKS, *needing_more))

@@ -40,7 +40,7 @@ _BY_ACCELERATE = {
 
 def rehearsed(launch: Launch, text: str, facts: HostFacts, host: Host) -> Iterator[Finding]:
     """What fails when this launch is rehearsed; empty if it reaches its first step."""
-    asked = {
+    task = {
         "script": str(launch.script),
         "module": launch.module,
         "arguments": [str(word) for word in launch.arguments],
@@ -50,35 +50,35 @@ def rehearsed(launch: Launch, text: str, facts: HostFacts, host: Host) -> Iterat
         "offline": "HF_HUB_OFFLINE" in {**host.environment(), **launch.environment},
     }
     variables = {**_of_accelerate(launch), **launch.environment}
-    done = run_look(host, "rehearse.py", json.dumps(asked), **variables)
+    done = run_look(host, "rehearse.py", json.dumps(task), **variables)
     shown = {**host.environment(), **launch.environment}
-    seen = set[str]()
+    reported = set[str]()
     for message in messages_of(done):
         if "half" in message:
             finding: Finding | None = _half(message, launch, text, facts)
         else:
-            finding = _found(message, done, shown)
+            finding = _finding_of(message, done, shown)
         if finding is None:
             _LOG.info("rehearsed: %s", message)
-        elif finding.evidence.partition(": ")[2] not in seen:
-            seen.add(finding.evidence.partition(": ")[2])  # of two ranks the same is said once
+        elif finding.evidence.partition(": ")[2] not in reported:
+            reported.add(finding.evidence.partition(": ")[2])  # of two ranks the same is said once
             yield finding
 
 
 def _of_accelerate(launch: Launch) -> dict[str, str]:
     if launch.launcher != "accelerate":
         return {}
-    found = {}
+    variables = {}
     for option, name in _BY_ACCELERATE.items():
         value = launch.option(option)
         if value:
-            found[name] = value
+            variables[name] = value
     if launch.option("--cpu") is not None or launch.option("--use_cpu") is not None:
-        found["ACCELERATE_USE_CPU"] = "true"
-    return found
+        variables["ACCELERATE_USE_CPU"] = "true"
+    return variables
 
 
-def _found(
+def _finding_of(
     message: Mapping[str, Any], done: Completed, variables: Mapping[str, str]
 ) -> Finding | None:
     """The finding for a message of a rank; None if it reports no fault."""
@@ -87,18 +87,20 @@ def _found(
         where = ""
         if message["where"]:
             where = f" ({message['where']})"
-        said = without_secrets(f"{message['error']}: {message['said']}", variables)
+        problem = without_secrets(f"{message['error']}: {message['said']}", variables)
         severity = None
         if "tiny" in message["during"]:
             severity = Severity.WARNING
         during = f", at {message['during']}"
-        return rehearsal_fails.finding(f"{rank}: {said}{where}{during}", severity=severity)
+        return rehearsal_fails.finding(f"{rank}: {problem}{where}{during}", severity=severity)
     if "exit" in message:
         lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
         usage = [line for line in lines if re.search(r"\berror: ", line)]
         last = usage[-1:] or lines[-1:]
-        said = without_secrets(f"it ends with {message['exit']}: {''.join(last)[:300]}", variables)
-        return rehearsal_fails.finding(f"{rank}: {said}")
+        problem = without_secrets(
+            f"it ends with {message['exit']}: {''.join(last)[:300]}", variables
+        )
+        return rehearsal_fails.finding(f"{rank}: {problem}")
     if "signal" in message:
         return rehearsal_fails.finding(f"{rank}: it was ended by signal {message['signal']}")
     if "forked" in message:
@@ -145,8 +147,8 @@ def _half(message: Mapping[str, Any], launch: Launch, text: str, facts: HostFact
     speed = "it emulates them, and computes slower"
     if native:
         speed = "it has the instructions"
-    said = f"the weights that are trained are {name}, {by}; this CPU: {speed}"
-    return weights_half.finding(f"rank {message.get('rank', 0)}: {said}")
+    evidence = f"the weights that are trained are {name}, {by}; this CPU: {speed}"
+    return weights_half.finding(f"rank {message.get('rank', 0)}: {evidence}")
 
 
 @fault("weights-half", Severity.WARNING)

@@ -28,7 +28,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class Question:
     """One name that a release has or lacks: ``TrainingArguments`` ``takes`` ``eval_strategy``.
 
     ``name`` is empty for a module. ``new`` is its replacement in later releases, ``old`` its
@@ -57,83 +57,83 @@ class Asked:
         return f"{self.owner} no longer {self.verb} {self.name}".rstrip()
 
 
-def between(asked: Asked) -> Answer | None:
+def between(question: Question) -> Answer | None:
     """Whether the release that raised the error is too old or too new, and what to do."""
-    presence, package = asked.presence, asked.package
-    words = presence.range_text()
-    if not words:
-        if asked.verb != "takes":
-            return _always(asked)
+    presence, package = question.presence, question.package
+    releases = presence.range_text()
+    if not releases:
+        if question.verb != "takes":
+            return _always(question)
         return None
-    said = parse(asked.versions.get(package))
+    installed = parse(question.versions.get(package))
     version = None
-    if said is not None and not presence.at(said):
-        version = said
+    if installed is not None and not presence.at(installed):
+        version = installed
     since = f"{presence.first.major}.{presence.first.minor}"
     too_old = version is not None and version < presence.first
     too_new = version is not None and version > presence.last
     if version is None:
         too_old = presence.still
         too_new = presence.always and not presence.still
-    caller = _caller(asked.failure, package)
-    cause = f"in {package}, {asked.what} {words}"
+    caller = _caller(question.failure, package)
+    cause = f"in {package}, {question.what} {releases}"
     cause += f"; found: {package} {version}." if version is not None else "."
     if too_old:
         fix = f"install {package} {since} or later"
-        if asked.old and not caller:
-            fix += f", or use {asked.old}"
-        title = f"{package} is too old: {asked.what} {words}"
+        if question.old and not caller:
+            fix += f", or use {question.old}"
+        title = f"{package} is too old: {question.what} {releases}"
         command = f"pip install -U '{package}>={since}'"
-        return Answer(title=title, cause=cause, fix=fix, command=command, source=asked.source)
+        return Answer(title=title, cause=cause, fix=fix, command=command, source=question.source)
     if too_new:
         after = presence.after
         gone = ""
         if after:
             gone = f"{after.major}.{after.minor}"
-        title = f"{package} {gone} and later: {asked.no_longer}"
-        return _after(asked, caller, title, cause)
-    title = f"Another {package} is needed: {asked.what} {words}"
+        title = f"{package} {gone} and later: {question.no_longer}"
+        return _after(question, caller, title, cause)
+    title = f"Another {package} is needed: {question.what} {releases}"
     fix = f"install {package} {since} or later if yours is older; if yours is newer, "
-    fix += f"use {asked.new}" if asked.new else "remove it"
-    return Answer(title=title, cause=cause, fix=fix, source=asked.source)
+    fix += f"use {question.new}" if question.new else "remove it"
+    return Answer(title=title, cause=cause, fix=fix, source=question.source)
 
 
-def _always(asked: Asked) -> Answer:
+def _always(question: Question) -> Answer:
     """Every known release has it, so what ran is older, or not a release from PyPI."""
-    package, oldest = asked.package, asked.presence.first
+    package, oldest = question.package, question.presence.first
     command = None
     if package != "torch":  # which is gigabytes, and of another index
         command = f"pip install -U --force-reinstall --no-deps {package}"
     return Answer(
         title=f"{package} is older than {oldest}, another file is imported, or files are missing",
-        cause=f"{asked.what} in every release of {package} from {oldest} on.",
+        cause=f"{question.what} in every release of {package} from {oldest} on.",
         fix=f"look at what is imported (python -c 'import {package}; print({package})'): rename "
         f"a file of yours of that name, or install {package} again",
         command=command,
-        source=asked.source,
+        source=question.source,
     )
 
 
-def _after(asked: Asked, caller: str, title: str, cause: str) -> Answer:
+def _after(question: Question, caller: str, title: str, cause: str) -> Answer:
     """What to do about something removed, which your script or a library uses."""
     if caller:
         return Answer(
-            title=f"{caller} is too old for this {asked.package}",
+            title=f"{caller} is too old for this {question.package}",
             cause=f"{cause} {caller} uses it.",
             fix=f"upgrade {caller}",
             command=f"pip install -U {caller}",
-            source=asked.source,
+            source=question.source,
         )
-    if asked.new.startswith("nothing"):
-        why = asked.new.removeprefix("nothing").lstrip(", :")
+    if question.new.startswith("nothing"):
+        reason = question.new.removeprefix("nothing").lstrip(", :")
         fix = "remove it"
-        if why:
-            fix = f"remove it: {why}"
-        return Answer(title=title, cause=cause, fix=fix, source=asked.source)
-    if asked.new:
-        return Answer(title=title, cause=cause, fix=f"use {asked.new}", source=asked.source)
+        if reason:
+            fix = f"remove it: {reason}"
+        return Answer(title=title, cause=cause, fix=fix, source=question.source)
+    if question.new:
+        return Answer(title=title, cause=cause, fix=f"use {question.new}", source=question.source)
     fix = "remove it; the release notes say what replaces it"
-    return Answer(title=title, cause=cause, fix=fix, source=asked.source)
+    return Answer(title=title, cause=cause, fix=fix, source=question.source)
 
 
 def _caller(failure: Failure, package: str) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from cputune.doctor.checks import launch, libraries, limits, settings, threads
-from cputune.doctor.finding import Finding, Severity, by_severity, checks_of, fault
+from cputune.doctor.finding import Finding, Severity, by_severity, checks_of, fault, findings_of
 from cputune.errors import CannotError
 from cputune.host import Host
 from cputune.host.facts import HostFacts
@@ -34,10 +34,10 @@ REMOTE_SHARE = 0.2
 FEW_RUN = 0.5
 """Share of OMP_NUM_THREADS that must run. Assumed: parts of a step run in one thread."""
 
-_CHECKS = (*launch.CHECKS, *libraries.CHECKS, *settings.CHECKS, *threads.CHECKS)
+_CHECKS = launch.CHECKS + libraries.CHECKS + settings.CHECKS + threads.CHECKS
 """Checks of variables and CPUs: they judge the environment of a rank."""
 _OF_CGROUP = (limits.quota_threads, limits.quota_throttled)
-_NOT_ASKED = ("ranks-alone", "shell-bound")
+_OF_NEW_LAUNCHES = ("ranks-alone", "shell-bound")
 """Codes about a new launch."""
 
 
@@ -54,10 +54,10 @@ def judge_job(pid: int, facts: HostFacts, host: Host) -> tuple[Finding, ...]:
         hint = "run the doctor as its user, or as root"
         raise CannotError(f"process {pid} belongs to another user", hint=hint) from error
     ranks = _ranks(family)
-    findings: list[Finding] = [job_seen.finding(_shown(each)) for each in ranks]
+    findings: list[Finding] = [job_seen.finding(_state_of(each)) for each in ranks]
     for each in ranks:
         findings += _of_rank(each, facts)
-        findings += _waits(each, [other for other in family if other.parent == each.pid], host)
+        findings += _waits(each, _children(each, family), host)
     findings += _shared_cpus(ranks)
     if ranks:
         findings += _variables(ranks[0], facts, same_limits(host, ranks[0].pid))
@@ -69,10 +69,17 @@ def _ranks(family: tuple[Running, ...]) -> list[Running]:
 
     A launcher may load torch too, and DataLoader workers have the variables of their rank.
     """
-    numbered = [each for each in family if each.rank and each.torch]
-    chosen = numbered or [each for each in family if each.torch] or list(family)
+    with_torch = [each for each in family if each.torch]
+    numbered = [each for each in with_torch if each.rank]
+    chosen = numbered or with_torch
+    if not chosen:
+        chosen = list(family)
     pids = {each.pid for each in chosen}
     return [each for each in chosen if each.parent not in pids]
+
+
+def _children(parent: Running, family: Sequence[Running]) -> list[Running]:
+    return [each for each in family if each.parent == parent.pid]
 
 
 def _name(each: Running) -> str:
@@ -81,15 +88,15 @@ def _name(each: Running) -> str:
     return f"process {each.pid}"
 
 
-def _shown(each: Running) -> str:
+def _state_of(each: Running) -> str:
     """One line about what a rank does."""
     parts = [f"{_name(each)}: CPUs {cpulist.render(each.cpus) or '(not known)'}"]
     parts.append(f"{each.running} of {len(each.threads)} threads run, {each.share:.1f} CPUs in use")
-    parts += [path.rpartition("/")[2] for path in (*each.openmp, *each.allocators)]
+    parts += [path.rpartition("/")[2] for path in each.openmp + each.allocators]
     if not each.allocators:
         parts.append("malloc of libc")
-    held = (f"{size / GIB:.1f} GiB on node {node}" for node, size in each.memory_bytes.items())
-    parts += held
+    for node, size in each.memory_bytes.items():
+        parts.append(f"{size / GIB:.1f} GiB on node {node}")
     parts += _precision(each)
     return ", ".join(parts)
 
@@ -101,9 +108,9 @@ def _precision(each: Running) -> Iterator[str]:
         if launches and launches[0].switched_on(f"--{precision}"):
             yield f"asks for {precision} by --{precision}"
             return
-    asked = each.environment.get("ACCELERATE_MIXED_PRECISION", "")
-    if asked not in ("", "no"):
-        yield f"asks for {asked} by ACCELERATE_MIXED_PRECISION"
+    mixed_precision = each.environment.get("ACCELERATE_MIXED_PRECISION", "")
+    if mixed_precision not in ("", "no"):
+        yield f"asks for {mixed_precision} by ACCELERATE_MIXED_PRECISION"
 
 
 def _of_rank(each: Running, facts: HostFacts) -> Iterator[Finding]:
@@ -136,13 +143,13 @@ def _of_rank(each: Running, facts: HostFacts) -> Iterator[Finding]:
 
 
 def _remote_memory(each: Running, facts: HostFacts) -> Iterator[Finding]:
-    nodes = {
-        node.id
-        for node in facts.topology.numa_nodes
-        if node.cpus and set(node.cpus) & set(each.cpus)
-    }
+    nodes = set()
+    for node in facts.topology.numa_nodes:
+        if not set(each.cpus).isdisjoint(node.cpus or ()):
+            nodes.add(node.id)
     total = sum(each.memory_bytes.values())
-    remote = sum(size for node, size in each.memory_bytes.items() if node not in nodes)
+    local = sum(each.memory_bytes.get(node, 0) for node in nodes)
+    remote = total - local
     if nodes and total and remote / total > REMOTE_SHARE:
         yield job_remote.finding(
             f"{_name(each)}: {remote / GIB:.1f} of {total / GIB:.1f} GiB are on other nodes "
@@ -172,10 +179,12 @@ def _variables(each: Running, facts: HostFacts, limited: bool) -> Iterator[Findi
         topology=replace(facts.topology, allowed=each.cpus or facts.topology.allowed),
         preload_missing=(),
     )
-    for check in (*_CHECKS, *(_OF_CGROUP if limited else ())):
-        for finding in check(around):
-            if finding.severity is not Severity.ADVICE and finding.code not in _NOT_ASKED:
-                yield replace(finding, evidence=f"{_name(each)}: {finding.evidence}")
+    checks = _CHECKS
+    if limited:
+        checks += _OF_CGROUP
+    for finding in findings_of(checks, around):
+        if finding.severity is not Severity.ADVICE and finding.code not in _OF_NEW_LAUNCHES:
+            yield replace(finding, evidence=f"{_name(each)}: {finding.evidence}")
 
 
 _WAITS = (
@@ -235,10 +244,10 @@ class Wait:
     @property
     def as_text(self) -> str:
         """The cause, the place, and what to do about a deadlock."""
-        said = f"{self.cause} ({self.place})"
+        text = f"{self.cause} ({self.place})"
         if self.is_deadlock:
-            return f"{said}. {FORK_REMEDY}"
-        return said
+            return f"{text}. {FORK_REMEDY}"
+        return text
 
 
 def wait_of(each: Running, children: Sequence[Running], host: Host) -> Wait | None:
@@ -248,24 +257,24 @@ def wait_of(each: Running, children: Sequence[Running], host: Host) -> Wait | No
     stuck = _stuck_in_fork(each, children, host)
     if stuck is not None:
         return stuck
-    stack, why = python_stack(host, each)
+    stack, reason = python_stack(host, each)
     peers = peers_of(host, each.pid)
     port = each.environment.get("MASTER_PORT", "")
     names = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE")
-    known = []
+    settings = []
     for name in names:
         if name in each.environment:
-            known.append(f"{name}={each.environment[name]}")
+            settings.append(f"{name}={each.environment[name]}")
+    settings += [f"connected to {peer}" for peer in peers]
     meant = {
-        "store": ", ".join((*known, *(f"connected to {peer}" for peer in peers)))
-        or "no address is in its variables",
+        "store": ", ".join(settings) or "no address is in its variables",
         "peers": ", ".join(peers) or "no connection is open",
     }
     cause = _cause(each, stack, peers, port).format(**meant)
     if stack:
         place = _place(stack)
     else:
-        place = why
+        place = reason
     return Wait(cause=cause, place=place, has_stack=bool(stack))
 
 
@@ -275,11 +284,7 @@ def wait_in_family(family: Sequence[Running], host: Host) -> Wait | None:
         return None
     waits: list[Wait] = []
     for each in _ranks(tuple(family)):
-        children = []
-        for other in family:
-            if other.parent == each.pid:
-                children.append(other)
-        wait = wait_of(each, children, host)
+        wait = wait_of(each, _children(each, family), host)
         if wait is not None:
             waits.append(wait)
     waits.sort(key=lambda wait: not wait.is_deadlock)
@@ -294,7 +299,7 @@ def _place(stack: Sequence[str]) -> str:
     for frame in stack:
         if not _BY_WHICH.search(frame):
             script.append(frame)
-    return "; ".join(dict.fromkeys((*stack[:2], *script[-1:])))
+    return "; ".join(dict.fromkeys(list(stack[:2]) + script[-1:]))
 
 
 _BY_WHICH = re.compile(r"\(<|runpy\.py|[(/]cputune/(?:inside|ranks)/")
@@ -316,9 +321,8 @@ def _stuck_in_fork(each: Running, children: Sequence[Running], host: Host) -> Wa
     for child in forks:
         stack, _ = python_stack(host, child)
         if stack and not _LOCKED_BY_PYTHON.search(stack[0]):
-            of_tokenizer = any("token" in frame for frame in stack[:2])
             threads = "OpenMP threads"
-            if of_tokenizer:
+            if "token" in " ".join(stack[:2]):
                 threads = "threads of the tokenizer"
             return Wait(
                 cause=f"its pool was forked after {threads} had started, which a forked process "
@@ -329,10 +333,10 @@ def _stuck_in_fork(each: Running, children: Sequence[Running], host: Host) -> Wa
             )
     # One of the processes of an idle pool reads from a pipe, and the others wait for it to do so.
     if children and len(forks) == len(children):
-        stack, why = python_stack(host, each)
+        stack, reason = python_stack(host, each)
         return Wait(
             cause="its pool waits for a lock: it was forked after OpenMP threads had started",
-            place=_place(stack) if stack else why,
+            place=_place(stack) if stack else reason,
             has_stack=bool(stack),
         )
     return None
@@ -349,9 +353,10 @@ def _cause(each: Running, stack: tuple[str, ...], peers: tuple[str, ...], port: 
         for pattern, sentence in _WAITS:
             if re.search(pattern, frame):
                 return sentence
-    if port and any(peer.endswith(f":{port}") for peer in peers):
+    ports = {peer.rpartition(":")[2] for peer in peers}
+    if port and port in ports:
         return "it is connected to the store of its ranks, and waits for one of them: {store}"
-    if any(peer.rpartition(":")[2] in ("443", "80") for peer in peers):
+    if not ports.isdisjoint(("443", "80")):
         return "it waits for the hub, or for another server: {peers}"
     main = next((thread for thread in each.threads if thread.id == each.pid), None)
     if main is not None and _NETWORK.search(main.waits_in):

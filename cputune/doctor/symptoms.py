@@ -76,15 +76,15 @@ class Symptom:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """A failure and its explanation; ``known`` is False if the error text is only repeated."""
+    """A failure and its explanation; ``is_known`` is False if the error text is only repeated."""
 
     failure: Failure
     symptom: Symptom
-    known: bool = True
+    is_known: bool = True
 
 
 @cache
-def symptoms(names: tuple[str, ...] = (*TABLES, *LAST_TABLES)) -> tuple[Symptom, ...]:
+def symptoms(names: tuple[str, ...] = TABLES + LAST_TABLES) -> tuple[Symptom, ...]:
     """The rows of these tables, in the order in which they are tried."""
     tables = (packaged_toml("cputune.doctor", f"known_errors/{name}.toml") for name in names)
     rows: list[Symptom] = []
@@ -129,11 +129,11 @@ def _symptom_of(check: Check) -> Symptom:
 
 
 def _quote_pattern(quote: str) -> re.Pattern[str]:
-    parts = (_words(part.strip()) for part in quote.split("…"))
+    parts = (_word_pattern(part.strip()) for part in quote.split("…"))
     return re.compile(r"\s*.*?\s*".join(parts), re.IGNORECASE)
 
 
-def _words(part: str) -> str:
+def _word_pattern(part: str) -> str:
     """A pattern for these words that does not match inside a longer word."""
     before = ""
     if part[:1].isalnum():
@@ -153,20 +153,20 @@ def explain(text: str, versions: Mapping[str, str] | None = None) -> Explanation
     ``text`` is a log, or an error message. ``versions`` are used if the log names none.
     """
     log = read_failures(text[-MOST_CHARACTERS:])
-    known = {**(versions or {}), **log.versions}
+    installed = {**(versions or {}), **log.versions}
     decisive = log.decisive
     if decisive is None or decisive.kind in ("error", "exit"):
-        return _of_words(log, known) or _named(decisive or _typed_exception(log))
-    explanation = explain_failure(decisive, known)
-    if not explanation.known and (follows(decisive) or decisive.name == "SIGABRT"):
-        return _of_words(log, known) or explanation
+        return _of_words(log, installed) or _named(decisive or _typed_exception(log))
+    explanation = explain_failure(decisive, installed)
+    if not explanation.is_known and (follows(decisive) or decisive.name == "SIGABRT"):
+        return _of_words(log, installed) or explanation
     return explanation
 
 
 def explain_failure(failure: Failure, versions: Mapping[str, str]) -> Explanation:
     """The explanation of one failure, or of what it was raised from; else its own text."""
     for each in failure.chain:
-        symptom = _known(each, versions)
+        symptom = _known_symptom(each, versions)
         if symptom is not None:
             return Explanation(failure=each, symptom=symptom)
     return _in_its_words(failure)
@@ -179,8 +179,8 @@ def _of_words(log: FailureLog, versions: Mapping[str, str]) -> Explanation | Non
     if len(log.lines) <= TYPED_LINES:
         lines = [Failure(kind="error", line=n, text=text.strip()) for n, text in _numbered(log)]
     later: list[Explanation] = []
-    for failure in (*errors, *lines):
-        symptom = _known(failure, versions)
+    for failure in errors + lines:
+        symptom = _known_symptom(failure, versions)
         if symptom is not None and not symptom.goes_on:
             return Explanation(failure=failure, symptom=symptom)
         if symptom is not None:
@@ -221,21 +221,24 @@ def _numbered(log: FailureLog) -> Iterator[tuple[int, str]]:
     return enumerate(log.lines, start=1)
 
 
-def _known(failure: Failure, versions: Mapping[str, str]) -> Symptom | None:
+def _known_symptom(failure: Failure, versions: Mapping[str, str]) -> Symptom | None:
     """The explanation of a failure, with all checks that quote it in ``finds``."""
-    said = _said(failure)
-    quoting = _quoting(said)
-    found = (
-        _row(failure, TABLES)
-        or _removed_column(failure)
-        or _of_interface(failure, versions)
-        or _row(failure, LAST_TABLES)
-        or next(iter(quoting), None)
-    )
-    if found is None:
+    message = _message_of(failure)
+    quoting = _quoting(message)
+    # Special rows come before the interfaces of releases, and these before general rows.
+    symptom = _row(failure, TABLES)
+    if symptom is None:
+        symptom = _removed_column(failure)
+    if symptom is None:
+        symptom = _of_interface(failure, versions)
+    if symptom is None:
+        symptom = _row(failure, LAST_TABLES)
+    if symptom is None and quoting:
+        symptom = quoting[0]
+    if symptom is None:
         return None
-    codes = (*found.finds, *(one.name for one in quoting))
-    return replace(found, finds=tuple(dict.fromkeys(codes)))
+    codes = list(symptom.finds) + [check.name for check in quoting]
+    return replace(symptom, finds=tuple(dict.fromkeys(codes)))
 
 
 def _removed_column(failure: Failure) -> Symptom | None:
@@ -289,7 +292,7 @@ def _row(
     failure: Failure, tables: tuple[str, ...], *, goes_on: bool | None = None
 ) -> Symptom | None:
     """The first row of these tables that matches a failure, with its groups filled in."""
-    message = _said(failure)
+    message = _message_of(failure)
     for row, pattern in _compiled(tables):
         if goes_on is not None and row.goes_on is not goes_on:
             continue
@@ -306,7 +309,7 @@ def _row(
     return None
 
 
-def _said(failure: Failure) -> str:
+def _message_of(failure: Failure) -> str:
     """The text that patterns are matched with; for a signal also its name."""
     if failure.kind in ("signal", "memory"):
         return f"{failure.text}\n{failure.name}"
@@ -352,7 +355,7 @@ def _in_its_words(failure: Failure) -> Explanation:
     symptom = Symptom(
         name="unknown", pattern="", title=title, cause=cause, fix=fix, finds=(), source=""
     )
-    return Explanation(failure=failure, symptom=symptom, known=False)
+    return Explanation(failure=failure, symptom=symptom, is_known=False)
 
 
 def place_of(failure: Failure) -> str:

@@ -21,12 +21,12 @@ _ADDED_SHARE = 0.1
 """Tokens that are added to a vocabulary are a small part of it. Assumed."""
 
 
-def answer_of_sizes(said: str) -> Answer | None:
+def answer_of_sizes(message: str) -> Answer | None:
     """The answer to a message about sizes; None if the numbers do not show it."""
-    found = _SIZES.search(said)
-    if found is None:
+    match = _SIZES.search(message)
+    if match is None:
         return None
-    a, b, at = int(found["a"]), int(found["b"]), int(found["at"])
+    a, b, at = int(match["a"]), int(match["b"]), int(match["at"])
     if at == 1 and a > b and b in _POSITIONS:
         return Answer(
             title=f"A text of {a} tokens is longer than the {b} positions of the model",

@@ -33,20 +33,20 @@ NAME = "the launch"
 _STACK = ("torch", "transformers", "accelerate")
 
 
-def read_launch(words: Sequence[str], python: Interpreter) -> Launch:
+def read_launch(argv: Sequence[str], python: Interpreter) -> Launch:
     """The launch that these words are; ``train.py`` means ``python train.py``, as for ``tune``.
 
     ``python`` is the Python that trains.
 
     Raises UsageError if they start no training.
     """
-    if words and (words[0].endswith(".py") or words[0] == "-m"):
+    if argv and (argv[0].endswith(".py") or argv[0] == "-m"):
         # As for `tune`: that Python, unless it cannot train (cputune by pipx or uvx).
         program = "python"
         if python.has_module("torch"):
             program = python.executable
-        words = (program, *words)
-    launches = read_words(words)
+        argv = (program, *argv)
+    launches = read_words(argv)
     if not launches:
         raise UsageError(
             "no training command was found after --",
@@ -79,10 +79,11 @@ def facts_of(launch: Launch, facts: HostFacts, host: Host) -> HostFacts:
 def port_of(launch: Launch, variables: Mapping[str, str]) -> str:
     """The port on which rank 0 listens; empty if the launcher picks a free one."""
     free = launch.option("--standalone", "--rdzv_endpoint", "--rdzv_backend") is not None
-    if launch.launcher == "torchrun" and not free:
-        return launch.option("--master_port") or variables.get("PET_MASTER_PORT") or "29500"
     if launch.launcher == "torchrun":
-        return ""
+        if free:
+            return ""
+        typed = launch.option("--master_port") or variables.get("PET_MASTER_PORT")
+        return typed or "29500"  # torchrun's default
     return launch.option("--main_process_port") or launch.environment.get("MASTER_PORT", "")
 
 
@@ -95,7 +96,7 @@ def _folder(launch: Launch) -> str:
 
 def judge_typed(launch: Launch, facts: HostFacts, host: Host) -> tuple[Finding, ...]:
     """Every fault of a typed launch, in addition to those of the machine."""
-    findings = [*judge_launches([launch], Context(name=NAME, facts=facts, host=host))]
+    findings = list(judge_launches([launch], Context(name=NAME, facts=facts, host=host)))
     if not host.live:
         return by_severity(findings)
     path = None
@@ -113,7 +114,8 @@ def judge_typed(launch: Launch, facts: HostFacts, host: Host) -> tuple[Finding, 
         text = script_text(launch.argv, host.interpreter)
     except UsageError as error:
         findings.append(script_unfit.finding(str(error), remedy=error.hint or None))
-    findings += (*_absent(launch, facts, host), *_imports(launch, text, host))
+    findings += _absent(launch, facts, host)
+    findings += _imports(launch, text, host)
     if text and not any(one.severity is Severity.ERROR for one in findings):
         findings += rehearsed(launch, text, facts, host)
     return by_severity(findings)
@@ -126,22 +128,24 @@ def _imports(launch: Launch, text: str, host: Host) -> Iterator[Finding]:
     """
     variables = {**host.environment(), **launch.environment}
     folder = _folder(launch)
-    imported = (*_imported(text), *_asked_for(launch))
-    modules = dict.fromkeys((*_STACK, *imported))
+    imported = list(_imported(text)) + list(_named_in_arguments(launch))
+    modules = dict.fromkeys(list(_STACK) + imported)
     done = run_look(host, "imports.py", folder, *modules, **launch.environment)
     messages = messages_of(done)
-    needed = {*imported, "torch", *(["accelerate"] if "Trainer" in text else [])}
+    needed = {"torch", *imported}
+    if "Trainer" in text:
+        needed.add("accelerate")
     for message in messages:
         if "error" in message and (
             message["module"] in needed or message["error"] != "ModuleNotFoundError"
         ):
             yield _failed({**message, "said": without_secrets(message["said"], variables)}, folder)
     if done.returncode != 0:
-        trying = "".join(
-            f"import {message['trying']}" for message in messages[-1:] if "trying" in message
-        )
+        trying = "python"
+        if messages and "trying" in messages[-1]:
+            trying = f"import {messages[-1]['trying']}"
         ended = without_secrets(how_it_ended(done), variables)
-        yield import_fails.finding(f"{trying or 'python'} {ended}")
+        yield import_fails.finding(f"{trying} {ended}")
 
 
 def _failed(failure: Mapping[str, str], folder: str) -> Finding:
@@ -171,12 +175,16 @@ _OPTIMIZERS = {
 """Part of the name of a Trainer optimizer: the module it imports (transformers/trainer.py)."""
 
 
-def _asked_for(launch: Launch) -> Iterator[str]:
+def _named_in_arguments(launch: Launch) -> Iterator[str]:
     """Modules that Trainer imports because of these arguments."""
     if (reporter := launch.argument("--report_to")) in _REPORTERS:
         yield reporter
     parts = (launch.argument("--optim") or "").split("_")
-    yield from dict.fromkeys(module for word, module in _OPTIMIZERS.items() if word in parts)
+    modules = dict[str, None]()
+    for word, module in _OPTIMIZERS.items():
+        if word in parts:
+            modules[module] = None
+    yield from modules
 
 
 _READ = ("--resume_from_checkpoint", "--train_file", "--validation_file", "--test_file")
@@ -230,13 +238,15 @@ def _imported(text: str) -> tuple[str, ...]:
         body = ast.parse(text).body
     except (SyntaxError, ValueError, RecursionError):
         return ()
-    names: list[str] = []
+    names = dict[str, None]()
     for node in body:
         if isinstance(node, ast.Import):
-            names += [alias.name.partition(".")[0] for alias in node.names]
+            for alias in node.names:
+                names[alias.name.partition(".")[0]] = None
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            names.append(node.module.partition(".")[0])
-    return tuple(name for name in dict.fromkeys(names) if name != "__future__")
+            names[node.module.partition(".")[0]] = None
+    names.pop("__future__", None)
+    return tuple(names)
 
 
 @fault("launch-script", Severity.ERROR)

@@ -85,8 +85,8 @@ def loads_intel_openmp(facts: HostFacts) -> bool:
 
 def lacks_torch(facts: HostFacts) -> bool:
     """Whether torch is certainly not installed; a recording may have no packages at all."""
-    known = bool(facts.packages) or (not facts.recorded and facts.python is not None)
-    return known and facts.package("torch") is None
+    packages_known = bool(facts.packages) or (not facts.recorded and facts.python is not None)
+    return packages_known and facts.package("torch") is None
 
 
 def without_gpu(facts: HostFacts) -> bool:
@@ -175,18 +175,19 @@ def advised_launch(facts: HostFacts, script: str = "train.py", *, ccl: bool = Fa
             binding = f"taskset -c {cpulist.render(advice.cpus)} "
         return f"{variables} {binding}python {script}"
     variables += " ACCELERATE_USE_CPU=true"
-    names = {item.name for item in facts.launchers}
-    mpirun = next((item for item in mpi_launchers(facts) if item.name == "mpirun"), None)
+    mpirun = mpirun_of(facts)
     if mpirun is not None:
         variables += " MASTER_ADDR=127.0.0.1 MASTER_PORT=29500"
         cores = len(advice.cores[0])
         options = cores_of_each(mpirun.dialect, ranks=advice.ranks, cores=cores)
         started = " ".join(("mpirun", "-n", str(advice.ranks), *options))
         return f"{variables} {started} python {script}"
-    if "torchrun" in names or facts.package("torch"):
+    program = ""
+    if facts.package("torch"):
         program = "python -m torch.distributed.run"
-        if "torchrun" in names:
-            program = "torchrun"
+    if any(item.name == "torchrun" for item in facts.launchers):
+        program = "torchrun"
+    if program:
         return f"{variables} {program} --nproc-per-node {advice.ranks} {script}"
     return None
 
@@ -198,13 +199,22 @@ def has_mpirun(facts: HostFacts) -> bool:
 
 def mpi_launchers(facts: HostFacts) -> tuple[Launcher, ...]:
     """Installed launchers of a known MPI."""
-    return tuple(
-        item for item in facts.launchers if is_hydra(item.dialect) or is_openmpi(item.dialect)
-    )
+    launchers = []
+    for item in facts.launchers:
+        if is_hydra(item.dialect) or is_openmpi(item.dialect):
+            launchers.append(item)
+    return tuple(launchers)
+
+
+def mpirun_of(facts: HostFacts) -> Launcher | None:
+    """The installed mpirun of a known MPI, or None."""
+    for item in mpi_launchers(facts):
+        if item.name == "mpirun":
+            return item
+    return None
 
 
 def oneccl_absent(facts: HostFacts) -> bool:
     """Whether the packages are known and do not include the oneCCL bindings."""
-    return bool(facts.packages) and not any(
-        facts.package(name) for name in ("oneccl_bind_pt", "torch_ccl")
-    )
+    has_bindings = facts.package("oneccl_bind_pt") or facts.package("torch_ccl")
+    return bool(facts.packages) and not has_bindings

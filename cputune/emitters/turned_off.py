@@ -149,7 +149,7 @@ def refused_unneeded(
 def _why_unneeded(word: Word, delivery: AppliedCommand) -> str | None:
     """Why a training is the same without a word that is refused; None if it may be another."""
     if word.spelling == "--use_ipex" and word.instead is None:
-        return word.why
+        return word.reason
     if word.needless is not None:
         return word.needless
     planned = (word.instead or "").partition(",")[0].partition(" ")[0]

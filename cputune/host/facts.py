@@ -67,7 +67,9 @@ class Core:
         If neither capacity nor frequency is known, the number of SMT siblings is used: E cores have
         no SMT.
         """
-        return self.capacity or self.max_khz or len(self.cpus)
+        if self.capacity:
+            return self.capacity
+        return self.max_khz or len(self.cpus)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

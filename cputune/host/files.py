@@ -161,7 +161,7 @@ def write_atomically(path: Path, text: str, *, force: bool = False, mode: int = 
         raise UsageError(f"{path} exists already", hint="--force replaces it")
     temporary = None
     try:
-        _remove_left(path)
+        _remove_leftovers(path)
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         TEMPORARY_FILES.add(Path(temporary))
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
@@ -231,12 +231,12 @@ def write_somewhere(name: str, text: str) -> Path | None:
     return Path(written)
 
 
-def _remove_left(path: Path) -> None:
-    for left in path.parent.glob(f".{glob.escape(path.name)}.????????"):
+def _remove_leftovers(path: Path) -> None:
+    for leftover in path.parent.glob(f".{glob.escape(path.name)}.????????"):
         with contextlib.suppress(OSError):
-            status = left.lstat()
+            status = leftover.lstat()
             if stat.S_ISREG(status.st_mode) and time.time() - status.st_mtime > LEFT_SECONDS:
-                left.unlink()
+                leftover.unlink()
 
 
 def _umask() -> int:

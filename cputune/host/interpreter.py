@@ -127,8 +127,8 @@ def shebang(program: str) -> str | None:
     first = head(program, 256).partition(b"\n")[0]
     if not first.startswith(b"#!"):
         return None
-    words = first[2:].decode(errors="replace").split()
-    return next((word for word in words if "python" in os.path.basename(word)), None)
+    argv = first[2:].decode(errors="replace").split()
+    return next((word for word in argv if "python" in os.path.basename(word)), None)
 
 
 def other_interpreter(path: str) -> Interpreter:

@@ -42,5 +42,5 @@ def keep_secrets(argv: Sequence[str], *, secret: Collection[str] = ()) -> None:
     """Store the secrets of a command in variables, from which its trials read them, by the names
     of ``Workload.script``.
     """
-    _, found = hide_arguments(argv, secret=secret, variables=os.environ)
-    os.environ.update(found)
+    _, secrets = hide_arguments(argv, secret=secret, variables=os.environ)
+    os.environ.update(secrets)

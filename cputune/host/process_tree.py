@@ -30,7 +30,7 @@ PAGE_BYTES = 4096
 STACK_SECONDS = 10.0
 """Time limit of py-spy for the stacks of one process."""
 
-ASKED_SECONDS = 2.0
+WRITE_SECONDS = 2.0
 """Seconds in which a process must write its stack after a signal."""
 
 _OPENMP = re.compile(r"/lib(?:gomp|iomp5|omp)[^/]*\.so[^/]*$")
@@ -92,7 +92,10 @@ class Running:
     def rank(self) -> str:
         """The rank from its launcher, empty if it has none."""
         names = ("RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
-        return next((self.environment[name] for name in names if name in self.environment), "")
+        for name in names:
+            if name in self.environment:
+                return self.environment[name]
+        return ""
 
 
 def look_at_job(host: Host, pid: int) -> tuple[Running, ...]:
@@ -129,15 +132,16 @@ def _below(host: Host, pid: int) -> Iterator[int]:
                 yield from _below(host, int(child))
 
 
-Seen = tuple[str, str, int]
+ThreadSample = tuple[str, str, int]
 """Name, state and CPU time in ticks of a thread."""
 
 
-def _ticks(host: Host, pid: int) -> dict[int, Seen]:
+def _ticks(host: Host, pid: int) -> dict[int, ThreadSample]:
     samples = {}
     for name in _names(host, f"/proc/{pid}/task"):
         head, _, rest = _text(host, f"/proc/{pid}/task/{name}/stat").rpartition(")")
         parts = rest.split()
+        # Of the fields after the name, 11 and 12 are the times in user and kernel mode (proc(5)).
         if len(parts) > 12 and name.isdigit():
             ticks = int(parts[11]) + int(parts[12])
             samples[int(name)] = (head.partition("(")[2], parts[0], ticks)
@@ -147,8 +151,8 @@ def _ticks(host: Host, pid: int) -> dict[int, Seen]:
 def _running(
     host: Host,
     pid: int,
-    before: Mapping[int, Seen],
-    after: Mapping[int, Seen],
+    before: Mapping[int, ThreadSample],
+    after: Mapping[int, ThreadSample],
     seconds: float,
 ) -> Running:
     status = host.read_text(f"/proc/{pid}/status")
@@ -164,7 +168,7 @@ def _running(
         _, state_before, ticks_before = before.get(thread, (called, state, ticks))
         used = ticks - ticks_before
         share = used / TICKS_PER_SECOND / seconds
-        waits = ""
+        waits = ""  # wchan is 0 for a thread that does not wait
         if share < BUSY_SHARE:
             waits = _text(host, f"/proc/{pid}/task/{thread}/wchan")
         ready = "R" in (state, state_before)
@@ -197,8 +201,12 @@ def _running(
 
 
 def _environment(text: str) -> dict[str, str]:
-    pairs = (part.partition("=") for part in text.split("\0") if "=" in part)
-    return {name: value for name, _, value in pairs}
+    variables = {}
+    for part in text.split("\0"):
+        name, equals, value = part.partition("=")
+        if equals:
+            variables[name] = value
+    return variables
 
 
 def _memory(text: str) -> dict[int, int]:
@@ -285,7 +293,7 @@ def _by_signal(host: Host, pid: int, number: int) -> tuple[str, ...]:
         os.kill(pid, number)
     except OSError:
         return ()
-    until = time.monotonic() + ASKED_SECONDS
+    until = time.monotonic() + WRITE_SECONDS
     while time.monotonic() < until:
         time.sleep(0.05)
         for path, size in before.items():
@@ -314,12 +322,12 @@ def _written_since(path: str, size: int) -> str:
 
 def _open_files(host: Host, pid: int) -> list[str]:
     """Regular files that a process has open and that we can read."""
-    links = (host.real_path(f"/proc/{pid}/fd/{fd}") for fd in _names(host, f"/proc/{pid}/fd"))
-    paths: list[str] = []
-    for path in dict.fromkeys(links):
+    paths: dict[str, None] = {}
+    for number in _names(host, f"/proc/{pid}/fd"):
+        path = host.real_path(f"/proc/{pid}/fd/{number}")
         if os.path.isfile(path):
-            paths.append(path)
-    return paths
+            paths[path] = None
+    return list(paths)
 
 
 def _frames_of(written: str) -> tuple[str, ...]:
@@ -328,9 +336,9 @@ def _frames_of(written: str) -> tuple[str, ...]:
     lines = ""
     if head:
         lines = written[head.end() :]
-    found = re.findall(r"(?m)\A(?:  File .*\n)+", lines)
-    if found:
-        frames = re.findall(r'  File "([^"]*)", line (\d+) in (.*)', found[0])
+    traces = re.findall(r"(?m)\A(?:  File .*\n)+", lines)
+    if traces:
+        frames = re.findall(r'  File "([^"]*)", line (\d+) in (.*)', traces[0])
     else:
         frames = []
     return tuple(_frame({"filename": f, "line": n, "name": name}) for f, n, name in frames)
@@ -359,10 +367,12 @@ def peers_of(host: Host, pid: int) -> tuple[str, ...]:
     peers = []
     for line in _text(host, f"/proc/{pid}/net/tcp").splitlines()[1:]:
         parts = line.split()
+        # 01 is an established connection, 02 one that is being opened (net/tcp_states.h).
         if len(parts) > 9 and parts[3] in ("01", "02") and parts[9] in inodes:
             address, _, port = parts[2].partition(":")
-            octets = (str(int(address[at : at + 2], 16)) for at in (6, 4, 2, 0))
-            peers.append(f"{'.'.join(octets)}:{int(port, 16)}")
+            # The kernel prints the four bytes of an address in the order of the processor.
+            octets = bytes.fromhex(address)[::-1]
+            peers.append(f"{'.'.join(map(str, octets))}:{int(port, 16)}")
     return tuple(dict.fromkeys(peers))
 
 

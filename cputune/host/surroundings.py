@@ -245,18 +245,18 @@ def _module_at(folder: str, name: str) -> str | None:
 
 def _shadows(put_first: Sequence[tuple[str, str]], site: Sequence[str]) -> Iterator[Stray]:
     """Yield modules in folders that Python searches before those of the environment."""
-    seen: set[str] = set()
+    reported: set[str] = set()
     installed = {os.path.realpath(path) for path in site}
     for how, folder in put_first:
         if os.path.realpath(folder) in installed:
             continue
         inside = {entry.removesuffix(".py") for entry in names(folder)}
         metadata = {entry.partition("-")[0].lower() for entry in inside if "-info" in entry}
-        for name in sorted((inside & (STANDARD | STACK)) - metadata - seen):
+        for name in sorted((inside & (STANDARD | STACK)) - metadata - reported):
             file = _module_at(folder, name)
             meant = name in STANDARD or any(_module_at(path, name) for path in site)
             if file and meant:
-                seen.add(name)
+                reported.add(name)
                 yield Stray(name=name, path=file, how=how)
 
 

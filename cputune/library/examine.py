@@ -46,10 +46,10 @@ def doctor(
     if launch is not None:
         from cputune.doctor import typed_launch
 
-        words = launch
+        argv = launch
         if isinstance(launch, str):
-            words = shlex.split(launch)
-        command = typed_launch.read_launch(words, host.interpreter or this_interpreter())
+            argv = shlex.split(launch)
+        command = typed_launch.read_launch(argv, host.interpreter or this_interpreter())
     return look_at(host, probe(host), command)
 
 

@@ -17,7 +17,7 @@ from cputune.tuner.databases import database_of
 
 
 @keywords_of(TuneArguments)
-def tune(job: Workload | str | Sequence[str], asked: TuneArguments) -> Result:
+def tune(job: Workload | str | Sequence[str], options: TuneArguments) -> Result:
     """Measure plans of a job on this machine, and return the fastest, compared with the baseline.
 
     ``job`` is a command as you type it (``"train.py --lr 3e-5"``, or a list of words), the name of
@@ -33,24 +33,24 @@ def tune(job: Workload | str | Sequence[str], asked: TuneArguments) -> Result:
     and Interrupted on SIGINT, with the ``result`` so far.
     """
     python = None
-    if asked.facts is not None:
-        python = asked.facts.training_python
+    if options.facts is not None:
+        python = options.facts.training_python
     workload = Workload.of(job, python=python)
     if not isinstance(job, Workload) and workload.recipe is None:
         keep_secrets(typed_words(job))
-    if workload.argv and not isinstance(job, Workload) and asked.runner is None:
+    if workload.argv and not isinstance(job, Workload) and options.runner is None:
         require_trainable(workload.argv, python=python)
-    if asked.on_event is None and "IPython" in sys.modules:
+    if options.on_event is None and "IPython" in sys.modules:
         from cputune.report.notebook import is_notebook, view
 
         if is_notebook():
-            if asked.started is None:
+            if options.started is None:
                 started = time.monotonic()
             else:
-                started = asked.started
-            asked = replace(asked, started=started, on_event=view(started))
-    result: Result = tune_workload(workload, **keywords(asked))
-    database = database_of(asked.study, asked.study_name)
+                started = options.started
+            options = replace(options, started=started, on_event=view(started))
+    result: Result = tune_workload(workload, **keywords(options))
+    database = database_of(options.study, options.study_name)
     if database is not None and result.not_compared is None:
         database.finish()
     return result

@@ -72,7 +72,7 @@ def failure(
         return NoMeasurement(f"{script} ended{after}", details=tail)
     else:
         error = _of_output(first, after, script, tail)
-    if explained is not None and explained.known and not explained.symptom.goes_on:
+    if explained is not None and explained.is_known and not explained.symptom.goes_on:
         symptom = explained.symptom
         error.args = (f"{error}. {symptom.as_text.replace('SCRIPT', script)}",)
         error.hopeless |= symptom.hopeless and not steps
@@ -91,7 +91,7 @@ def _explained(first: Exit | None, raised: Raised | None, number: int) -> Explan
     explained = None
     if first is not None and first["status"]:
         explained = explain(first["tail"])
-    if number and (explained is None or not explained.known):
+    if number and (explained is None or not explained.is_known):
         return explain(signal_name(number)) or explained
     return explained
 

@@ -21,7 +21,7 @@ from cputune.doctor.hosts.differences import (
     python,
     training_stack,
 )
-from cputune.doctor.hosts.network import Rate, ask_ports, judge_ports, listening, measure_rate
+from cputune.doctor.hosts.network import Rate, judge_ports, listening, measure_rate, try_ports
 from cputune.errors import CannotError, Unreachable, UsageError
 from cputune.host import Interpreter
 from cputune.host.facts import HostFacts
@@ -211,7 +211,7 @@ def interface_between(
             hint="`cputune doctor --hosts` says what each of them has",
         )
     addresses = listening(hosts)
-    reached = ask_ports(hosts, reach, addresses, seconds=seconds)
+    reached = try_ports(hosts, reach, addresses, seconds=seconds)
     for name, reason in reached.silent.items():
         raise CannotError(
             f"the network of {name} could not be tested: {reason}",

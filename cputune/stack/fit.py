@@ -197,7 +197,9 @@ def declared_by(name: str, version: Version | None) -> Iterator[tuple[str, str]]
 @cache
 def pythons() -> tuple[str, ...]:
     """Python versions with a torch in the tables, the oldest first."""
-    tags = {tag.rstrip("t") for torch in load().torch for tag in torch.tags or ()}
+    tags = set[str]()
+    for torch in load().torch:
+        tags.update(tag.rstrip("t") for tag in torch.tags or ())
     return tuple(sorted((f"{tag[2]}.{tag[3:]}" for tag in tags), key=Version))
 
 

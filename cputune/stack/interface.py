@@ -156,7 +156,7 @@ def homes(package: str, name: str) -> Mapping[str, Presence]:
 def names(package: str, home: str) -> frozenset[str]:
     """All names of a module in any release."""
     rows = _member(f"{package}/symbols").get(home, {})
-    return frozenset(name for listed in rows.values() for name in listed.split(" "))
+    return frozenset(" ".join(rows.values()).split())
 
 
 def callables(package: str, name: str) -> tuple[str, ...]:
@@ -236,7 +236,7 @@ def renamed(package: str, old: str) -> tuple[str, ...]:
     """The new names of an argument, from deprecations in the sources, the latest first."""
     rows = _member(f"{package}/renamed").get(old, {})
     by_age = sorted(rows, key=lambda ranges: max(_presence_of(package, ranges).indexes))
-    return tuple(name for ranges in reversed(by_age) for name in rows[ranges].split(" "))
+    return tuple(" ".join(rows[ranges] for ranges in reversed(by_age)).split())
 
 
 def renamed_from(package: str, new: str) -> tuple[str, ...]:
@@ -334,13 +334,13 @@ def _inherited(package: str, full: str) -> Iterator[str]:
     home, _, called = full.rpartition(":")
     owner, _, method = called.partition(".")
     rows = _member(f"{package}/bases")
-    seen, waiting = set(), [f"{home}:{owner}"]
+    places, waiting = set(), [f"{home}:{owner}"]
     while waiting:
         for listed in rows.get(waiting.pop(), {}).values():
             for base in listed.split(" "):
                 for place in _classes(package).get(base, ()):
-                    if place not in seen:
-                        seen.add(place)
+                    if place not in places:
+                        places.add(place)
                         waiting.append(place)
                         if method:
                             yield f"{place}.{method}"

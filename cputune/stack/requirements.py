@@ -73,14 +73,14 @@ def unmet(facts: HostFacts) -> Iterator[Unmet]:
             if canonicalize_name(other.name) == name:
                 specifiers.update(str(specifier) for specifier in other.specifier)
         joined = SpecifierSet(",".join(sorted(specifiers)))
-        found = "and it is not installed"
+        installed_text = "and it is not installed"
         if present and present.version:
-            found = f"found {present.version}"
+            installed_text = f"found {present.version}"
         asks = f"{package.name} {package.version} requires {requirement.name}"
         yield Unmet(
             name=requirement.name,
             by=package.name,
-            problem=f"{asks}{requirement.specifier}, {found}",
+            problem=f"{asks}{requirement.specifier}, {installed_text}",
             wanted=requirement.name + ",".join(sorted(specifiers)),
             possible=bool(_within(joined)),
             downgrade=_is_downgrade(present, joined),

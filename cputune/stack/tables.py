@@ -120,6 +120,10 @@ class Feature:
         return self.instead_after
 
 
+def _names_in(rows: Iterable[Feature], version: Version | None) -> frozenset[str]:
+    return frozenset(row.name for row in rows if row.covers(version))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LibraryTable:
     """What the releases of a Python library need, accept and do."""
@@ -152,22 +156,27 @@ class LibraryTable:
         """The releases with this TrainingArguments field. Raises KeyError if the tables do not
         have it.
         """
-        return {row.name: row for row in self.arguments}[name]
+        for row in self.arguments:
+            if row.name == name:
+                return row
+        raise KeyError(name)
 
     def does(
         self, name: str, version: Version | None, torch: Version | None = None
     ) -> Feature | None:
         """The row of a behaviour, if this release has it with this torch. Else None."""
-        rows = (row for row in self.behaviours if row.name == name and row.covers(version))
-        return next((row for row in rows if row.beside(torch)), None)
+        for row in self.behaviours:
+            if row.name == name and row.covers(version) and row.beside(torch):
+                return row
+        return None
 
     def keys_of(self, version: Version | None) -> frozenset[str]:
         """The top-level keys of a configuration file that this release reads."""
-        return frozenset(row.name for row in self.keys if row.covers(version))
+        return _names_in(self.keys, version)
 
     def dynamo_of(self, version: Version | None) -> frozenset[str]:
         """The backends of torch.compile that this release accepts, in lower case."""
-        return frozenset(row.name for row in self.dynamo_backends if row.covers(version))
+        return _names_in(self.dynamo_backends, version)
 
     def backends_of(self, version: Version | None) -> tuple[str, ...]:
         """The values of ``--ddp_backend`` (or its older name) that this release accepts."""
@@ -258,7 +267,10 @@ class Stack:
 
     def era(self, name: str) -> Era:
         """``ipex`` or ``today``. Raises KeyError for another name."""
-        return {era.name: era for era in self.eras}[name]
+        for era in self.eras:
+            if era.name == name:
+                return era
+        raise KeyError(name)
 
     def library(self, name: Library) -> LibraryTable:
         table: LibraryTable = getattr(self, name)
@@ -282,10 +294,11 @@ class Stack:
         """The row of this release. Of torch, the row of its minor."""
         if version is None:
             return None
-        if name == "torch":
-            return next((row for row in self.torch if minor(row.version) == minor(version)), None)
         base = Version(version.base_version)
-        return next((row for row in self.compiled(name) if row.version == base), None)
+        for row in self.compiled(name):
+            if row.version == base or (name == "torch" and minor(row.version) == minor(base)):
+                return row
+        return None
 
     def torch_does(self, name: str, version: Version) -> bool:
         return any(row.name == name and row.covers(version) for row in self.torch_behaviours)
@@ -336,9 +349,9 @@ def parse(text: str | None) -> Version | None:
 def load() -> Stack:
     """Read ``stack.toml``. A test checks that it is valid."""
     document = packaged_toml("cputune.stack", "stack.toml")
-    for library in (document[name] for name in LIBRARIES):
+    for name in LIBRARIES:
         # A row has only what differs from the row before it.
-        library["needs"] = list(accumulate(library["needs"], operator.or_))
+        document[name]["needs"] = list(accumulate(document[name]["needs"], operator.or_))
     return record_of(Stack, document)
 
 
@@ -347,12 +360,12 @@ def beyond(name: str, version: Version | None) -> str | None:
     releases = load().releases()[name]
     if version is None or name == "numpy":
         return None
-    at, minors = minor(version), {minor(release) for release in releases}
+    at = minor(version)
     if at > minor(releases[-1]):
         return f"is newer than these tables, which end at {releases[-1]}"
     if at < minor(releases[0]):
         return f"is older than these tables, which begin at {releases[0]}"
-    if at not in minors:
+    if at not in map(minor, releases):
         return "is not a release in these tables"
     return None
 
@@ -426,8 +439,12 @@ class Versions:
 
     def describe(self) -> str:
         """For example ``torch 2.6.0, transformers 4.40``."""
-        versions = ((DISTRIBUTIONS[name], self.get(name)) for name in DISTRIBUTIONS)
-        return ", ".join(f"{name} {version}" for name, version in versions if version) or "nothing"
+        parts = []
+        for name, distribution in DISTRIBUTIONS.items():
+            version = self.get(name)
+            if version is not None:
+                parts.append(f"{distribution} {version}")
+        return ", ".join(parts) or "nothing"
 
 
 @cache  # called for each installed package by each check
@@ -441,8 +458,10 @@ def short_name(distribution: str) -> str | None:
 
 def versions_of(facts: HostFacts) -> Versions:
     """The versions on a machine. If a package is installed twice, the first one counts."""
-    packages = ((package.name, package.version) for package in facts.packages)
-    return _read([("python", facts.python), *packages])
+    named = [("python", facts.python)]
+    for package in facts.packages:
+        named.append((package.name, package.version))
+    return _read(named)
 
 
 def _read(named: Iterable[tuple[str, str | None]]) -> Versions:

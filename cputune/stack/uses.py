@@ -282,7 +282,7 @@ class Word:
     spelling: str
     state: Fate
     reader: str
-    why: str | None = None
+    reason: str | None = None
     instead: str | None = None
     source: str = ""
 
@@ -300,16 +300,16 @@ class Word:
     @property
     def needless(self) -> str | None:
         """Why nothing replaces it, empty if the tables have no reason; None if something does."""
-        nothing, _, why = (self.instead or "").partition(", ")
+        nothing, _, reason = (self.instead or "").partition(", ")
         if nothing == "nothing":
-            return why
+            return reason
         return None
 
     def describe(self) -> str:
         """For example ``--no_cuda (instead: --use_cpu)``."""
         notes = []
-        if self.why:
-            notes.append(self.why)
+        if self.reason:
+            notes.append(self.reason)
         if self.instead:
             notes.append(f"instead: {self.instead}")
         if not notes:
@@ -319,8 +319,8 @@ class Word:
 
 def vocabulary(versions: Versions) -> tuple[Word, ...]:
     """All flags, keys and variables whose effect depends on versions, for this stack."""
-    words = list(_arguments(versions)) + list(_of_accelerate(versions))
-    return tuple(sorted(words, key=lambda word: tuple(Fate).index(word.state)))
+    entries = list(_arguments(versions)) + list(_of_accelerate(versions))
+    return tuple(sorted(entries, key=lambda word: tuple(Fate).index(word.state)))
 
 
 def _word(spelling: str, row: Feature, library: Library, version: Version) -> Word:
@@ -360,14 +360,14 @@ def _arguments(v: Versions) -> Iterator[Word]:
         ("fp16-trains-in-fp32", Fate.IGNORED, "on a CPU it trains in fp32"),
         ("fp16-refused", Fate.REFUSED, "on a CPU it is a ValueError"),
     )
-    for behaviour, state, why in fp16_rows:
+    for behaviour, state, reason in fp16_rows:
         fp16 = library.does(behaviour, version, v.torch)
         if fp16 is not None:
             word = _word("--fp16", fp16, "transformers", version)
             instead = "--bf16"
             if why_no_bf16(v):
                 instead = "nothing"
-            yield replace(word, state=state, why=why, instead=instead)
+            yield replace(word, state=state, reason=reason, instead=instead)
 
 
 def _use_ipex(v: Versions, word: Word) -> Word:
@@ -379,8 +379,8 @@ def _use_ipex(v: Versions, word: Word) -> Word:
         "unknown": (Fate.ACCEPTED, use.reason),
     }
     called = (Fate.ACCEPTED, f"{use.caller} calls ipex.optimize")
-    state, why = effects.get(use.state, called)
-    return replace(word, state=state, why=why)
+    state, reason = effects.get(use.state, called)
+    return replace(word, state=state, reason=reason)
 
 
 def _ccl(v: Versions, word: Word) -> Word:
@@ -388,13 +388,15 @@ def _ccl(v: Versions, word: Word) -> Word:
     word = replace(word, source="huggingface/accelerate#3883")
     lacks = v.accelerate is not None and load().accelerate.does("no-ccl", v.accelerate)
     if word.state is Fate.ACCEPTED and not lacks:
-        why = f"with the bindings of this torch and CCL_WORKER_COUNT of {LEAST_CCL_WORKERS} or more"
-        return replace(word, why=why)
-    why = "it was removed"
+        reason = (
+            f"with the bindings of this torch and CCL_WORKER_COUNT of {LEAST_CCL_WORKERS} or more"
+        )
+        return replace(word, reason=reason)
+    reason = "it was removed"
     if lacks:
-        why = f"accelerate {v.accelerate} has no ccl"
+        reason = f"accelerate {v.accelerate} has no ccl"
     instead = word.spelling.replace("ccl", "gloo")
-    return replace(word, state=Fate.REFUSED, why=why, instead=instead)
+    return replace(word, state=Fate.REFUSED, reason=reason, instead=instead)
 
 
 def _of_accelerate(v: Versions) -> Iterator[Word]:

@@ -18,7 +18,6 @@ from cputune.stack.tables import (
     BUILT_FOR_TORCH,
     DISTRIBUTIONS,
     REMEMBERED,
-    Compiled,
     Versions,
     load,
     minor,
@@ -92,9 +91,13 @@ class VersionChange:
         if removed:
             parts.append("pip uninstall -y " + " ".join(removed))
         if installed:
-            part = "pip install " + " ".join(_requirement(*change) for change in installed)
-            pages = {load().wheels[name] for name, v in installed if not _on_pypi(name, v)}
-            part += "".join(f" -f {page}" for page in sorted(pages))
+            part, pages = "pip install", set()
+            for name, version in installed:
+                part += f" {_requirement(name, version)}"
+                if not _on_pypi(name, version):
+                    pages.add(load().wheels[name])
+            for page in sorted(pages):
+                part += f" -f {page}"
             if self.cpu_build and {"torch", "torchvision", "torchaudio"} & dict(installed).keys():
                 part += f" --extra-index-url {load().wheels['torch_cpu']}"
             parts.append(part)
@@ -111,6 +114,7 @@ def smallest_change(versions: Versions) -> VersionChange | None:
     """
     if _broken(versions) is None:
         return None
+    # No downgrades first, then of packages that this Python cannot install, then of any.
     barred = {name for name in ORDER if python_wheel(versions, name)}
     for downgrades in (set[str](), barred, set(ORDER)):
         candidates = partial(_newer, versions, downgrades=downgrades)
@@ -127,8 +131,10 @@ def version_change(era: str, versions: Versions, *, complete: bool = False) -> V
     missing.
     """
     trained = load().era(era)
-    added = [name for name in trained.versions if complete and versions.get(name) is None]
-    start = versions.changed(**{name: trained.versions[name] for name in added})
+    start = versions
+    for name, version in trained.versions.items():
+        if complete and versions.get(name) is None:
+            start = start.changed(**{name: version})
     search = _Search(partial(_not_of, era), partial(_of_era, era))
     foreign = [name for name in ORDER if not _is_of(era, name, start)]
     fitting = search.nearest(start, len(foreign) + MOST_CHANGES, len(foreign))
@@ -184,8 +190,11 @@ def advised_changes(versions: Versions) -> tuple[str | None, str | None]:
         names = ", ".join(DISTRIBUTIONS[name] for name in change.older)
         sentence.append(f"No newer releases fit; older ones of {names} do.")
     if versions.ipex is not None or versions.oneccl is not None:
-        others = (_verb(way) for way in version_changes(versions) if way.command() != command)
-        sentence.append(f"Smallest change: {'; or '.join((command or '', *others))}.")
+        choices = [command or ""]
+        for other in version_changes(versions):
+            if other.command() != command:
+                choices.append(_verb(other))
+        sentence.append(f"Smallest change: {'; or '.join(choices)}.")
     return " ".join(sentence) or None, command
 
 
@@ -238,16 +247,16 @@ class _Search:
                 return fitting
         return None
 
-    def _from(self, at: Versions, changed: frozenset[str], left: int) -> Versions | None:
+    def _from(self, at: Versions, changed: frozenset[str], changes_left: int) -> Versions | None:
         wrong = self.problem(at)
         if wrong is None:
             return at
-        if left == 0 or (at, left) in self.seen:
+        if changes_left == 0 or (at, changes_left) in self.seen:
             return None
-        self.seen.add((at, left))
+        self.seen.add((at, changes_left))
         for name in sorted(set(wrong.names) - changed, key=ORDER.index):
             for after in self._fewest_misfits_first(wrong, name, at):
-                fitting = self._from(after, changed | {name}, left - 1)
+                fitting = self._from(after, changed | {name}, changes_left - 1)
                 if fitting is not None:
                     return fitting
         return None
@@ -260,13 +269,14 @@ class _Search:
                 break
             self.looked_at += 1
             after = at.changed(**{name: candidate})
-            left = misfits(after)
+            remaining = misfits(after)
             still = self.problem(after)
             if still is None or still.names != wrong.names:
-                tried.append((len(left), after))
+                tried.append((len(remaining), after))
             if still is None:
                 break
-        yield from (after for _, after in sorted(tried, key=lambda each: each[0]))
+        for _, after in sorted(tried, key=lambda each: each[0]):
+            yield after
 
 
 def _broken(at: Versions) -> Misfit | None:
@@ -308,27 +318,29 @@ def _newer(
         trained = load().era(era).versions.get(name)
         if trained is not None:
             releases.insert(0, trained)
-    older = []
-    for release in releases:
+    installed = versions.get(name)
+    older, newer = [], []
+    for release in dict.fromkeys(releases):
         if _is_older(name, release, versions):
             older.append(release)
-    installed = versions.get(name)
-    newer = [each for each in dict.fromkeys(releases) if each not in older and each != installed]
+        elif release != installed:
+            newer.append(release)
     yield from sorted(
         newer, key=lambda each: installed is not None and each.major != installed.major
     )
     if name in downgrades:
-        yield from sorted(set(older), reverse=True)
+        yield from sorted(older, reverse=True)
 
 
 def _following(name: str, at: Versions) -> Iterator[Version | None]:
     """Yield releases of a package that depends on another one, the newest first."""
     if name == "ipex":
-        yield from (row.version for row in load().ipex_for(at.torch))
+        for row in load().ipex_for(at.torch):
+            yield row.version
         yield None
     elif name in BUILT_FOR_TORCH:
-        built: Compiled = next(each for each in BUILT_FOR_TORCH if each == name)
-        yield from (row.version for row in load().built_for(built, at.torch))
+        for row in load().built_for(name, at.torch):
+            yield row.version
         if name == "oneccl":
             yield None
     else:

@@ -301,7 +301,7 @@ class _Stream:
         self.message = None
 
 
-_VERSION_SAID = re.compile(
+_VERSION_LINE = re.compile(
     r"(?:^|[\s`'\"(-])(torch|transformers|accelerate|datasets|peft|trl)"
     r"(?:==|-|`? version:? |[ ]v?)(\d+\.\d+(?:\.\d+)?)"
     r"|\"(transformers)_version\": \"(\d+\.\d+(?:\.\d+)?)"
@@ -344,7 +344,7 @@ def read_failures(text: str) -> FailureLog:
     failures += others
     failures.sort(key=lambda failure: failure.line)
     versions: dict[str, str] = {}
-    for named in _VERSION_SAID.finditer(text):
+    for named in _VERSION_LINE.finditer(text):
         versions.setdefault(named[1] or named[3], named[2] or named[4])
     lines = tuple(line.text for line in all_lines if line.text.strip())
     return FailureLog(failures=_with_root_rank(failures, all_lines), lines=lines, versions=versions)
@@ -394,7 +394,7 @@ def _decisive(failures: tuple[Failure, ...]) -> Failure | None:
     signals = by_kind.get("signal", [])
     exceptions = by_kind.get("exception", [])
     errors = by_kind.get("error", [])
-    deadly = [one for one in signals if one.name not in (*_SENT, "SIGABRT")]
+    deadly = [one for one in signals if one.name not in _SENT + ("SIGABRT",)]
     if deadly:
         return deadly[0]
     if by_kind.get("limit"):
@@ -418,12 +418,10 @@ def _first_rank(exceptions: list[Failure], by_kind: Mapping[str, list[Failure]])
     last: dict[int | None, Failure] = {}
     for failure in exceptions:
         last[failure.rank] = failure
-    reports = [
-        failure for kind in ("signal", "exit", "launcher") for failure in by_kind.get(kind, ())
-    ]
-    for report in reports:
-        if report.rank is not None and report.rank in last:
-            return last[report.rank]
+    for kind in ("signal", "exit", "launcher"):
+        for report in by_kind.get(kind, ()):
+            if report.rank is not None and report.rank in last:
+                return last[report.rank]
     if None in last and len(last) > 1:
         del last[None]
     return min(last.values(), key=lambda failure: failure.line)

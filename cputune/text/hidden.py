@@ -92,11 +92,11 @@ _ASSIGNED = re.compile(
     r"(?P<before>--?|[+~]*(?:[\w@/-]+\.)*)(?P<name>[A-Za-z_][\w.-]*)=(?P<value>[^=].*)", re.DOTALL
 )
 """``--name=value``; ``NAME=value`` of ``mpirun -x``; ``group.name=value`` of Hydra."""
-_SAID_VARIABLE = re.compile(
+_SECRET_VARIABLE = re.compile(
     r"""(?P<said>\b(?P<name>[A-Z][A-Z0-9_]{2,127})(?:=|["']\s*:\s*))"""
     r"""(?P<value>"[^"\n]*"|'[^'\n]*'|[^\s"',;]+)"""
 )
-_SAID_ARGUMENT = re.compile(
+_SECRET_ARGUMENT = re.compile(
     r"""(?P<said>(?<![\w-])--(?P<name>[A-Za-z][\w.-]{1,63})(?:[ =]|["'],\s*["']))"""
     r"""(?P<value>(?![A-Z_]+\b|\[)[^\s"',\]]{3,})"""
 )
@@ -108,7 +108,7 @@ def looks_secret(text: str) -> bool:
     """Whether a text contains something that has the shape of a secret."""
     if _SHAPES.search(text) or any(map(_is_key, _BASE64.finditer(text))):
         return True
-    return any(says_secret(match["name"]) for match in _SAID_ARGUMENT.finditer(text))
+    return any(is_secret_name(match["name"]) for match in _SECRET_ARGUMENT.finditer(text))
 
 
 def _is_key(match: re.Match[str]) -> bool:
@@ -157,12 +157,12 @@ def _words(name: str) -> list[str]:
     return re.findall(r"[a-z0-9]+", re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower())
 
 
-def says_secret(name: str) -> bool:
+def is_secret_name(name: str) -> bool:
     """Whether an argument's name marks its value as a secret: ``hub-token``."""
-    words = _words(name)[-4:]
-    if words[-1:] == ["pass"]:
-        return _COUNTED.isdisjoint(words[-2:-1])
-    return bool(_ARGUMENT.fullmatch("_".join(words)[-64:]))
+    parts = _words(name)[-4:]
+    if parts[-1:] == ["pass"]:
+        return _COUNTED.isdisjoint(parts[-2:-1])
+    return bool(_ARGUMENT.fullmatch("_".join(parts)[-64:]))
 
 
 def _looks_like_a_password(value: str) -> bool:
@@ -189,26 +189,26 @@ def _is_secret_by_short_name(name: str, value: str) -> bool:
     return False
 
 
-def variable_says_secret(name: str) -> bool:
+def is_secret_variable_name(name: str) -> bool:
     """Whether a variable's name marks its value as a secret: ``SLACK_TOKEN``."""
-    words = "_".join(_words(name)[-8:])[-64:]
-    return name not in _FOLDERS and bool(_VARIABLE.fullmatch(words))
+    joined = "_".join(_words(name)[-8:])[-64:]
+    return name not in _FOLDERS and bool(_VARIABLE.fullmatch(joined))
 
 
 def _is_secret_argument(name: str, value: str) -> bool:
     if _NO_SECRET.fullmatch(value):
         return False
-    words = _words(name)
-    if says_secret(name):
-        if words == ["pwd"]:
+    parts = _words(name)
+    if is_secret_name(name):
+        if parts == ["pwd"]:
             return not value.startswith("/")
-        is_place = words[-1] in ("key", "keys", "credentials", "creds", "auth")
+        is_place = parts[-1] in ("key", "keys", "credentials", "creds", "auth")
         return not (is_place and _PATH.fullmatch(value))
-    if words[-1:] in (["user"], ["login"], ["account"]) and _PAIR.fullmatch(value):
+    if parts[-1:] in (["user"], ["login"], ["account"]) and _PAIR.fullmatch(value):
         return True
     if looks_secret(value):
         return True
-    if value.startswith("/") or not _DIGESTS.isdisjoint(words):
+    if value.startswith("/") or not _DIGESTS.isdisjoint(parts):
         return False
     runs = _runs(value)
     return any(map(_is_shuffled, runs)) or ("/" not in value and any(map(_is_hex, runs)))
@@ -221,7 +221,7 @@ def is_secret_variable(name: str, value: str) -> bool:
         return True
     if looks_secret(value):
         return True
-    if variable_says_secret(name):
+    if is_secret_variable_name(name):
         is_path = _PATH.fullmatch(value) and not any(map(_is_shuffled, _runs(value)))
         return not is_path and not re.fullmatch(r"\d{1,3}", value)
     return "revision" not in _words(name) and looks_random(value)
@@ -237,8 +237,8 @@ def without_secrets(text: str, variables: Mapping[str, str]) -> str:
         else:
             text = re.sub(rf"(?<!\w){re.escape(value)}(?!\w)", HIDDEN, text)
     text = _BASE64.sub(lambda match: HIDDEN if _is_key(match) else match[0], text)
-    text = _SAID_VARIABLE.sub(_without_variable, text)
-    text = _SAID_ARGUMENT.sub(_without_argument, text)
+    text = _SECRET_VARIABLE.sub(_without_variable, text)
+    text = _SECRET_ARGUMENT.sub(_without_argument, text)
     return _SHAPES.sub(HIDDEN, text)
 
 
@@ -260,7 +260,7 @@ def _without_variable(match: re.Match[str]) -> str:
 
 
 def _without_argument(match: re.Match[str]) -> str:
-    shown = _NO_SECRET.fullmatch(match["value"]) or not says_secret(match["name"])
+    shown = _NO_SECRET.fullmatch(match["value"]) or not is_secret_name(match["name"])
     if shown:
         return match[0]
     return match["said"] + HIDDEN
@@ -276,16 +276,16 @@ def hide_arguments(
     """
     named = {"_".join(_words(name)) for name in secret}
     held = {value: name for name, value in (variables or {}).items() if _is_holder(name, value)}
-    words, secrets, flag = list(argv[:1]), dict[str, str](), ""
+    shown, secrets, flag = list(argv[:1]), dict[str, str](), ""
     of_script = False  # before it -p is a launcher's: of srun the partition
     for before, word in pairwise(argv):
         of_script = of_script or before.endswith(".py") or flag == "m"
         if _FLAG.fullmatch(word) and not looks_secret(word):
-            words.append(word)
+            shown.append(word)
             flag = word.strip("-")
             continue
         is_named = "_".join(_words(flag)) in named
-        if says_secret(flag) or is_named:
+        if is_secret_name(flag) or is_named:
             assigned = None
         else:
             assigned = _ASSIGNED.fullmatch(word)
@@ -311,8 +311,8 @@ def hide_arguments(
             holder = held.get(value) or _variable(name, value, secrets)
             secrets[holder] = value
             word = word.removesuffix(value) + f"${{{holder}}}"
-        words.append(word)
-    return tuple(words), secrets
+        shown.append(word)
+    return tuple(shown), secrets
 
 
 def _is_holder(name: str, value: str) -> bool:

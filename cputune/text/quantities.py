@@ -92,12 +92,12 @@ def kubernetes_memory(text: str) -> str:
 
 def slurm_time(text: str) -> str:
     """``4h`` becomes ``04:00:00``. Raises UsageError."""
-    words = text.strip()
-    if _SLURM_TIME.fullmatch(words.upper()):
-        if words.strip("0:-") == "":
+    typed = text.strip()
+    if _SLURM_TIME.fullmatch(typed.upper()):
+        if typed.strip("0:-") == "":
             raise UsageError("--time must be more than 0", hint="--time 04:00:00")
-        return words
-    match = _TYPED_TIME.fullmatch(words.lower())
+        return typed
+    match = _TYPED_TIME.fullmatch(typed.lower())
     if match is None or not any(match.groups()):
         raise UsageError(
             f"--time {text!r} is not a Slurm time limit", hint="--time 04:00:00, or --time 4h"

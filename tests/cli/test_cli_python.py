@@ -13,8 +13,8 @@ from golden_texts import Golden
 from in_process import ran
 
 from cputune import UsageError, Workload, probe
-from cputune.cli import given
-from cputune.cli.given import choose_python
+from cputune.cli import inputs
+from cputune.cli.inputs import choose_python
 from cputune.host import LiveHost
 from cputune.host.interpreter import install_tuning
 from cputune.plans.layout import mild_plan
@@ -75,7 +75,7 @@ def test_the_first_line_of_a_launcher_says_who_trains(env: Path) -> None:
 def test_the_active_environment_trains_where_ours_has_no_torch(
     env: Path, monkeypatch: pytest.MonkeyPatch, variable: str, *, alone: bool
 ) -> None:
-    monkeypatch.setattr(given, "find_spec", lambda name: None if alone else object())
+    monkeypatch.setattr(inputs, "find_spec", lambda name: None if alone else object())
     monkeypatch.setenv(variable, str(env))
     chosen = choose_python(None).executable
     assert (chosen == str(env / "bin" / "python")) is alone
@@ -84,7 +84,7 @@ def test_the_active_environment_trains_where_ours_has_no_torch(
 def test_the_first_python_on_path_trains_where_ours_has_no_torch_and_it_has(
     env: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(given, "find_spec", lambda name: None)
+    monkeypatch.setattr(inputs, "find_spec", lambda name: None)
     monkeypatch.setenv("PATH", str(env / "bin"), prepend=os.pathsep)
     assert choose_python(None).executable == str(env / "bin" / "python3")
     (torch,) = env.glob("lib/python*/site-packages/torch")

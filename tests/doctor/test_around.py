@@ -281,7 +281,7 @@ def test_what_has_no_counterpart_is_said_and_nothing_is_rewritten() -> None:
     text = "ipexrun --nnodes 2 --throughput_mode t.py\n"
     done = fix_file(text, "run.sh", FACTS)
     assert done.text == text
-    assert any("--throughput_mode" in one.evidence for one in done.left)
+    assert any("--throughput_mode" in one.evidence for one in done.unfixed)
 
 
 def test_a_worker_of_zero_replicas_is_taken_out() -> None:

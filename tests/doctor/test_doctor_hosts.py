@@ -11,7 +11,7 @@ from golden_texts import Golden
 from nodes.fakes import FakeReach
 
 from cputune import Finding, HostsDiagnosis, Node, SeenHost, Severity
-from cputune.doctor.hosts import CHECKS, look_at_hosts, own_findings
+from cputune.doctor.hosts import CHECKS, findings_of_hosts, look_at_hosts
 from cputune.report.diagnosis import host_rows
 
 BY_CODE = {check.code: check for check in CHECKS}
@@ -133,7 +133,7 @@ def test_hosts_that_are_alike_are_one_row() -> None:
 
 def test_what_several_hosts_have_by_themselves_is_told_once() -> None:
     finding = BY_CODE["hosts-cores"].finding("too slow", severity=Severity.ADVICE)
-    told = own_findings([host(name, findings=(finding,)) for name in ("a", "b", "c")])
+    told = findings_of_hosts([host(name, findings=(finding,)) for name in ("a", "b", "c")])
     assert [one.evidence for one in told] == ["a: too slow (also on b, c)"]
 
 

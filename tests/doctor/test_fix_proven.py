@@ -17,11 +17,11 @@ def fixed(text: str, name: str = "run.sh") -> FixedFile:
 
 
 def codes(done: FixedFile) -> set[str]:
-    return {finding.code for finding in done.left}
+    return {finding.code for finding in done.unfixed}
 
 
 def reason(done: FixedFile) -> str:
-    return " ".join(one.evidence for one in done.left if one.code == "file-fix-unproven")
+    return " ".join(one.evidence for one in done.unfixed if one.code == "file-fix-unproven")
 
 
 WITHHELD = (
@@ -149,7 +149,7 @@ def test_an_image_that_the_rest_of_the_file_needs_stays(
     text = f"FROM intel/intel-optimized-pytorch:2.4.0\n{rest}"
     done = fixed(text, "Dockerfile")
     golden(done.text)
-    (left,) = [one for one in done.left if one.code == "file-image-ended"]
+    (left,) = [one for one in done.unfixed if one.code == "file-image-ended"]
     assert word in left.evidence.partition("no fix is printed")[2]
 
 
@@ -158,5 +158,5 @@ def test_an_option_without_a_counterpart_is_named_once() -> None:
     text = "ipexrun --nnodes ${NNODES} --hostfile hosts --nprocs-per-node 4 train.py\n"
     done = fixed(text)
     assert done.text == text
-    (left,) = [one.evidence for one in done.left if one.code == "file-launcher-missing"]
+    (left,) = [one.evidence for one in done.unfixed if one.code == "file-launcher-missing"]
     assert left.count("--hostfile hosts") == 1

@@ -93,7 +93,7 @@ def test_a_service_of_compose_is_read_and_fixed() -> None:
     assert codes(COMPOSE, "compose.yaml") == {"file-flag-refused"}
     done = fix_file(COMPOSE, "compose.yaml", FACTS)
     assert done.text == COMPOSE.replace("--no_cuda", "--use_cpu")
-    assert done.left == ()
+    assert done.unfixed == ()
 
 
 def test_loader_workers_of_a_service_need_shared_memory() -> None:
@@ -111,7 +111,7 @@ def test_requirements_are_a_stack(golden: Golden) -> None:
     done = fix_file(text, "requirements-cpu.txt", FACTS)
     assert "intel" not in done.text
     assert "torch==2.13.0" in done.text
-    assert {one.code for one in done.left} == {"file-unpinned"}
+    assert {one.code for one in done.unfixed} == {"file-unpinned"}
     with pytest.raises(UsageError) as raised:
         check_file("requests==2\n", "requirements.txt", FACTS)
     golden(raised.value)

@@ -73,7 +73,7 @@ def test_a_public_thread_gets_its_cause(row: dict[str, Any]) -> None:
 def test_what_a_check_quotes_leads_to_the_check(code: str, quote: str) -> None:
     found = explain(quote.replace("…", "4.2"))
     assert found is not None
-    assert found.known
+    assert found.is_known
     assert code in found.symptom.finds
 
 
@@ -157,7 +157,7 @@ def test_prints_and_warnings_are_no_diagnosis(text: str, golden: Golden) -> None
 def test_a_line_that_was_printed_is_not_the_cause_of_an_exception() -> None:
     found = explain(f"No CUDA GPUs are available, so this runs on the CPU\n{UNKNOWN}")
     assert found is not None
-    assert not found.known
+    assert not found.is_known
     assert found.failure.type_name == "KeyError"
 
 
@@ -327,7 +327,7 @@ def test_an_object_that_was_not_set_up(golden: Golden) -> None:
 def test_a_message_of_a_library_is_its_own_explanation(golden: Golden) -> None:
     found = explain("ValueError: At most one of fp16 and bf16 can be True, but not both")
     assert found is not None
-    assert not found.known
+    assert not found.is_known
     golden(found.symptom.cause)
     golden(found.symptom.fix)
 

@@ -4,6 +4,8 @@ Among findings of equal severity versions come first, then the launch and the li
 machine. The checks of a theme have the order of its file.
 """
 
+from itertools import chain
+
 from cputune.doctor.checks import (
     launch,
     libraries,
@@ -33,4 +35,4 @@ _THEMES = (
     machine,
 )
 
-CHECKS: tuple[Check, ...] = tuple(check for theme in _THEMES for check in theme.CHECKS)
+CHECKS: tuple[Check, ...] = tuple(chain.from_iterable(theme.CHECKS for theme in _THEMES))

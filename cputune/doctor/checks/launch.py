@@ -24,18 +24,21 @@ _LAUNCH = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR"
 def left_over(facts: HostFacts) -> tuple[str, ...]:
     """Variables of an earlier launch, set neither by the current launcher nor by a cluster."""
     cluster = ("SLURM_PROCID", "SLURM_NNODES", "KUBERNETES_SERVICE_HOST")
+    launch_set = [name for name in _LAUNCH if env.value(facts, name)]
     if env.under_mpi(facts) and facts.surroundings.mpi_left_over:
-        names = (*_LAUNCH, *sorted(facts.environment))
-        ours = (name for name in names if name in _LAUNCH or name.startswith(_BY_MPI))
-        return tuple(name for name in dict.fromkeys(ours) if env.value(facts, name))
+        for name in sorted(facts.environment):
+            if name.startswith(_BY_MPI) and env.value(facts, name):
+                launch_set.append(name)
+        return tuple(launch_set)
     within = env.under_mpi(facts) or env.under_torchrun(facts)
     if within or any(env.value(facts, name) for name in cluster):
         return ()
     ranks = {name for name in _LAUNCH[:4] if env.number(facts, name) is not None}
     address = env.value(facts, "MASTER_ADDR") or "localhost"
     by_hand = not address.startswith(LOOPBACK) and len(ranks) > 1
-    counted = not by_hand and ranks & {"RANK", "LOCAL_RANK"}
-    return tuple(name for name in _LAUNCH if counted and env.value(facts, name))
+    if by_hand or ranks.isdisjoint(("RANK", "LOCAL_RANK")):
+        return ()
+    return tuple(launch_set)
 
 
 @check("launch-left-over", Severity.ERROR)
@@ -53,11 +56,11 @@ def launch_left_over(facts: HostFacts) -> Iterator[Finding]:
 
     Source: https://pytorch.org/docs/stable/distributed.html#environment-variable-initialization
     """
-    left = left_over(facts)
-    if left:
-        settings = ", ".join(f"{name}={env.value(facts, name)}" for name in left)
+    names = left_over(facts)
+    if names:
+        settings = ", ".join(f"{name}={env.value(facts, name)}" for name in names)
         yield launch_left_over.finding(
-            f"{settings}, but no launcher runs here", command=f"unset {' '.join(left)}"
+            f"{settings}, but no launcher runs here", command=f"unset {' '.join(names)}"
         )
 
 
@@ -144,8 +147,8 @@ def gloo_loopback(facts: HostFacts) -> Iterator[Finding]:
     loopback, nodes = loopback_name(facts.network), env.job_nodes(facts)
     named = env.value(facts, "GLOO_SOCKET_IFNAME")
     if named == "lo" and nodes > 1:
-        why = f" with {nodes} machines: lo does not leave its machine"
-        yield env.unset(gloo_loopback, facts, "GLOO_SOCKET_IFNAME", why)
+        problem = f" with {nodes} machines: lo does not leave its machine"
+        yield env.unset(gloo_loopback, facts, "GLOO_SOCKET_IFNAME", problem)
     in_pod = facts.settings.container == "kubernetes"
     if loopback is None or named or (nodes < 2 and not in_pod):
         return
@@ -172,17 +175,17 @@ def interface_missing(facts: HostFacts) -> Iterator[Finding]:
 
     Source: aws-samples/aws-do-eks#51, AMD-AGI/Primus#1063
     """
-    known = facts.network.interfaces
+    interfaces = facts.network.interfaces
     for name in ("GLOO_SOCKET_IFNAME", "FI_TCP_IFACE"):
         wanted = []
         for part in (env.value(facts, name) or "").split(","):
             if part:
                 wanted.append(part)
-        if known is not None and not set(wanted) <= set(known):
+        if interfaces is not None and not set(wanted) <= set(interfaces):
             chosen = choose_interface([("", facts.network)]).name
-            outside = chosen or next((item for item in known if item != "lo"), "lo")
+            outside = chosen or next((item for item in interfaces if item != "lo"), "lo")
             yield interface_missing.finding(
-                f"{name}={','.join(wanted)}; there are {', '.join(known) or 'none'}",
+                f"{name}={','.join(wanted)}; there are {', '.join(interfaces) or 'none'}",
                 command=f"export {name}={shlex.quote(outside)}",
             )
 
@@ -205,7 +208,9 @@ def ranks_alone(facts: HostFacts) -> Iterator[Finding]:
         return
     if not env.without_gpu(facts) or env.is_true(facts, "ACCELERATE_USE_CPU") or left_over(facts):
         return
-    ranks = env.world_size(facts) or env.local_ranks(facts) or 0
+    ranks = env.world_size(facts) or env.local_ranks(facts)
+    if ranks is None:
+        ranks = 0
     if ranks > 1 or len(usable_cores(facts)) > 1:
         use_cpu = env.value(facts, "ACCELERATE_USE_CPU") or "(unset)"
         yield ranks_alone.finding(
@@ -228,13 +233,10 @@ def mpi_mixed(facts: HostFacts) -> Iterator[Finding]:
 
     Source: https://www.open-mpi.org/faq/?category=running#mpirun-specify-prefix
     """
-    launchers = env.mpi_launchers(facts)
-    first = next((item for item in launchers if item.name == "mpirun"), None)
+    mpirun = env.mpirun_of(facts)
     root = env.value(facts, "I_MPI_ROOT")
-    if first is None:
-        return
-    if root and first.dialect != "intelmpi":
-        yield mpi_mixed.finding(f"I_MPI_ROOT={root}, but {first.path} is {first.dialect}")
+    if root and mpirun is not None and mpirun.dialect != "intelmpi":
+        yield mpi_mixed.finding(f"I_MPI_ROOT={root}, but {mpirun.path} is {mpirun.dialect}")
 
 
 @check("accelerate-one-process", Severity.ADVICE)
@@ -276,8 +278,8 @@ def ccl_affinity(facts: HostFacts) -> Iterator[Finding]:
     cpus, allowed = env.ccl_worker_cpus(facts), facts.topology.allowed
     outside = set(cpus or ()) - set(allowed)
     if outside and allowed:
-        why = f" names CPUs {cpulist.render(outside)}; allowed CPUs: {cpulist.render(allowed)}"
-        finding = env.unset(ccl_affinity, facts, "CCL_WORKER_AFFINITY", why)
+        problem = f" names CPUs {cpulist.render(outside)}; allowed CPUs: {cpulist.render(allowed)}"
+        finding = env.unset(ccl_affinity, facts, "CCL_WORKER_AFFINITY", problem)
         if env.oneccl_absent(facts):
             finding = replace(finding, severity=Severity.ADVICE)
         yield finding
@@ -339,8 +341,8 @@ def ccl_without_mpi(facts: HostFacts) -> Iterator[Finding]:
     """
     bindings = facts.package("oneccl_bind_pt") or facts.package("torch_ccl")
     if bindings is not None and _finds_no_mpi(facts):
-        why = " selects oneCCL, but no MPI variables (PMI_RANK) are set"
-        yield env.unset(ccl_without_mpi, facts, "CCL_WORKER_COUNT", why)
+        problem = " selects oneCCL, but no MPI variables (PMI_RANK) are set"
+        yield env.unset(ccl_without_mpi, facts, "CCL_WORKER_COUNT", problem)
 
 
 def _finds_no_mpi(facts: HostFacts) -> bool:

@@ -48,8 +48,8 @@ def _dynamo_backend(facts: HostFacts) -> Iterator[Finding]:
     name, accelerate = "ACCELERATE_DYNAMO_BACKEND", versions_of(facts).accelerate
     backend = env.value(facts, name)
     if backend and accelerate and backend.lower() not in load().accelerate.dynamo_of(accelerate):
-        why = f": accelerate {accelerate} does not know this backend"
-        yield env.unset(variable_refused, facts, name, why)
+        problem = f": accelerate {accelerate} does not know this backend"
+        yield env.unset(variable_refused, facts, name, problem)
 
 
 @check("debug-left-on", Severity.WARNING)
@@ -97,8 +97,11 @@ def preload_dead(facts: HostFacts) -> Iterator[Finding]:
     """
     dead = facts.preload_missing
     replacements = {path: _library_for(path, facts) for path in dead}
-    living = [path for path in env.preloaded(facts) if path not in dead]
-    wanted = ":".join(dict.fromkeys([*living, *(lib.path for lib in replacements.values() if lib)]))
+    loadable = [path for path in env.preloaded(facts) if path not in dead]
+    for library in replacements.values():
+        if library is not None:
+            loadable.append(library.path)
+    wanted = ":".join(dict.fromkeys(loadable))
     for path, there in replacements.items():
         yield preload_dead.finding(
             f"ld.so cannot find or read {path}"
@@ -109,10 +112,15 @@ def preload_dead(facts: HostFacts) -> Iterator[Finding]:
 
 def _library_for(path: str, facts: HostFacts) -> Library | None:
     """The library of this machine that a dead path was meant to name."""
-    name = next((n for n, pattern in _PRELOADS.items() if re.search(pattern, path)), None)
-    if name:
-        return facts.library(name)
+    for name, pattern in _PRELOADS.items():
+        if re.search(pattern, path):
+            return facts.library(name)
     return None
+
+
+def _preloaded(facts: HostFacts, library: str) -> list[str]:
+    """The entries of LD_PRELOAD that name a library of ``_PRELOADS``."""
+    return [path for path in env.preloaded(facts) if re.search(_PRELOADS[library], path)]
 
 
 @check("openmp-two", Severity.WARNING)
@@ -128,16 +136,14 @@ def openmp_two(facts: HostFacts) -> Iterator[Finding]:
 
     Source: pytorch/pytorch#98836, pytorch/pytorch#13806
     """
-    loaded = env.preloaded(facts)
-    intel = [path for path in loaded if re.search(_PRELOADS["libiomp5"], path)]
-    gnu = [path for path in loaded if re.search(_PRELOADS["libgomp"], path)]
+    intel, gnu = _preloaded(facts, "libiomp5"), _preloaded(facts, "libgomp")
     if intel and gnu:
-        kept = shlex.quote(":".join(path for path in loaded if path not in gnu))
+        kept = shlex.quote(":".join(path for path in env.preloaded(facts) if path not in gnu))
         evidence = f"LD_PRELOAD contains {intel[0]} and {gnu[0]}"
         yield openmp_two.finding(evidence, command=f"export LD_PRELOAD={kept}")
     if env.is_true(facts, "KMP_DUPLICATE_LIB_OK"):
-        why = " hides that two runtimes are loaded"
-        yield env.unset(openmp_two, facts, "KMP_DUPLICATE_LIB_OK", why)
+        problem = " hides that two runtimes are loaded"
+        yield env.unset(openmp_two, facts, "KMP_DUPLICATE_LIB_OK", problem)
 
 
 @check("setting-without-library", Severity.ADVICE)
@@ -153,13 +159,15 @@ def setting_without_library(facts: HostFacts) -> Iterator[Finding]:
 
     Source: pytorch/pytorch#149422
     """
-    loads_jemalloc = any(re.search(_PRELOADS["jemalloc"], path) for path in env.preloaded(facts))
-    there = {"libiomp5": env.loads_intel_openmp(facts), "jemalloc": loads_jemalloc}
+    there = {
+        "libiomp5": env.loads_intel_openmp(facts),
+        "jemalloc": bool(_preloaded(facts, "jemalloc")),
+    }
     for library, names in _READ_BY.items():
         for name in names:
             if env.value(facts, name) and not there[library]:
-                why = f", but LD_PRELOAD does not name {library}"
-                yield env.unset(setting_without_library, facts, name, why)
+                problem = f", but LD_PRELOAD does not name {library}"
+                yield env.unset(setting_without_library, facts, name, problem)
 
 
 @check("conda-pip-mixed", Severity.ADVICE)
@@ -176,9 +184,14 @@ def conda_pip_mixed(facts: HostFacts) -> Iterator[Finding]:
     Source: pytorch/pytorch#98836
     """
     names = ("torch", "numpy", "mkl", "intel-openmp", "scipy", "scikit-learn", "transformers")
-    packages = [p for p in map(facts.package, names) if p is not None and p.installer]
-    by_conda = [p.name for p in packages if p.installer == "conda"]
-    by_pip = [p.name for p in packages if p.installer in ("pip", "uv")]
+    by_conda, by_pip = [], []
+    for package in map(facts.package, names):
+        if package is None:
+            continue
+        if package.installer == "conda":
+            by_conda.append(package.name)
+        elif package.installer in ("pip", "uv"):
+            by_pip.append(package.name)
     native = {"torch", "numpy", "mkl", "intel-openmp", "scipy", "scikit-learn"}
     if native.intersection(by_conda) and native.intersection(by_pip):
         yield conda_pip_mixed.finding(
@@ -207,7 +220,7 @@ def allocator_default(facts: HostFacts) -> Iterator[Finding]:
     if facts.preload_missing or _is_preloaded(facts):
         return
     if library is not None and facts.package("torch"):
-        wanted = ":".join([*env.preloaded(facts), library.path])
+        wanted = ":".join(env.preloaded(facts) + [library.path])
         yield allocator_default.finding(
             f"{library.path} is installed, LD_PRELOAD is {set_to or 'unset'}",
             command=f"export LD_PRELOAD={shlex.quote(wanted)}",

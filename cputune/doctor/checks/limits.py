@@ -90,10 +90,10 @@ def nproc_host(facts: HostFacts) -> Iterator[Finding]:
 
     Source: onyx-dot-app/onyx#12351, kubeflow/trainer#2407
     """
-    quota, seen = facts.limits.cpu_quota, len(facts.topology.allowed)
-    if quota is not None and seen > max(1, math.ceil(quota)):
+    quota, counted = facts.limits.cpu_quota, len(facts.topology.allowed)
+    if quota is not None and counted > max(1, math.ceil(quota)):
         yield nproc_host.finding(
-            f"nproc says {seen}, the cgroup quota is {quota:g} CPUs",
+            f"nproc says {counted}, the cgroup quota is {quota:g} CPUs",
             remedy=f"Give such programs {max(1, math.floor(quota))}, or the container a cpuset: "
             "docker run --cpuset-cpus, the static policy of the kubelet.",
         )
@@ -200,8 +200,11 @@ def memory_limit(facts: HostFacts) -> Iterator[Finding]:
     if room is None:
         return
     kept = least_value_bytes(facts)
-    needs = {name: needed_bytes(Workload.from_recipe(name), value_bytes=kept) for name in GUIDES}
-    short = [f"{name} {need / GIB:.1f} GiB" for name, need in needs.items() if need > room]
+    short = []
+    for name in GUIDES:
+        need = needed_bytes(Workload.from_recipe(name), value_bytes=kept)
+        if need > room:
+            short.append(f"{name} {need / GIB:.1f} GiB")
     if short:
         yield memory_limit.finding(
             f"{room / GIB:.1f} GiB may be used; one rank needs at least: {', '.join(short)}",
@@ -293,11 +296,11 @@ def processes_few(facts: HostFacts) -> Iterator[Finding]:
     processes = None
     if facts.sys_resource is False:
         processes = limits.processes
-    for name, left in (("pids.max", pids), ("ulimit -u", processes)):
-        if left is not None and left < needed:
+    for name, free in (("pids.max", pids), ("ulimit -u", processes)):
+        if free is not None and free < needed:
             raised = name == "ulimit -u" and "processes" not in limits.fixed
             yield processes_few.finding(
-                f"{name} leaves {left}; ranks on {cpus} CPUs start about {needed} threads",
+                f"{name} leaves {free}; ranks on {cpus} CPUs start about {needed} threads",
                 command='ulimit -Su "$(ulimit -Hu)"' if raised else None,
             )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 
 from cputune.doctor import variables as env
 from cputune.doctor.finding import Finding, Severity, check, checks_of
@@ -68,19 +69,19 @@ def machine_busy(facts: HostFacts) -> Iterator[Finding]:
     cpus, load = len(facts.topology.online), facts.load
     busy = sum(process.cpu_share for process in load.busy)
     average, pressure = load.average_1min, load.cpu_pressure_percent
-    seen = []
+    signs = []
     # The load average still counts processes that ended; the one thread that runs now is ours.
     over = load.running_threads is not None and load.running_threads <= 1
     if average is not None and not over and cpus and average > max(1.0, BUSY_SHARE * cpus):
-        seen.append(f"load average {average:g} on {cpus} CPUs")
+        signs.append(f"load average {average:g} on {cpus} CPUs")
     if pressure is not None and pressure > PRESSURE_PERCENT:
-        seen.append(f"CPU pressure {pressure:g} % (tasks that wait for a CPU)")
-    if busy and (seen or busy >= max(0.5, BUSY_SHARE * cpus)):
+        signs.append(f"CPU pressure {pressure:g} % (tasks that wait for a CPU)")
+    if busy and (signs or busy >= max(0.5, BUSY_SHARE * cpus)):
         names = (f"{p.name} (process {p.pid}) {100 * p.cpu_share:.0f} %" for p in load.busy[:3])
-        seen.append(f"busy now, in percent of a CPU: {', '.join(names)}")
-    if seen:
+        signs.append(f"busy now, in percent of a CPU: {', '.join(names)}")
+    if signs:
         yield machine_busy.finding(
-            "; ".join(seen), command="ps -eo pid,pcpu,comm --sort=-pcpu | head"
+            "; ".join(signs), command="ps -eo pid,pcpu,comm --sort=-pcpu | head"
         )
 
 
@@ -167,17 +168,19 @@ def governor(facts: HostFacts) -> Iterator[Finding]:
     Source: https://docs.kernel.org/admin-guide/pm/cpufreq.html
     """
     allowed = set(facts.topology.allowed)
-    slow = [
-        group
-        for group in facts.settings.frequencies
-        if allowed.intersection(group.cpus)
-        and group.governor in SAVING
-        and not (group.driver in ACTIVE_DRIVERS and group.energy_preference in FULL_SPEED)
-    ]
+    slow = set[int]()
+    governors = dict[str, None]()
+    for group in facts.settings.frequencies:
+        if allowed.isdisjoint(group.cpus) or group.governor not in SAVING:
+            continue
+        # These drivers choose the frequency themselves, by the preference.
+        if group.driver in ACTIVE_DRIVERS and group.energy_preference in FULL_SPEED:
+            continue
+        slow.update(group.cpus)
+        kind = (group.governor, group.driver, group.energy_preference)
+        governors[" ".join(filter(None, kind))] = None
     if slow:
-        cpus = cpulist.render(cpu for group in slow for cpu in group.cpus)
-        kinds = ((group.governor, group.driver, group.energy_preference) for group in slow)
-        governors = {" ".join(filter(None, kind)): None for kind in kinds}
+        cpus = cpulist.render(slow)
         yield governor.finding(
             f"on CPUs {cpus}: {'; '.join(governors)}",
             command=f"sudo cpupower -c {cpus} frequency-set --governor performance",
@@ -272,7 +275,7 @@ def siblings_together(facts: HostFacts) -> Iterator[Finding]:
     if len(pairs) > 1 and all(cpus[1] == cpus[0] + 1 for cpus in pairs):
         yield siblings_together.finding(
             f"CPUs {cpulist.render(pairs[0])} are one core; "
-            f"{cpulist.render(cpu for cpus in pairs for cpu in cpus)} are {len(pairs)} cores",
+            f"{cpulist.render(chain.from_iterable(pairs))} are {len(pairs)} cores",
             command=env.advised_launch(facts),
         )
 
@@ -313,10 +316,13 @@ def numa_cpuless(facts: HostFacts) -> Iterator[Finding]:
     Source: https://docs.kernel.org/mm/numa.html,
     https://docs.kernel.org/admin-guide/mm/numaperf.html
     """
-    bare = [n for n in facts.topology.numa_nodes if n.cpus == () and n.memory_bytes]
-    if bare:
-        nodes = (f"node {n.id}: {(n.memory_bytes or 0) / GIB:.0f} GiB, no CPUs" for n in bare)
-        prefer = f"numactl --preferred-many={','.join(str(n.id) for n in bare)} python train.py"
+    nodes, ids = [], []
+    for node in facts.topology.numa_nodes:
+        if node.cpus == () and node.memory_bytes:
+            nodes.append(f"node {node.id}: {node.memory_bytes / GIB:.0f} GiB, no CPUs")
+            ids.append(str(node.id))
+    if nodes:
+        prefer = f"numactl --preferred-many={','.join(ids)} python train.py"
         hbm = "CPU Max" in (facts.cpu.model_name or "")
         yield numa_cpuless.finding("; ".join(nodes), command=prefer if hbm else None)
 
@@ -334,15 +340,15 @@ def numa_full(facts: HostFacts) -> Iterator[Finding]:
 
     Source: https://docs.kernel.org/mm/numa.html
     """
-    nodes = facts.topology.numa_nodes
-    free = {}
-    for n in nodes:
-        if n.free_bytes is not None and n.memory_bytes:
-            free[n.id] = n.free_bytes
-    tight = {id: left for id, left in free.items() if left < LITTLE_FREE_BYTES}
-    if tight and len(tight) < len(free):
-        parts = (f"node {id}: {left / GIB:.1f} GiB free" for id, left in tight.items())
-        yield numa_full.finding("; ".join(parts))
+    with_memory, tight = 0, []
+    for node in facts.topology.numa_nodes:
+        if node.free_bytes is None or not node.memory_bytes:
+            continue
+        with_memory += 1
+        if node.free_bytes < LITTLE_FREE_BYTES:
+            tight.append(f"node {node.id}: {node.free_bytes / GIB:.1f} GiB free")
+    if 0 < len(tight) < with_memory:
+        yield numa_full.finding("; ".join(tight))
 
 
 @check("cpus-offline", Severity.ADVICE)

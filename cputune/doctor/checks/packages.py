@@ -141,9 +141,9 @@ def stack_newer(facts: HostFacts) -> Iterator[Finding]:
     versions, day = versions_of(facts), load().checked["day"]
     unknown = []
     for name in DISTRIBUTIONS:
-        why = beyond(name, versions.get(name))
-        if why is not None:
-            unknown.append(f"{DISTRIBUTIONS[name]} {versions.get(name)} {why}")
+        reason = beyond(name, versions.get(name))
+        if reason is not None:
+            unknown.append(f"{DISTRIBUTIONS[name]} {versions.get(name)} {reason}")
     if unknown:
         yield stack_newer.finding(f"{'; '.join(unknown)}; the tables are dated {day}")
 

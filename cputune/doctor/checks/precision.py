@@ -147,8 +147,8 @@ def isa_old(facts: HostFacts) -> Iterator[Finding]:
 
 
 def _isa_known(facts: HostFacts) -> bool:
-    known = bool(facts.cpu.isa) or facts.cpu.architecture is not None
-    return known and facts.why_unknown("cpu.isa") is None
+    was_read = bool(facts.cpu.isa) or facts.cpu.architecture is not None
+    return was_read and facts.why_unknown("cpu.isa") is None
 
 
 @check("bf16-slow", Severity.ADVICE)
@@ -166,16 +166,16 @@ def bf16_slow(facts: HostFacts) -> Iterator[Finding]:
     """
     if not _isa_known(facts) or "bf16" in native_precisions(facts):
         return
-    seen = "the CPU shows none of avx512_bf16, amx_bf16 and Arm's bf16"
+    evidence = "the CPU shows none of avx512_bf16, amx_bf16 and Arm's bf16"
     if (env.value(facts, "ACCELERATE_MIXED_PRECISION") or "").lower() == "bf16":
         yield bf16_slow.finding(
-            f"ACCELERATE_MIXED_PRECISION=bf16, but {seen}",
+            f"ACCELERATE_MIXED_PRECISION=bf16, but {evidence}",
             severity=Severity.WARNING,
             title="bf16 is requested, but this CPU has no bf16 instructions",
             command="export ACCELERATE_MIXED_PRECISION=no",
         )
     else:
-        yield bf16_slow.finding(seen)
+        yield bf16_slow.finding(evidence)
 
 
 @check("bf16-native", Severity.ADVICE, tuned="bf16")

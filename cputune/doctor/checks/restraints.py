@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 
 from cputune.doctor.finding import Finding, Severity, check, checks_of
 from cputune.host.facts import HostFacts
@@ -179,10 +180,10 @@ def overcommit_never(facts: HostFacts) -> Iterator[Finding]:
 
     Source: https://docs.kernel.org/mm/overcommit-accounting.html
     """
-    left = facts.restraints.commit_left_bytes
-    if left is not None:
+    free_bytes = facts.restraints.commit_left_bytes
+    if free_bytes is not None:
         yield overcommit_never.finding(
-            f"vm.overcommit_memory is 2, and {left / GIB:.1f} GiB can still be reserved",
+            f"vm.overcommit_memory is 2, and {free_bytes / GIB:.1f} GiB can still be reserved",
             command="sudo sysctl vm.overcommit_memory=0",
         )
 
@@ -212,7 +213,7 @@ def frequency_capped(facts: HostFacts) -> Iterator[Finding]:
     ]
     if caps:
         lowest = min(caps, key=lambda cap: cap.allowed_khz / cap.most_khz)
-        cpus = cpulist.render(cpu for cap in caps for cpu in cap.cpus)
+        cpus = cpulist.render(chain.from_iterable(cap.cpus for cap in caps))
         yield frequency_capped.finding(
             f"CPUs {cpus}: {lowest.allowed_khz / 1e6:.1f} of {lowest.most_khz / 1e6:.1f} GHz",
             command=f"sudo cpupower -c {cpus} frequency-set --max {lowest.most_khz}",

@@ -67,7 +67,7 @@ def variable_mistyped(facts: HostFacts) -> Iterator[Finding]:
     https://huggingface.co/docs/huggingface_hub/package_reference/environment_variables
     """
     for name, text in sorted(facts.environment.items()):
-        meant = _meant(name)
+        meant = _intended_name(name)
         if meant is not None:
             yield variable_mistyped.finding(
                 f"{name}={text}; libraries read {meant}",
@@ -76,22 +76,24 @@ def variable_mistyped(facts: HostFacts) -> Iterator[Finding]:
 
 
 @cache
-def _known() -> frozenset[str]:
+def _read_names() -> frozenset[str]:
     """Names that libraries read, and names of the other rows."""
     (row,) = env.variable_rows("read")
-    rows = (*env.variable_rows("refused"), *env.variable_rows("slow"), *env.variable_rows("caps"))
-    return frozenset((*row["names"], *(each["name"] for each in rows)))
+    names = set(row["names"])
+    for table in ("refused", "slow", "caps"):
+        names.update(each["name"] for each in env.variable_rows(table))
+    return frozenset(names)
 
 
 @cache
-def _meant(name: str) -> str | None:
+def _intended_name(name: str) -> str | None:
     """The known name one slip away from this one; None for zero or several."""
-    if name in _known() or len(name) < 7:
+    if name in _read_names() or len(name) < 7:
         return None
     near = []
-    for known in _known():
-        if _one_slip(name, known):
-            near.append(known)
+    for candidate in _read_names():
+        if _one_slip(name, candidate):
+            near.append(candidate)
     if len(near) == 1:
         return near[0]
     return None

@@ -145,7 +145,7 @@ def master_port_taken(facts: HostFacts) -> Iterator[Finding]:
         yield master_port_taken.finding(evidence, remedy=remedy)
 
 
-_CURES = {
+_FIXES = {
     "HF_HOME": None,  # see below: a folder of temporary files that can be written
     "HF_HUB_CACHE": "unset HF_HUB_CACHE",
     "HF_DATASETS_CACHE": "unset HF_DATASETS_CACHE",
@@ -171,12 +171,12 @@ def folder_unusable(facts: HostFacts) -> Iterator[Finding]:
     Source: https://huggingface.co/docs/huggingface_hub/package_reference/environment_variables
     """
     temporary = facts.surroundings.place("TMPDIR")
-    cures = dict(_CURES)
+    fixes = dict(_FIXES)
     if temporary is None:
-        cures["HF_HOME"] = "export HF_HOME=/tmp/huggingface"
+        fixes["HF_HOME"] = "export HF_HOME=/tmp/huggingface"
     elif temporary.writable:
-        cures["HF_HOME"] = f"export HF_HOME={shlex.quote(temporary.path)}/huggingface"
-    for name, command in cures.items():
+        fixes["HF_HOME"] = f"export HF_HOME={shlex.quote(temporary.path)}/huggingface"
+    for name, command in fixes.items():
         place = facts.surroundings.place(name)
         if place is not None and not place.writable:
             yield folder_unusable.finding(

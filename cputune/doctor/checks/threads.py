@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import chain
 
 from cputune.doctor import variables as env
 from cputune.doctor.finding import Finding, Severity, check, checks_of
@@ -91,10 +92,10 @@ def _per_rank(facts: HostFacts) -> str:
     whom = "one rank"
     if advice.ranks != 1:
         whom = f"each of {advice.ranks} ranks"
-    why = ""
+    reason = ""
     if advice.why != whom:
-        why = f" ({advice.why})"
-    return f"{advice.threads} threads fit {whom}{why}"
+        reason = f" ({advice.why})"
+    return f"{advice.threads} threads fit {whom}{reason}"
 
 
 @check("threads-malformed", Severity.WARNING)
@@ -337,7 +338,7 @@ def bound_twice(facts: HostFacts) -> Iterator[Finding]:
     names = [name for name in ("I_MPI_PIN_DOMAIN", "I_MPI_PIN") if env.value(facts, name)]
     if (env.value(facts, "I_MPI_PIN") or "").lower() in _UNBOUND:
         names = []
-    names = [*names[:1], *env.openmp_binders(facts)]
+    names = names[:1] + list(env.openmp_binders(facts))
     if "OMP_PROC_BIND" in names and not env.value(facts, "OMP_PLACES"):
         names.remove("OMP_PROC_BIND")  # without OMP_PLACES it keeps to the CPUs of the other
     binders = [f"{name}={env.value(facts, name)}" for name in names]
@@ -369,7 +370,7 @@ def pin_mask(facts: HostFacts) -> Iterator[Finding]:
     for mask in masks:
         if not mask.strip().lower().startswith("0x"):
             bare.append(mask)
-    named = {cpu for cpus in env.pin_domains(facts) or () for cpu in cpus}
+    named = set(chain.from_iterable(env.pin_domains(facts) or ()))
     outside = named - set(facts.topology.online or named)
     if bare:
         yield pin_mask.finding(f"I_MPI_PIN_DOMAIN={text}: no 0x before {', '.join(bare)}")

@@ -55,12 +55,12 @@ def _ipex_ended(versions: Versions) -> str | None:
 
 
 def _ipex_ignored(versions: Versions) -> str | None:
-    trainer, own = uses.ipex_use(versions), uses.ipex_use(versions, framework="accelerate")
-    if own.state != "ignored" or trainer.possible:
+    trainer, accelerate = uses.ipex_use(versions), uses.ipex_use(versions, framework="accelerate")
+    if accelerate.state != "ignored" or trainer.possible:
         return None
     if trainer.state == "ignored":
         return trainer.reason
-    return own.reason
+    return accelerate.reason
 
 
 _ENDED = "2026-03-30"
@@ -75,8 +75,8 @@ _INSTEAD = (
 def _archived(name: str, versions: Versions) -> str | None:
     """Evidence that a package which fits and is used had its last release, or None."""
     package = versions.get(name)
-    trainer, own = uses.ipex_use(versions), uses.ipex_use(versions, framework="accelerate")
-    used = trainer.possible or own.possible
+    trainer, accelerate = uses.ipex_use(versions), uses.ipex_use(versions, framework="accelerate")
+    used = trainer.possible or accelerate.possible
     if name == "oneccl":
         used = not uses.ccl_refusals(versions)
     if package is None or versions.torch is None or not used or fit.misfits(versions):
@@ -112,7 +112,7 @@ def _oneccl_unused(versions: Versions) -> str | None:
     if versions.oneccl is None or not refused:
         return None
     if uses.ccl_use(versions, framework="accelerate") is None:
-        refused = (*refused, "scripts with an Accelerator can")
+        refused = refused + ("scripts with an Accelerator can",)
     return "; ".join(refused)
 
 
@@ -480,8 +480,8 @@ def stack_variable_ignored(facts: HostFacts) -> Iterator[Finding]:
     for word in uses.vocabulary(versions_of(facts)):
         is_set = env.is_true(facts, word.spelling) or env.number(facts, word.spelling)
         if is_set and word.state is uses.Fate.IGNORED:
-            why = f"; {word.reader} does not read it"
-            yield env.unset(stack_variable_ignored, facts, word.spelling, why)
+            problem = f"; {word.reader} does not read it"
+            yield env.unset(stack_variable_ignored, facts, word.spelling, problem)
     version = versions_of(facts).transformers
     for row in load().transformers.variables:
         text, instead = env.value(facts, row.name), version and row.instead(version)
@@ -493,7 +493,7 @@ def stack_variable_ignored(facts: HostFacts) -> Iterator[Finding]:
             yield stack_variable_ignored.finding(
                 f"{row.name}={text}; transformers {version} does not read it",
                 remedy=f"Set {instead} instead." if instead else None,
-                command="\n".join((*read, f"unset {row.name}")),
+                command="\n".join(read + [f"unset {row.name}"]),
             )
 
 
@@ -577,8 +577,10 @@ def torch_cuda_build(facts: HostFacts) -> Iterator[Finding]:
         version = parse(torch.version)
     if torch is None or version is None or facts.accelerators != ():
         return
-    names = [package.name for package in facts.packages]
-    brought = [name for name in names if name.startswith("nvidia-") or name == "triton"]
+    brought = []
+    for package in facts.packages:
+        if package.name.startswith("nvidia-") or package.name == "triton":
+            brought.append(package.name)
     build = torch.build or version.local or ""
     if brought or build.startswith("cu"):
         change = smallest_change(versions_of(facts))
@@ -586,16 +588,16 @@ def torch_cuda_build(facts: HostFacts) -> Iterator[Finding]:
             kept = versions_of(facts)
         else:
             kept = change.result
-        names = []
-        for n in ("torch", "torchvision", "torchaudio"):
-            if kept.get(n) is not None:
-                names.append(n)
-        pins = " ".join(f"{name}=={_public(kept, name)}" for name in names)
+        names, pins = [], []
+        for name in ("torch", "torchvision", "torchaudio"):
+            if kept.get(name) is not None:
+                names.append(name)
+                pins.append(f"{name}=={_public(kept, name)}")
         uninstall = " ".join(["pip uninstall -y", *names, *brought])
         page = load().wheels["torch_cpu"]
         yield torch_cuda_build.finding(
             f"torch {torch.version}, built for {build or 'CUDA'}, no GPU",
-            command=f"{uninstall} && pip install {pins} --index-url {page}",
+            command=f"{uninstall} && pip install {' '.join(pins)} --index-url {page}",
         )
 
 

@@ -25,8 +25,16 @@ MARKS = ("compute_environment", "distributed_type", "mixed_precision", "num_proc
 """Keys that identify an accelerate configuration."""
 
 _GPU = (
-    *("MULTI_GPU", "MULTI_NPU", "MULTI_XPU", "MULTI_MLU", "MULTI_MUSA", "XLA", "TPU"),
-    *("FSDP", "DEEPSPEED", "MEGATRON_LM"),
+    "MULTI_GPU",
+    "MULTI_NPU",
+    "MULTI_XPU",
+    "MULTI_MLU",
+    "MULTI_MUSA",
+    "XLA",
+    "TPU",
+    "FSDP",
+    "DEEPSPEED",
+    "MEGATRON_LM",
 )
 
 
@@ -106,8 +114,8 @@ def unreadable() -> None:
 
 def is_configuration(document: Document) -> bool:
     """Whether a document is a configuration of accelerate, or of its launcher."""
-    known = any(key in document.mapping() for key in MARKS)
-    return known and document.get("kind") is None
+    has_marker = any(key in document.mapping() for key in MARKS)
+    return has_marker and document.get("kind") is None
 
 
 def judge_accelerate(document: Document, context: Context) -> Iterator[Finding]:
@@ -158,9 +166,9 @@ def _configured(
 
 def _keys(document: Document, context: Context) -> Iterator[Finding]:
     library, version = load().accelerate, context.accelerate
-    known = library.keys_of(version)
+    valid_keys = library.keys_of(version)
     local = str(document.get("compute_environment") or "LOCAL_MACHINE") == "LOCAL_MACHINE"
-    for key in [key for key in document.mapping() if local and key not in known]:
+    for key in [key for key in document.mapping() if local and key not in valid_keys]:
         span = next((span for span in library.keys if span.name == key), None)
         evidence = f"{key} is not a key of accelerate"
         if span:

@@ -101,7 +101,7 @@ def _of_gpus(launch: Launch, context: Context) -> Iterator[Finding]:
         text = "--tf32 needs a GPU (Ampere or newer), and is refused"
         edits = context.edits_by(Places.without_value, launch, "--tf32")
         evidence = context.at(launch.line, text)
-        yield no_cpu.finding(evidence, edits=edits, left=(f"{evidence}: it is removed",))
+        yield no_cpu.finding(evidence, edits=edits, dropped=(f"{evidence}: it is removed",))
     attention = launch.argument("--attn_implementation") or ""
     if attention.startswith("flash_attention"):
         text = f"--attn_implementation {attention} needs CUDA: CPUs have sdpa"

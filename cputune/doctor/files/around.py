@@ -13,6 +13,7 @@ from cputune.doctor.finding import Finding, Severity, checks_of, fault
 from cputune.launch.edit import Edit
 from cputune.launch.launch import Launch
 from cputune.launch.launchers import BY_PROGRAM
+from cputune.launch.launchers.srun import Step
 from cputune.launch.launchers.torchrun import DEPRECATED
 from cputune.launch.line_continuations import Break
 from cputune.launch.located_words import Word, number_of, span_of
@@ -134,14 +135,20 @@ _MAPS = re.compile(
 
 def _tasks(launch: Launch, context: Context) -> int:
     """Tasks that the srun of this launch starts, as far as its options and the job say."""
-    step, target = launch.step, context.target
+    step = launch.step
     if step is None or step.unknown:
         return 0
-    nodes = step.nodes or target.nodes or 1
     if step.tasks is not None:
         return step.tasks
-    each = step.tasks_per_node or target.tasks_per_node
-    return nodes * (each or 1)
+    of_each_node = step.tasks_per_node or context.target.tasks_per_node
+    return _nodes(step, context) * (of_each_node or 1)
+
+
+def _nodes(step: Step, context: Context) -> int:
+    """The machines on which this srun starts tasks: by its option, or all of the job."""
+    if step.nodes:
+        return step.nodes
+    return context.target.nodes or 1
 
 
 def _srun_tasks(launch: Launch, context: Context) -> Iterator[Finding]:
@@ -149,7 +156,7 @@ def _srun_tasks(launch: Launch, context: Context) -> Iterator[Finding]:
     step = launch.step
     if tasks < 2 or step is None:
         return
-    nodes = step.nodes or context.target.nodes or 1
+    nodes = _nodes(step, context)
     if launch.launcher == "python":
         text = text_of(launch, context)
         command = " ".join(launch.words)
@@ -157,9 +164,9 @@ def _srun_tasks(launch: Launch, context: Context) -> Iterator[Finding]:
         if mapped or "SLURM_PROCID" in command or (text is not None and _MAPS.search(text)):
             return
         evidence = f"srun starts {tasks} tasks of {launch.script}, and nothing sets RANK in them"
-        known = text is not None and "import" in text
+        is_python = text is not None and "import" in text
         severity = None
-        if known and not is_own(launch, context):
+        if is_python and not is_own(launch, context):
             severity = Severity.ERROR
         yield srun_alone.finding(context.at(launch.line, evidence), severity=severity)
     elif launch.launcher in ("torchrun", "accelerate") and tasks > nodes:
@@ -383,7 +390,7 @@ def judge_breaks(file: ShellFile, context: Context) -> Iterator[Finding]:
         launch = next((launch for launch in file.launches if _is_in(one, launch)), None)
         if launch is None:
             continue
-        text = _SAID[one.kind]
+        text = _BREAKS[one.kind]
         edits = context.edits_by(_joined, one, launch)
         line = one.line
         if one.kind == "lost backslash":
@@ -391,7 +398,7 @@ def judge_breaks(file: ShellFile, context: Context) -> Iterator[Finding]:
         yield line_ends.finding(context.at(line, text), edits=edits)
 
 
-_SAID = {
+_BREAKS = {
     "blank behind a backslash": "a blank follows the backslash: the command ends in this line",
     "comment inside": "a comment between two lines of a command ends it",
     "lost backslash": "the line before has no backslash: this line is another command, and "

@@ -60,12 +60,10 @@ def judge_dockerfile(context: Context) -> Iterator[Finding]:
     places = context.places or Places("")
     instructions = list(_INSTRUCTION.finditer(places.code))
     given = _given(places, instructions)
-    pins = [
-        pin
-        for instruction in instructions
-        if instruction[1].upper() == "RUN"
-        for pin in _pins(places, instruction, given)
-    ]
+    pins = list[Pin]()
+    for instruction in instructions:
+        if instruction[1].upper() == "RUN":
+            pins += _pins(places, instruction, given)
     facts = replace(context.facts, packages=packages_of(pins), environment={})
     inside = replace(context, facts=facts, host=Host(), here=False)
     launches = list(_launches(places, instructions))
@@ -104,33 +102,33 @@ def _given(places: Places, instructions: list[re.Match[str]]) -> dict[str, Token
     for instruction in instructions:
         if instruction[1].upper() not in ("ARG", "ENV"):
             continue
-        for found in _ASSIGNED.finditer(places.code, instruction.start(2), instruction.end(2)):
-            kind = next(kind for kind in ("double", "single", "bare") if found[kind] is not None)
-            value = Token(found.start(kind), found.end(kind), found[kind])
-            given.setdefault(found["name"], value)
+        for match in _ASSIGNED.finditer(places.code, instruction.start(2), instruction.end(2)):
+            kind = next(kind for kind in ("double", "single", "bare") if match[kind] is not None)
+            value = Token(match.start(kind), match.end(kind), match[kind])
+            given.setdefault(match["name"], value)
     return given
 
 
 def _filled(text: str, given: dict[str, Token]) -> str:
     """A word with the variables of ARG and ENV filled in; unknown ones stay."""
 
-    def value(found: re.Match[str]) -> str:
-        known = given.get(found[1] or found[2])
-        if known is not None:
-            return known.text
-        if found[3] is None:
-            return found[0]
-        return found[3]
+    def value(match: re.Match[str]) -> str:
+        token = given.get(match[1] or match[2])
+        if token is not None:
+            return token.text
+        if match[3] is None:
+            return match[0]
+        return match[3]
 
     return _VARIABLE.sub(value, text)
 
 
 def _place(text: str, given: dict[str, Token]) -> Token | None:
     """Where the value of a word is written that is one variable, or ends in ``==`` and one."""
-    found = _VARIABLE.fullmatch(text.rpartition("=")[2])
-    if found is None:
+    match = _VARIABLE.fullmatch(text.rpartition("=")[2])
+    if match is None:
         return None
-    return given.get(found[1] or found[2])
+    return given.get(match[1] or match[2])
 
 
 def _pins(places: Places, run: re.Match[str], given: dict[str, Token]) -> Iterator[Pin]:
@@ -152,10 +150,10 @@ def _python(
     named = None
     for instruction in instructions:
         if instruction[1].upper() == "FROM":
-            found = _OF_PYTHON.match(_image_of(instruction, given))
+            match = _OF_PYTHON.match(_image_of(instruction, given))
             named = None
-            if found:
-                named = found[1]
+            if match:
+                named = match[1]
     return named
 
 
@@ -164,17 +162,18 @@ def _without(
 ) -> tuple[Edit, ...]:
     """Edits that remove packages; a pip that would install nothing is removed with its RUN."""
     edits = list[Edit]()
-    tokens = {pin.token for pin in ended}
+    ended_tokens = {pin.token for pin in ended}
     for run in instructions:
         if run[1].upper() != "RUN":
             continue
         for match in _PIP.finditer(places.code, run.start(2), run.end(2)):
-            words = list(places.tokens(match.start(1), match.end(1)))
-            here = [word for word in words if word in tokens]
+            tokens = list(places.tokens(match.start(1), match.end(1)))
+            here = [word for word in tokens if word in ended_tokens]
             if not here:
                 continue
-            if _installs(words, here):
-                edits += [edit for word in here for edit in places.without([word])]
+            if _installs(tokens, here):
+                for word in here:
+                    edits += places.without([word])
             else:
                 edits.append(_without_command(places, run, match))
     return tuple(edits)
@@ -193,12 +192,12 @@ _TAKES_VALUE = (
 
 def _installs(tokens: list[Token], gone: list[Token]) -> bool:
     """Whether a pip still installs something without these words."""
-    left, value = list[Token](), False
+    packages, value = list[Token](), False
     for word in tokens:
         if not value and word not in gone and not word.text.startswith("-"):
-            left.append(word)
+            packages.append(word)
         value = word.text in _TAKES_VALUE
-    return bool(left)
+    return bool(packages)
 
 
 def _without_command(places: Places, run: re.Match[str], pip: re.Match[str]) -> Edit:
@@ -310,14 +309,14 @@ def launches_of(text: str) -> tuple[Launch, ...]:
 def _started(places: Places, command: re.Match[str], line: int) -> tuple[Launch, ...]:
     """What a command starts: a line of shell, or the words of ``["python", "train.py"]``."""
     try:
-        words = json.loads(command[2].replace("\\\n", ""))
+        argv = json.loads(command[2].replace("\\\n", ""))
     except ValueError:
-        words = None
-    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        argv = None
+    if not isinstance(argv, list) or not all(isinstance(word, str) for word in argv):
         before = re.sub(r"[^\n]", " ", places.text[: command.start(2)])
         return read_launches(before + command[2], "CMD")
     written, at = list[str](), command.start(2)
-    for word in words:
+    for word in argv:
         text = json.dumps(word, ensure_ascii=False)
         start = places.text.find(text, at, command.end(2))
         if start < 0:
@@ -331,12 +330,12 @@ def _started(places: Places, command: re.Match[str], line: int) -> tuple[Launch,
 def _set_by(text: str) -> dict[str, str]:
     """``NAME=VALUE …``, or the older ``NAME VALUE``."""
     try:
-        words = shlex.split(text.replace("\\\n", " "))
+        parts = shlex.split(text.replace("\\\n", " "))
     except ValueError:
         return {}
-    if words and "=" not in words[0]:
-        return {words[0]: " ".join(words[1:])}
-    return dict(word.partition("=")[::2] for word in words if "=" in word)
+    if parts and "=" not in parts[0]:
+        return {parts[0]: " ".join(parts[1:])}
+    return dict(word.partition("=")[::2] for word in parts if "=" in word)
 
 
 def _line(places: Places, at: int) -> int:

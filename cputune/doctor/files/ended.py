@@ -67,11 +67,12 @@ def _variables(launch: Launch, context: Context) -> Iterator[Finding]:
     ccl = [name for name in launch.environment if name.startswith("CCL_")]
     accelerate = context.versions.accelerate
     absent = context.versions.oneccl is None and "oneccl" not in context.versions.unreadable
-    known = accelerate is not None and load().accelerate.does("no-ccl", accelerate)
-    if ccl and absent and known and context.here:
+    lacks_ccl = accelerate is not None and load().accelerate.does("no-ccl", accelerate)
+    if ccl and absent and lacks_ccl and context.here:
         text = f"{', '.join(ccl)}: oneCCL is not installed, and accelerate {accelerate} has no ccl"
-        taken = [context.edits_by(Places.unset_variable, launch, name) for name in ccl]
-        edits = tuple(edit for each in taken for edit in each)
+        edits = ()
+        for name in ccl:
+            edits += context.edits_by(Places.unset_variable, launch, name)
         yield variable_unread.finding(context.at(launch.line, text), edits=edits)
 
 
@@ -127,8 +128,8 @@ def by_another(
     elif not edits and context.places is not None and "$" not in launch.script != "":
         # Its words are in variables, or in another shell: they are not searched for.
         text += f"; write: {translated(launch, replacement)} …"
-    left = tuple(context.at(launch.line, one) for one in replacement.left_out)
-    return check.finding(context.at(launch.line, text), edits=edits, left=left)
+    dropped = tuple(context.at(launch.line, one) for one in replacement.left_out)
+    return check.finding(context.at(launch.line, text), edits=edits, dropped=dropped)
 
 
 @fault("file-sourced-missing", Severity.ERROR)
@@ -159,10 +160,10 @@ def judge_sourced(context: Context) -> Iterator[Finding]:
         else:
             gone = _is_gone(path, context)
         if gone:
-            why = ", which does not exist"
+            problem = ", which does not exist"
             if of_bindings:
-                why = ": the oneCCL bindings are not installed"
-            text = f"{context.name}:{line}: sources {path}{why}"
+                problem = ": the oneCCL bindings are not installed"
+            text = f"{context.name}:{line}: sources {path}{problem}"
             ended = path.endswith("setvars.sh")  # without the others another Python would train
             yield sourced_missing.finding(text, edits=edits if ended else ())
 

@@ -12,6 +12,7 @@ from cputune.launch.launch import Launch
 from cputune.launch.places import Places, Token
 from cputune.launch.translate import Translated, by_mpirun, by_python, by_torchrun
 from cputune.stack import load
+from cputune.stack.tables import MpiOption
 
 _SETS = re.compile(r"export((?: [A-Za-z_]\w*=\S+)+)")
 _UNSETS = re.compile(r"unset((?: [A-Za-z_]\w*)+)")
@@ -39,7 +40,7 @@ def force_cpu(places: Places, launch: Launch) -> tuple[Edit, ...]:
     return places.add_flags(launch, "--use_cpu")
 
 
-def behind_program(places: Places, launch: Launch, *words: str) -> tuple[Edit, ...]:
+def behind_program(places: Places, launch: Launch, *options: str) -> tuple[Edit, ...]:
     """Insert options right behind the launcher."""
     tokens = places.of(launch)
     at = next((i for i, token in enumerate(tokens) if token.text == launch.program), None)
@@ -47,7 +48,7 @@ def behind_program(places: Places, launch: Launch, *words: str) -> tuple[Edit, .
         return ()
     if tokens[at + 1 : at + 2] and tokens[at + 1].text == "launch":
         at += 1
-    return (places.after(tokens[at], words),)
+    return (places.after(tokens[at], options),)
 
 
 def plain_launcher(launch: Launch) -> Translated:
@@ -74,8 +75,8 @@ def relaunched(places: Places, launch: Launch, replacement: Translated) -> tuple
     There are no edits if an option has no counterpart, or if the script's word is known only at run
     time.
     """
-    known = launch.module or launch.script.endswith(".py") or "$" not in launch.script
-    if replacement.refused or not launch.script or not known:
+    is_python = launch.module or launch.script.endswith(".py") or "$" not in launch.script
+    if replacement.refused or not launch.script or not is_python:
         return ()
     return places.relaunched(launch, replacement)
 
@@ -86,7 +87,7 @@ def in_dialect(places: Places, launch: Launch, dialect: str) -> tuple[Edit, ...]
     The launch's words are followed in the text (``Places.of``), and not the options that it was
     read with: in YAML and in a Dockerfile those have no place.
     """
-    rows = {name: row for row in load().mpirun for name in row.names}
+    rows = _mpirun_rows()
     tokens = places.of(launch)
     at = next((i for i, token in enumerate(tokens) if token.text == launch.program), len(tokens))
     edits = list[Edit]()
@@ -98,19 +99,28 @@ def in_dialect(places: Places, launch: Launch, dialect: str) -> tuple[Edit, ...]
         if row is None or previous is None:
             at += 1
             continue
-        words, values = _with_values(tokens, at, row.takes)
+        option, values = _with_values(tokens, at, row.takes)
         if previous:
             text = previous.format(*values)
-            edits.append(Edit(start=words[0].start, end=words[-1].end, text=text))
+            edits.append(Edit(start=option[0].start, end=option[-1].end, text=text))
         else:
-            edits += places.without(words)
-        at += len(words)
+            edits += places.without(option)
+        at += len(option)
     return tuple(edits)
+
+
+def _mpirun_rows() -> dict[str, MpiOption]:
+    """The options of mpirun by each of their spellings."""
+    rows = dict[str, MpiOption]()
+    for row in load().mpirun:
+        for name in row.names:
+            rows[name] = row
+    return rows
 
 
 def without_counterpart(launch: Launch, dialect: str) -> Iterator[str]:
     """Options of mpirun that this dialect lacks, with their values."""
-    rows = {name: row for row in load().mpirun for name in row.names}
+    rows = _mpirun_rows()
     for one in launch.given:
         row = rows.get(one.name)
         if row is not None and row.spelling_in(dialect) == "":
@@ -127,8 +137,8 @@ def _with_values(
     if takes == 2 and "=" in first:
         name, _, value = first.partition("=")
         return tokens[at : at + 2], (name, value)
-    words = tokens[at : at + 1 + takes]
-    return words, tuple(word.text for word in words[1:])
+    option = tokens[at : at + 1 + takes]
+    return option, tuple(word.text for word in option[1:])
 
 
 _SETVARS = re.compile(
@@ -136,7 +146,7 @@ _SETVARS = re.compile(
     r"(?=[\s;&|)]|$)"
 )
 _BINDINGS = r"(?:oneccl_bindings_for_pytorch|torch_ccl)"
-_ASKED = re.compile(
+_FOLDER_OF_BINDINGS = re.compile(
     r"(?:export[ \t]+)?\b(\w+)=(?:\$\(|`)python[0-9.]*\s+-c\s+(\\?[\"'])"
     rf"[^\"'\n]*{_BINDINGS}[^\"'\n]*\2(?:\)|`)"
 )
@@ -148,7 +158,7 @@ def sourced(places: Places) -> Iterator[tuple[int, str, bool, tuple[Edit, ...]]]
 
     The edits also remove the line that asks Python for the folder of the bindings.
     """
-    requests = list(_ASKED.finditer(places.code))
+    requests = list(_FOLDER_OF_BINDINGS.finditer(places.code))
     for match in _SETVARS.finditer(places.code):
         folder = next(
             (variable for variable in requests if re.search(rf"\$\{{?{variable[1]}\b", match[1])),

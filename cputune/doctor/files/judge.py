@@ -23,10 +23,10 @@ from cputune.doctor.files.context import Context
 from cputune.doctor.files.ended import by_another, judge_ended
 from cputune.doctor.files.needs import judge_needs
 from cputune.doctor.files.script_kind import asks_for_cpu, is_own, reader_of, text_of
-from cputune.doctor.finding import Finding, Severity, checks_of, fault
+from cputune.doctor.finding import Finding, Severity, checks_of, fault, findings_of
 from cputune.doctor.variables import TRUE
 from cputune.host import Host
-from cputune.host.facts import Network
+from cputune.host.facts import HostFacts, Network
 from cputune.host.probing.installed import dead_preloads
 from cputune.launch.edit import Edit
 from cputune.launch.launch import CONFINERS, Launch
@@ -44,13 +44,13 @@ from cputune.text import cpulist
 
 def judge_launches(launches: Iterable[Launch], context: Context) -> Iterator[Finding]:
     """Every fault of these launches, wherever they run and on the machine of the context."""
-    known = {finding for check in MACHINE_CHECKS for finding in check(context.facts)}
+    machine_findings = set(findings_of(MACHINE_CHECKS, context.facts))
     for launch in (_in_batch(one, context.target) for one in launches):
         yield from judge_everywhere(launch, context)
         if context.here and not _is_behind_unknown(launch):
             of_task = context.of_a_task(launch)
             yield from judge_needs(launch, of_task)
-            yield from _of_a_rank(launch, of_task, known)
+            yield from _of_a_rank(launch, of_task, machine_findings)
 
 
 def judge_everywhere(launch: Launch, context: Context) -> Iterator[Finding]:
@@ -113,7 +113,7 @@ def flag_ignored() -> None:
 def _flags(launch: Launch, context: Context) -> Iterator[Finding]:
     """Flags of TrainingArguments that these versions refuse or ignore."""
     for word, parser in faulty_words(launch, context):
-        notes = filter(None, (word.why, word.advice))
+        notes = filter(None, (word.reason, word.advice))
         evidence = f"{word.spelling} is {word.state.value} by {word.reader}"
         evidence = ": ".join(filter(None, (evidence, "; ".join(notes))))
         # Another parser may have a flag of this name that does what it says.
@@ -121,11 +121,13 @@ def _flags(launch: Launch, context: Context) -> Iterator[Finding]:
             edits = _without_word(word, launch, context)
         else:
             edits = ()
-        left = tuple[str, ...]()
+        dropped = tuple[str, ...]()
         if not (word.instead or "").startswith("--"):
-            left = (context.at(launch.line, f"{word.spelling} is removed: {evidence}"),)
+            dropped = (context.at(launch.line, f"{word.spelling} is removed: {evidence}"),)
         if word.state is Fate.IGNORED:
-            yield flag_ignored.finding(context.at(launch.line, evidence), edits=edits, left=left)
+            yield flag_ignored.finding(
+                context.at(launch.line, evidence), edits=edits, dropped=dropped
+            )
             continue
         unsure = ", if the script parses TrainingArguments"
         if parser == "trainer":
@@ -134,7 +136,7 @@ def _flags(launch: Launch, context: Context) -> Iterator[Finding]:
         if unsure:
             severity = Severity.WARNING
         evidence = context.at(launch.line, evidence + unsure)
-        yield flag_refused.finding(evidence, severity=severity, edits=edits, left=left)
+        yield flag_refused.finding(evidence, severity=severity, edits=edits, dropped=dropped)
 
 
 def _without_word(word: Word, launch: Launch, context: Context) -> tuple[Edit, ...]:
@@ -227,7 +229,7 @@ def _backend(launch: Launch, context: Context) -> Iterator[Finding]:
         edits = context.edits_by(Places.without_value, launch, "--ddp_backend")
         remedy = "Remove --ddp_backend."
         evidence = context.at(launch.line, text)
-        yield wrong_backend.finding(evidence, remedy=remedy, edits=edits, left=(evidence,))
+        yield wrong_backend.finding(evidence, remedy=remedy, edits=edits, dropped=(evidence,))
     few = why_too_few_ccl_workers(context.variables(launch).get("CCL_WORKER_COUNT"))
     if backend == "ccl" and context.versions.oneccl is not None and few:
         yield wrong_backend.finding(
@@ -272,8 +274,8 @@ def _accelerate(launch: Launch, context: Context) -> Iterator[Finding]:
         if launch.option(option.name) is not None and not option.covers(version):
             text = f"accelerate launch {option.name} is refused by accelerate {version}"
             edits = context.edits_by(Places.without_value, launch, option.name)
-            said_so = context.at(launch.line, text)
-            yield flag_refused.finding(said_so, edits=edits, left=(said_so,))
+            evidence = context.at(launch.line, text)
+            yield flag_refused.finding(evidence, edits=edits, dropped=(evidence,))
 
 
 @fault("file-mpi-dialect", Severity.ERROR)
@@ -323,25 +325,33 @@ def bound_behind() -> None:
     """
 
 
+def _installed_dialect(facts: HostFacts) -> str:
+    """The MPI of the installed mpirun; empty if it is not known."""
+    for item in facts.launchers:
+        if item.name in ("mpirun", "mpiexec") and item.dialect:
+            return item.dialect
+    return ""
+
+
 def _mpirun(launch: Launch, context: Context) -> Iterator[Finding]:
     if launch.launcher != "mpirun":
         return
+    dialect = ""
     if context.here:
-        launchers = context.facts.launchers
-    else:
-        launchers = ()
-    dialects = (item.dialect for item in launchers if item.name in ("mpirun", "mpiexec"))
-    dialect = next(filter(None, dialects), "")
-    options = dict.fromkeys(word.partition("=")[0] for word in launch.options)
-    refused = [option for option in options if option in REFUSED.get(dialect, ())]
+        dialect = _installed_dialect(context.facts)
+    refused = dict[str, None]()
+    for word in launch.options:
+        option = word.partition("=")[0]
+        if option in REFUSED.get(dialect, ()):
+            refused[option] = None
     if refused:
         text = f"{', '.join(refused)}: refused by {dialect}, the installed mpirun"
         edits = context.edits_by(fixing.in_dialect, launch, dialect)
-        left = tuple(
+        dropped = tuple(
             context.at(launch.line, f"{one} is removed: {dialect} has no such option")
             for one in fixing.without_counterpart(launch, dialect)
         )
-        yield mpi_dialect.finding(context.at(launch.line, text), edits=edits, left=left)
+        yield mpi_dialect.finding(context.at(launch.line, text), edits=edits, dropped=dropped)
     binds = launch.option("--bind-to", "-bind-to", "--rankfile", "-rf", "--cpu-set") is not None
     binds |= ":pe=" in (launch.option("--map-by", "-map-by") or "").lower()
     if is_openmpi(dialect) and launch.total in ("1", "2") and not binds:
@@ -354,7 +364,9 @@ def _mpirun(launch: Launch, context: Context) -> Iterator[Finding]:
         yield bound_behind.finding(context.at(launch.line, text))
 
 
-def _of_a_rank(launch: Launch, context: Context, known: set[Finding]) -> Iterator[Finding]:
+def _of_a_rank(
+    launch: Launch, context: Context, machine_findings: set[Finding]
+) -> Iterator[Finding]:
     """What the machine's checks find in a rank of this launch and not without it."""
     variables, options = _set_in_a_rank(launch, context)
     kept = {name: text for name, text in variables.items() if "$" not in text}
@@ -372,8 +384,12 @@ def _of_a_rank(launch: Launch, context: Context, known: set[Finding]) -> Iterato
         environment=kept,
         preload_missing=dead_preloads(preload, context.host, context.facts),
     )
-    for finding in (finding for check in MACHINE_CHECKS for finding in check(facts)):
-        if finding in known or finding.severity is Severity.ADVICE or finding.code in _MEANT:
+    for finding in findings_of(MACHINE_CHECKS, facts):
+        if (
+            finding in machine_findings
+            or finding.severity is Severity.ADVICE
+            or finding.code in _MEANT
+        ):
             continue
         evidence, command = finding.evidence, finding.command
         if any(name in evidence for name in unknown):
@@ -394,10 +410,10 @@ def _of_a_rank(launch: Launch, context: Context, known: set[Finding]) -> Iterato
         yield replace(
             finding,
             evidence=evidence,
-            left=(f"{evidence}: it is removed",) if takes_out else (),
+            dropped=(f"{evidence}: it is removed",) if takes_out else (),
             command=command,
             severity=Severity.WARNING if unsure else finding.severity,
-            edits=_of_a_rank_mended(finding, options, launch, context),
+            edits=_edits_of_a_rank(finding, options, launch, context),
         )
 
 
@@ -408,11 +424,11 @@ def _reads_trainer_flags(launch: Launch, context: Context) -> bool:
     """
     if (launch.inner or launch).launcher == "accelerate":
         return True
-    seen = text_of(launch, context) is not None or is_example(launch.script)
-    return seen and reader_of("--use_cpu", launch, context) == "trainer"
+    is_readable = text_of(launch, context) is not None or is_example(launch.script)
+    return is_readable and reader_of("--use_cpu", launch, context) == "trainer"
 
 
-def _of_a_rank_mended(
+def _edits_of_a_rank(
     finding: Finding, options: Mapping[str, str], launch: Launch, context: Context
 ) -> tuple[Edit, ...]:
     """The edits for a machine's finding: the deciding option, or the variable."""
@@ -441,19 +457,19 @@ _MEANT = ("one-core",)
 class _RankVariables:
     """The variables of rank 0, and what decides some of them: an option, or a default."""
 
-    found: dict[str, str]
+    variables: dict[str, str]
     options: dict[str, str]
 
     def decide(self, name: str, option: str, value: str | None) -> None:
         """Set a variable from an option, if that has a value."""
         if value:
-            self.found[name], self.options[name] = value, option
+            self.variables[name], self.options[name] = value, option
 
     def of_launcher(self, launch: Launch, cores: int, ranks: int | None) -> None:
         """Variables for the address, the threads and the local ranks that the launcher sets."""
         if launch.launcher in _ADDRESS:
             option = _ADDRESS[launch.launcher]
-            address = launch.option(option) or self.found.get("PET_MASTER_ADDR")
+            address = launch.option(option) or self.variables.get("PET_MASTER_ADDR")
             source = f"{option} {address or 'missing'}"
             endpoint = launch.option("--rdzv_endpoint")
             if address is None and endpoint:  # HOST:PORT, which around.py judges
@@ -461,14 +477,18 @@ class _RankVariables:
                 address = re.sub(r":\d+$", "", endpoint)
             self.decide("MASTER_ADDR", source, address or "127.0.0.1")
         if launch.launcher == "torchrun":
-            self.found["TORCHELASTIC_RUN_ID"] = "none"
+            self.variables["TORCHELASTIC_RUN_ID"] = "none"
             if launch.total in ("auto", "cpu", "gpu"):
                 self.decide("PET_NPROC_PER_NODE", f"--nproc_per_node {launch.total}", launch.total)
         elif launch.launcher == "accelerate":
             threads = launch.option("--num_cpu_threads_per_process")
             self.decide("OMP_NUM_THREADS", f"--num_cpu_threads_per_process {threads}", threads)
-            self.found.setdefault("OMP_NUM_THREADS", str(max(1, cores // (ranks or 1))))
-        elif launch.launcher == "mpirun" and launch.several and "OMP_NUM_THREADS" not in self.found:
+            self.variables.setdefault("OMP_NUM_THREADS", str(max(1, cores // (ranks or 1))))
+        elif (
+            launch.launcher == "mpirun"
+            and launch.several
+            and "OMP_NUM_THREADS" not in self.variables
+        ):
             source = f"{cores} threads (OMP_NUM_THREADS is unset)"
             self.decide("OMP_NUM_THREADS", source, str(cores))
 
@@ -479,11 +499,11 @@ class _RankVariables:
         else:
             world = number_of(launch.total) or 0
         if _by_mpi(launch) and world:
-            self.found.update(PMI_RANK="0", PMI_SIZE=str(world))
+            self.variables.update(PMI_RANK="0", PMI_SIZE=str(world))
         elif launch.launcher == "torchrun" and world:
-            self.found.update(RANK="0", WORLD_SIZE=str(world))
+            self.variables.update(RANK="0", WORLD_SIZE=str(world))
         if ranks and (_by_mpi(launch) or launch.launcher == "torchrun"):
-            self.found["LOCAL_WORLD_SIZE"] = str(ranks)
+            self.variables["LOCAL_WORLD_SIZE"] = str(ranks)
 
 
 def _by_mpi(launch: Launch) -> bool:
@@ -496,7 +516,7 @@ def _by_mpi(launch: Launch) -> bool:
 def _set_in_a_rank(launch: Launch, context: Context) -> tuple[dict[str, str], dict[str, str]]:
     """The variables of rank 0, and what decides some of them."""
     rank = _RankVariables(context.variables(launch), {})
-    found, options = rank.found, rank.options
+    variables, options = rank.variables, rank.options
     machines = max(launch.machines, number_of(launch.environment.get("SLURM_NNODES")) or 1)
     ranks = None
     if machines == launch.machines:
@@ -506,21 +526,21 @@ def _set_in_a_rank(launch: Launch, context: Context) -> tuple[dict[str, str], di
     precision = launch.precision
     rank.decide("ACCELERATE_MIXED_PRECISION", precision, precision[-4:])
     if _runs_on_cpu(launch, context):
-        found["ACCELERATE_USE_CPU"] = "true"
-    elif "ACCELERATE_USE_CPU" not in found:
+        variables["ACCELERATE_USE_CPU"] = "true"
+    elif "ACCELERATE_USE_CPU" not in variables:
         missing = "without --use_cpu"
         if launch.launcher == "accelerate":
             missing = "--use_cpu is missing"
         options["ACCELERATE_USE_CPU"] = missing
     rank.of_launcher(launch, len(usable_cores(context.facts)), ranks)
-    if launch.host_file and "MASTER_ADDR" not in found:
+    if launch.host_file and "MASTER_ADDR" not in variables:
         options["MASTER_ADDR"] = "-f"  # the first machine is in the file
     if launch.part or "RANK" in launch.environment:
-        found["SLURM_PROCID"] = "0"  # the variables of a launch are no left-over
+        variables["SLURM_PROCID"] = "0"  # the variables of a launch are no left-over
     if machines > 1:
-        found["GROUP_WORLD_SIZE"] = str(machines)
+        variables["GROUP_WORLD_SIZE"] = str(machines)
     rank.number(launch, machines, ranks)
-    return found, options
+    return variables, options
 
 
 def _preload(variables: Mapping[str, str], host: Host) -> str:
@@ -529,13 +549,13 @@ def _preload(variables: Mapping[str, str], host: Host) -> str:
 
     def value_of(match: re.Match[str]) -> str:
         name = match[1]
-        inner = ""
-        if name != "LD_PRELOAD":
-            inner = variables.get(name, "")
-        kept = "$?"
-        if name in ("LIB", "ORIGIN", "PLATFORM"):
-            kept = match[0]
-        return inner or outside.get(name) or kept
+        if name != "LD_PRELOAD" and variables.get(name):
+            return variables[name]
+        if outside.get(name):
+            return outside[name]
+        if name in ("LIB", "ORIGIN", "PLATFORM"):  # ld.so expands these
+            return match[0]
+        return "$?"
 
     preload = re.sub(
         r"\$\{?([A-Za-z_]\w*)(?::[-+][^}]*)?\}?", value_of, variables.get("LD_PRELOAD", "")

@@ -235,11 +235,11 @@ def _launches(document: Document, at: Path, variables: dict[str, str]) -> Iterat
 
     If its command shows no training: torchrun with an unknown script.
     """
-    words = []
+    argv = []
     for key in ("command", "args"):
         for word in document.command(*at, key):
-            words.append(word)
-    launches = read_words(words)
+            argv.append(word)
+    launches = read_words(argv)
     # Its script may ask for the CPU itself.
     unseen = Launch(launcher="torchrun", environment={"ACCELERATE_USE_CPU": "true"})
     workers = number_of(str(document.get(*_WORKERS))) or 0
@@ -247,12 +247,16 @@ def _launches(document: Document, at: Path, variables: dict[str, str]) -> Iterat
     given = {"MASTER_ADDR": "the job's", "PET_MASTER_ADDR": "the job's"}
     given |= {"RANK": "0", "WORLD_SIZE": str(nodes)} if nodes > 1 else {}
     sizes = (f"--nproc_per_node={_ranks(document) or 1}", f"--nnodes={nodes}")
+    line = document.line(*at, "command") or document.line(*at, "args")
     for launch in launches or (unseen,):
+        options = launch.options
+        if launch.launcher == "torchrun":
+            options = sizes + options
         yield replace(
             launch,
-            options=(*sizes, *launch.options) if launch.launcher == "torchrun" else launch.options,
+            options=options,
             environment={**given, **variables, **launch.environment},
-            line=document.line(*at, "command") or document.line(*at, "args") or 0,
+            line=line or 0,
         )
 
 

@@ -116,7 +116,7 @@ def memory_short() -> None:
 def _memory(launch: Launch, context: Context) -> Iterator[Finding]:
     around, ranks = context.facts.surroundings, launch.ranks or 1
     weights, each = around.model_bytes, around.held_bytes
-    why = "as measured when this command was tuned"
+    basis = "as measured when this command was tuned"
     if each is None and weights is not None:
         frozen = any(launch.argument(name) is not None for name in ("--use_peft", "--use_lora"))
         few = (launch.argument("--optim") or "").startswith(("sgd", "adafactor"))
@@ -126,9 +126,9 @@ def _memory(launch: Launch, context: Context) -> Iterator[Finding]:
             if frozen:
                 values = 1
         each = PROCESS_BYTES + values * weights
-        why = f"for weights of {weights / GIB:.1f} GiB, before activations"
+        basis = f"for weights of {weights / GIB:.1f} GiB, before activations"
     if each is not None:
-        evidence = context.at(launch.line, f"{ranks} × {each / GIB:.1f} GiB {why}")
+        evidence = context.at(launch.line, f"{ranks} × {each / GIB:.1f} GiB {basis}")
         yield from _exceeded(evidence, ranks, each, context.facts)
 
 

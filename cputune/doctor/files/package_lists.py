@@ -84,7 +84,7 @@ def judge_environment(document: Document, context: Context) -> Iterator[Finding]
             pins.append(pin)
     # conda spells versions with one =, and has its own builds: what is said is not rewritten.
     for finding in judge_pins(pins, context, python, lambda _: ()):
-        yield replace(finding, edits=(), left=())
+        yield replace(finding, edits=(), dropped=())
 
 
 def _specs(document: Document) -> Iterator[str]:

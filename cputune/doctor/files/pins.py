@@ -92,14 +92,19 @@ def judge_pins(
     """Packages without further releases or without a version, and versions that do not fit."""
     if context.places is None or not pins:
         return
-    ended = [pin for pin in pins if pin.name in ("ipex", "oneccl")]
-    renewed, why = _renewed(context.places, [pin for pin in pins if pin not in ended], python)
+    ended, others = [], []
+    for pin in pins:
+        if pin.name in ("ipex", "oneccl"):
+            ended.append(pin)
+        else:
+            others.append(pin)
+    renewed, problem = _renewed(context.places, others, python)
     for pin in ended:
-        misfit = f"{pin.token.text}: remove it, and install the current stack{why}"
+        misfit = f"{pin.token.text}: remove it, and install the current stack{problem}"
         line = _line(context.places, pin.token.start)
         edits: tuple[Edit, ...] = ()
-        if not why:
-            edits = (*without(ended), *renewed)
+        if not problem:
+            edits = without(ended) + renewed
         yield package_ended.finding(context.at(line, misfit), edits=edits)
     if ended:
         return
@@ -108,7 +113,7 @@ def judge_pins(
         held["python"] = python
     line = _line(context.places, pins[0].token.start)
     for misfit in misfits(Versions.from_names(held)):
-        yield pins_unfit.finding(context.at(line, f"{misfit}{why}"), edits=renewed)
+        yield pins_unfit.finding(context.at(line, f"{misfit}{problem}"), edits=renewed)
     open_ones = [pin.token.text for pin in pins if pin.version is None and not pin.constrained]
     if open_ones:
         misfit = f"{', '.join(open_ones)}: no version is given"

@@ -27,9 +27,9 @@ def worse(before: Sequence[Launch], after: Sequence[Launch], text: str, fixed: s
         return f"it has {len(after)} launches, and had {len(before)}"
     for old, new in zip(before, after, strict=True):
         for question in (_machines, _ranks, _threads, _preload):
-            said = question(old, new, text, fixed)
-            if said is not None:
-                return said
+            reason = question(old, new, text, fixed)
+            if reason is not None:
+                return reason
     return None
 
 
@@ -64,13 +64,13 @@ def _ranks(old: Launch, new: Launch, text: str, fixed: str) -> str | None:
         if now is None or "$" not in now:
             return f"the number of ranks is a variable ({was}), which the fix would remove"
         return None
-    known = []
+    totals = []
     for launch in (old, new):
-        known.append(None if launch.ranks is None else launch.ranks * launch.machines)
-    if known[0] is not None and known[1] is not None and known[1] < known[0]:
-        return f"{known[1]} of {known[0]} ranks would be started"
-    if known[0] not in (None, 1) and known[1] is None:
-        return f"{known[0]} ranks were started; how many the fix starts is not known"
+        totals.append(None if launch.ranks is None else launch.ranks * launch.machines)
+    if totals[0] is not None and totals[1] is not None and totals[1] < totals[0]:
+        return f"{totals[1]} of {totals[0]} ranks would be started"
+    if totals[0] not in (None, 1) and totals[1] is None:
+        return f"{totals[0]} ranks were started; how many the fix starts is not known"
     return None
 
 
@@ -81,12 +81,12 @@ def _threads(old: Launch, new: Launch, text: str, fixed: str) -> str | None:
 
 
 def _preload(old: Launch, new: Launch, text: str, fixed: str) -> str | None:
-    asked = " ".join(f"{one.name} {one.value or ''}" for one in old.given)
+    before = " ".join(f"{one.name} {one.value or ''}" for one in old.given)
     kept = " ".join(f"{one.name} {one.value or ''}" for one in new.given)
     kept += " " + new.environment.get("LD_PRELOAD", "")
     for library in _ALLOCATORS:
         if (
-            re.search(rf"(alloc|enable|runtime)\S*[ =_]*\S*{library}", asked)
+            re.search(rf"(alloc|enable|runtime)\S*[ =_]*\S*{library}", before)
             and library not in kept
         ):
             return (
@@ -127,8 +127,8 @@ def refused(host: Host, text: str, fixed: str) -> str | None:
                 )
             )
         if ended[0].returncode == 0 and ended[1].returncode not in (0, None):
-            said = (ended[1].stderr or ended[1].stdout).strip().splitlines()
-            return f"{program} refuses the result: {said[0] if said else 'an error'}"
+            message = (ended[1].stderr or ended[1].stdout).strip().splitlines()
+            return f"{program} refuses the result: {message[0] if message else 'an error'}"
     return None
 
 

@@ -23,8 +23,8 @@ def reader_of(flag: str, launch: Launch, context: Context) -> str:
         return context.parser
     text = context.text_of(launch.script)
     if text is None:
-        known = is_example(launch.script) or are_trainers(launch.arguments)
-        if known:
+        is_trainers = is_example(launch.script) or are_trainers(launch.arguments)
+        if is_trainers:
             return "trainer"
         return "unknown"
     if Script(text=text).reads(flag):

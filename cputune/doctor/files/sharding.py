@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import chain
 
 from cputune.doctor.files.arguments import sharded
 from cputune.doctor.files.context import Context
@@ -69,18 +70,15 @@ def judge_hosts(text: str, context: Context) -> Iterator[Finding]:
     if not parse_hostfile(text, where=context.name):
         raise UsageError(f"{context.name} names no host", hint="a line for each: node1 slots=2")
     lines = [line.partition("#")[0].split() for line in text.splitlines()]
-    named = {
-        number: [node.name for node in parse_hostfile(fields[0])]
-        for number, fields in enumerate(lines, start=1)
-        if fields
-    }
-    every = {name for names in named.values() for name in names}
+    named = dict[int, list[str]]()
+    for number, fields in enumerate(lines, start=1):
+        if fields:
+            named[number] = [node.name for node in parse_hostfile(fields[0])]
+    every = set(chain.from_iterable(named.values()))
     for number, names in named.items():
-        loopback = [name for name in names if name in _LOOPBACK]
-        if loopback and len(every) > 1:
-            text = (
-                f"{loopback[0]} together with other hosts: on each of them it is that host itself"
-            )
+        loopback = next((name for name in names if name in _LOOPBACK), None)
+        if loopback is not None and len(every) > 1:
+            text = f"{loopback} together with other hosts: on each of them it is that host itself"
             yield hosts_wrong.finding(context.at(number, text))
     dialects = (item.dialect for item in context.facts.launchers if item.name == "mpirun")
     dialect = next(filter(None, dialects), "")

@@ -123,13 +123,14 @@ def _container(
 ) -> _Container:
     variables, lines = dict[str, str](), dict[str, int | None]()
     for number in range(len(document.items(*at, "env"))):
-        name, value = (document.get(*at, "env", number, key) for key in ("name", "value"))
+        name = document.get(*at, "env", number, "name")
+        value = document.get(*at, "env", number, "value")
         if value is not None and name not in OF_CPUS:
             variables[str(name)] = str(value)
             lines[str(name)] = document.line(*at, "env", number)
     return _Container(
         at=at,
-        words=[word for key in ("command", "args") for word in document.command(*at, key)],
+        words=[*document.command(*at, "command"), *document.command(*at, "args")],
         resources=resources,
         cpus=cpus,
         nodes=nodes,

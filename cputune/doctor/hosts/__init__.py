@@ -9,7 +9,7 @@ from cputune.doctor import diagnose
 from cputune.doctor.configured import configured_findings
 from cputune.doctor.files.context import Context
 from cputune.doctor.files.judge import judge_launches
-from cputune.doctor.finding import Check, Finding, Severity, by_severity
+from cputune.doctor.finding import Check, Finding, Severity, by_severity, findings_of
 from cputune.doctor.hosts import differences, network
 from cputune.doctor.hosts.differences import HostsDiagnosis, SeenHost, names_of
 from cputune.host.remote.ask import ANSWER_SECONDS, AT_ONCE, Answer
@@ -54,20 +54,21 @@ def look_at_hosts(
         on_probed=lambda probed: on_seen(_seen(probed)),
     )
     hosts = tuple(_seen(answer, launch) for answer in answers)
-    findings = [finding for check in CHECKS for finding in check(hosts)]
+    findings = list(findings_of(CHECKS, hosts))
     answered = [host for host in answers if isinstance(host, Probed)]
     if len(nodes) > AT_ONCE:
         evidence = f"{len(nodes)} hosts: names and ports are tried between {AT_ONCE} at most"
         remedy = "Name only the hosts of one job."
         findings.append(
-            network.not_asked.finding(evidence, severity=Severity.ADVICE, remedy=remedy)
+            network.ports_not_tried.finding(evidence, severity=Severity.ADVICE, remedy=remedy)
         )
     elif len(answered) > 1:
         findings += network.network_between(answered, reach, seconds=seconds)
-    return HostsDiagnosis(hosts=hosts, findings=by_severity([*findings, *own_findings(hosts)]))
+    findings += findings_of_hosts(hosts)
+    return HostsDiagnosis(hosts=hosts, findings=by_severity(findings))
 
 
-def own_findings(hosts: Sequence[SeenHost]) -> tuple[Finding, ...]:
+def findings_of_hosts(hosts: Sequence[SeenHost]) -> tuple[Finding, ...]:
     """The findings of each host; a finding that several hosts have appears once."""
     having: dict[str, list[tuple[str, Finding]]] = {}
     for host in hosts:
@@ -94,17 +95,17 @@ def _seen(answer: Probed | Answer, launch: Launch | None = None) -> SeenHost:
             remedy=error.hint,
             started=error.started,
         )
+    findings = list(diagnose(answer.facts).findings)
+    findings += configured_findings(answer.facts, answer.host)
+    if launch is not None:
+        findings += _of_launch(launch, answer)
     return SeenHost(
         node=answer.node,
         seconds=answer.seconds,
         facts=answer.facts,
         python=answer.python,
         machine=answer.machine,
-        findings=(
-            *diagnose(answer.facts).findings,
-            *configured_findings(answer.facts, answer.host),
-            *(() if launch is None else _of_launch(launch, answer)),
-        ),
+        findings=tuple(findings),
     )
 
 

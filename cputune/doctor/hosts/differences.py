@@ -88,10 +88,10 @@ def difference(hosts: Iterable[SeenHost], read_by_name: Mapping[str, Reading]) -
 
     ``read_by_name`` returns each value to compare by name; None is unknown.
     """
-    seen = [(host.name, host.facts) for host in hosts if host.facts is not None]
+    facts_of = {host.name: host.facts for host in hosts if host.facts is not None}
     differs = []
     for what, read in read_by_name.items():
-        groups = grouped((name, read(facts)) for name, facts in seen)
+        groups = grouped((name, read(facts)) for name, facts in facts_of.items())
         if len(groups) > 1:
             differs.append(f"{what}: {as_text(groups)}" if what else as_text(groups))
     return ". ".join(differs)
@@ -142,7 +142,10 @@ def _has(flag: str) -> Reading:
 
 _PROCESSOR: Mapping[str, Reading] = {
     "": lambda facts: facts.cpu.codename or facts.cpu.model_name,
-    **{flag: _has(flag) for flag in ("avx2", "avx512f", "avx512_bf16", "amx_bf16")},
+    "avx2": _has("avx2"),
+    "avx512f": _has("avx512f"),
+    "avx512_bf16": _has("avx512_bf16"),
+    "amx_bf16": _has("amx_bf16"),
 }
 
 _LIMITS: Mapping[str, Reading] = {
@@ -303,8 +306,11 @@ def limits(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
 
     Source: https://man7.org/linux/man-pages/man2/getrlimit.2.html
     """
-    memory = [f.memory.total_bytes for h in hosts if (f := h.facts) and f.memory.total_bytes]
-    unlike = memory and max(memory) - min(memory) > MEMORY_SHARE * max(memory)
+    totals = []
+    for host in hosts:
+        if host.facts is not None and host.facts.memory.total_bytes:
+            totals.append(host.facts.memory.total_bytes)
+    unlike = totals and max(totals) - min(totals) > MEMORY_SHARE * max(totals)
     read_by_name: dict[str, Reading] = {}
     if unlike:
         read_by_name["memory"] = lambda f: _gib(f.memory.total_bytes)
@@ -316,7 +322,7 @@ _STACK = _versions("torch", "intel-extension-for-pytorch", "oneccl-bind-pt", "on
 """What computes and communicates: all hosts need the same versions."""
 
 _LIBRARIES = _versions(
-    *("transformers", "accelerate", "datasets", "tokenizers", "peft", "evaluate", "optimum")
+    "transformers", "accelerate", "datasets", "tokenizers", "peft", "evaluate", "optimum"
 )
 """These decide the order of batches and the names of arguments."""
 
@@ -336,11 +342,11 @@ def python(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
     Source: https://conda.github.io/conda-pack/,
     https://www.open-mpi.org/faq/?category=running#run-prereqs
     """
-    groups = grouped(
-        (host.name, f"{host.python} ({host.facts.python})")
-        for host in hosts
-        if host.facts is not None and host.python is not None
-    )
+    pythons = []
+    for host in hosts:
+        if host.facts is not None and host.python is not None:
+            pythons.append((host.name, f"{host.python} ({host.facts.python})"))
+    groups = grouped(pythons)
     if len(groups) > 1:
         yield python.finding(as_text(groups))
 

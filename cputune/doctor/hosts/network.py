@@ -1,7 +1,7 @@
 """The network between hosts: names, interfaces and ports.
 
 The probe of each host (``remote/sent/probe.py``) has resolved the names of all hosts.
-``doctor/looks/meet.py`` tries the ports, and sends 64 KiB through each connection: if the network
+``doctor/looks/ports.py`` tries the ports, and sends 64 KiB through each connection: if the network
 drops large packets, ``connect`` succeeds and gloo then waits for ever.
 """
 
@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import random
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 from cputune.doctor.finding import Finding, Severity, checks_of, fault
+from cputune.host.facts import Link
 from cputune.host.remote.ask import ANSWER_SECONDS, ask_together, script_text
 from cputune.host.remote.named import Node
 from cputune.host.remote.probed import Probed
@@ -36,11 +37,11 @@ EPHEMERAL = (33000, 60000)
 """The ports from which the kernel gives gloo one (net.ipv4.ip_local_port_range)."""
 
 STUCK = "64 KiB"
-"""meet.py begins its message with this if 64 KiB do not get through a connection."""
+"""ports.py begins its message with this if 64 KiB do not get through a connection."""
 
 
 @fault("hosts-not-asked", Severity.WARNING)
-def not_asked() -> None:
+def ports_not_tried() -> None:
     """The network of a host could not be tested
 
     The doctor's script on this host did not end in time or printed no answer. This says nothing
@@ -177,7 +178,7 @@ def large_blocked() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfPorts:
-    """Answer of ``looks/meet.py``: why it cannot listen on a port or connect to an address."""
+    """Answer of ``looks/ports.py``: why it cannot listen on a port or connect to an address."""
 
     closed: Mapping[str, str] = field(default_factory=dict)
     reached: Mapping[str, str]
@@ -192,7 +193,7 @@ def network_between(
     """
     yield from judge_names(hosts)
     yield from judge_interface(hosts)
-    yield from judge_ports(ask_ports(hosts, reach, listening(hosts), seconds=seconds))
+    yield from judge_ports(try_ports(hosts, reach, listening(hosts), seconds=seconds))
 
 
 def judge_names(hosts: Sequence[Probed]) -> Iterator[Finding]:
@@ -209,25 +210,36 @@ def judge_names(hosts: Sequence[Probed]) -> Iterator[Finding]:
             elif name == host.name or links is None or not addresses:
                 continue
             elif link_with(networks[name], addresses[0]) in (None, "lo"):
-                held = [address.partition("/")[0] for link in links for address in link.addresses]
-                own = ", ".join(address for address in held if not is_loopback(address))
+                reachable = _outside_addresses(links)
                 yield name_elsewhere.finding(
                     f"on {host.name} the name {name} resolves to {addresses[0]}; "
-                    f"{name} itself has {own or 'none'}"
+                    f"{name} itself has {', '.join(reachable) or 'none'}"
                 )
-    for name, why in failing.items():
-        reason = next(iter(why.values()))
-        yield name_unknown.finding(f"{name} is not known on {', '.join(why)}: {reason}")
+    for name, reasons in failing.items():
+        reason = next(iter(reasons.values()))
+        yield name_unknown.finding(f"{name} is not known on {', '.join(reasons)}: {reason}")
+
+
+def _outside_addresses(links: Iterable[Link]) -> list[str]:
+    """The addresses of a host by which others may reach it."""
+    outside = []
+    for link in links:
+        for with_prefix in link.addresses:
+            address, _, _ = with_prefix.partition("/")
+            if not is_loopback(address):
+                outside.append(address)
+    return outside
 
 
 def chosen_interface(hosts: Sequence[Probed]) -> Chosen:
     """The interface for all layers, by the addresses to which other hosts resolve each name."""
-    resolved = {
-        name: found[0]
-        for host in reversed(hosts)  # of several answers that of the first host counts
-        for name, found in host.names.items()
-        if name != host.name and found and not isinstance(found, str)
-    }
+    resolved = dict[str, str]()
+    for host in hosts:
+        for name, addresses in host.names.items():
+            # A text is the reason why the host cannot resolve the name.
+            if name != host.name and addresses and not isinstance(addresses, str):
+                # Of several answers that of the first host counts.
+                resolved.setdefault(name, addresses[0])
     return choose_interface([(host.name, host.facts.network) for host in hosts], resolved)
 
 
@@ -240,26 +252,30 @@ def listening(hosts: Sequence[Probed]) -> dict[str, dict[str, str]]:
     if chosen.name is None:
         return {"": {host.name: host.own for host in hosts if host.own is not None}}
     names = [host.name for host in hosts]
-    ways = ((chosen.name, chosen.addresses), *chosen.others)
-    return {name: dict(zip(names, addresses, strict=True)) for name, addresses in ways}
+    interfaces = {chosen.name: dict(zip(names, chosen.addresses, strict=True))}
+    for name, addresses in chosen.others:
+        interfaces[name] = dict(zip(names, addresses, strict=True))
+    return interfaces
 
 
 def judge_interface(hosts: Sequence[Probed]) -> Iterator[Finding]:
     """Hosts on which gloo would listen on loopback, and interfaces without a common name."""
-    known = [host for host in hosts if host.facts.network.links is not None]
     chosen = chosen_interface(hosts)
-    inside = [
-        f"{host.name} as {host.own or '127.0.0.1'}"
-        for host in known
-        if not host.facts.environment.get("GLOO_SOCKET_IFNAME")
-        and link_with(host.facts.network, host.own or "") in (None, "lo")
-    ]
+    inside = []
+    with_links = 0
+    for host in hosts:
+        if host.facts.network.links is None:
+            continue
+        with_links += 1
+        interface_is_set = host.facts.environment.get("GLOO_SOCKET_IFNAME")
+        if not interface_is_set and link_with(host.facts.network, host.own or "") in (None, "lo"):
+            inside.append(f"{host.name} as {host.own or '127.0.0.1'}")
     if inside:
         yield gloo_interface.finding(
             f"own names resolve to loopback: {', '.join(inside)}",
             command=chosen.name and f"export GLOO_SOCKET_IFNAME={shlex.quote(chosen.name)}",
         )
-    if len(known) == len(hosts) > 1 and chosen.name is None:
+    if with_links == len(hosts) > 1 and chosen.name is None:
         yield interface_unnamed.finding(chosen.why)
 
 
@@ -279,50 +295,60 @@ class Reached:
 
     def failing(self, place: str) -> dict[str, str]:
         """The hosts that cannot connect to a place, and why."""
-        return {
-            name: why for name, answer in self.answers.items() if (why := answer.reached.get(place))
-        }
+        reasons = {}
+        for name, answer in self.answers.items():
+            reason = answer.reached.get(place)
+            if reason:
+                reasons[name] = reason
+        return reasons
 
     def carries(self, interface: str) -> bool:
         """Whether all hosts reach each other over the interface, also with 64 KiB."""
-        on = [host for host, by in self.places if by == interface]
-        return not self.silent and not any(self.failing(f"{host} {interface}") for host in on)
+        if self.silent:
+            return False
+        for host, by in self.places:
+            if by == interface and self.failing(f"{host} {interface}"):
+                return False
+        return True
 
 
-def ask_ports(
+def try_ports(
     hosts: Sequence[Probed],
     reach: Reach,
-    ways: Mapping[str, Mapping[str, str]],
+    interfaces: Mapping[str, Mapping[str, str]],
     *,
     master_port: int = MASTER_PORT,
     seconds: float = ANSWER_SECONDS,
 ) -> Reached:
     """Try MASTER_PORT of the first host by its name, and a port on each address of each host.
 
-    ``ways`` are the addresses on which ranks may listen, by interface and host. A host gets ready
-    within ``seconds``. When all are ready, their connections have a third of that time.
+    ``interfaces`` are the addresses on which ranks may listen, by interface and host. A host gets
+    ready within ``seconds``. When all are ready, their connections have a third of that time.
     """
     work_seconds = seconds * PORTS_SHARE
     first, others = hosts[0].name, len(hosts) - 1
     # Each port is used once, and none is the port on which ranks meet.
     free = iter(random.sample([p for p in range(*EPHEMERAL) if p != master_port], 4096))
-    places = {
-        (name, interface): (address, next(free))
-        for interface, on in ways.items()
-        for name, address in on.items()
-    }
+    places = dict[tuple[str, str], tuple[str, int]]()
+    for interface, addresses in interfaces.items():
+        for name, address in addresses.items():
+            places[name, interface] = (address, next(free))
 
     def question(node: Node) -> dict[str, object]:
-        listening_on = [place for (name, _), place in places.items() if name == node.name]
-        listen = [(*place, others) for place in listening_on]
-        call = [(f"{n} {by}", *place, n) for (n, by), place in places.items() if n != node.name]
+        listen = []
+        call = []
+        for (name, interface), (address, port) in places.items():
+            if name == node.name:
+                listen.append((address, port, others))
+            else:
+                call.append((f"{name} {interface}", address, port, name))
         if node.name == first:
             listen.append(("", master_port, others))
         else:
             call.append(("", first, master_port, first))
         return {"listen": listen, "reach": call, "seconds": work_seconds}
 
-    script = script_text("meet.py", "cputune.doctor.looks")
+    script = script_text("ports.py", "cputune.doctor.looks")
     nodes = [host.node for host in hosts]
     answers: dict[str, OfPorts] = {}
     silent: dict[str, str] = {}
@@ -439,8 +465,8 @@ def measure_rate(
 
 def judge_ports(reached: Reached) -> Iterator[Finding]:
     """Findings from the answers: one for each port that is not reached."""
-    for name, why in reached.silent.items():
-        yield not_asked.finding(f"the ports of {name}: {why}")
+    for name, reason in reached.silent.items():
+        yield ports_not_tried.finding(f"the ports of {name}: {reason}")
     first, port = reached.first, str(reached.master_port)
     closed = {name: answer.closed for name, answer in reached.answers.items()}
     if (taken := closed.get(first, {}).get(port)) is not None:
@@ -451,12 +477,14 @@ def judge_ports(reached: Reached) -> Iterator[Finding]:
     for (name, interface), (address, number) in reached.places.items():
         if str(number) in closed.get(name, {}):
             continue  # no host reaches one that could not listen
-        others = reached.failing(f"{name} {interface}")
-        for asker in [asker for asker, why in others.items() if why.startswith(STUCK)]:
-            stuck.setdefault(interface, []).append(f"{asker} to {name}")
-            del others[asker]
-        if others:
-            yield mesh_blocked.finding(_not_reached(f"{address}:{number} of {name}", others))
+        unreached = {}
+        for other, reason in reached.failing(f"{name} {interface}").items():
+            if reason.startswith(STUCK):
+                stuck.setdefault(interface, []).append(f"{other} to {name}")
+            else:
+                unreached[other] = reason
+        if unreached:
+            yield mesh_blocked.finding(_not_reached(f"{address}:{number} of {name}", unreached))
     works = next((by for _, by in reached.places if by and reached.carries(by)), None)
     for interface, pairs in stuck.items():
         yield large_blocked.finding(
@@ -467,8 +495,8 @@ def judge_ports(reached: Reached) -> Iterator[Finding]:
 
 
 def _not_reached(where: str, failing: Mapping[str, str]) -> str:
-    why = " / ".join(dict.fromkeys(failing.values()))
-    return f"{where} cannot be reached from {', '.join(failing)}: {why}"
+    reasons = " / ".join(dict.fromkeys(failing.values()))
+    return f"{where} cannot be reached from {', '.join(failing)}: {reasons}"
 
 
 CHECKS = checks_of(__name__)

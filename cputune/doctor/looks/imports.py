@@ -17,20 +17,20 @@ import traceback
 OPENMP = re.compile(r"/lib(gomp|iomp5|omp)[^/]*\.so[^/]*$")
 
 
-def tell(**facts: object) -> None:
+def send(**facts: object) -> None:
     """Print the result so far; it survives a crash."""
     os.write(1, (json.dumps(facts) + "\n").encode())
 
 
 def openmp_libraries() -> list[str]:
     """The OpenMP runtimes that are mapped into this process."""
-    found = set()
+    paths = set()
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
         for line in maps:
             path = line.rstrip("\n").split(None, 5)[5:]
             if path and OPENMP.search(path[0]):
-                found.add(os.path.realpath(path[0]))
-    return sorted(found)
+                paths.add(os.path.realpath(path[0]))
+    return sorted(paths)
 
 
 def look(name: str) -> None:
@@ -38,17 +38,17 @@ def look(name: str) -> None:
     try:
         module = importlib.import_module(name)
     except Exception as error:
-        said, where = " ".join(str(error).split())[:300], ""
+        message, where = " ".join(str(error).split())[:300], ""
         for at in traceback.extract_tb(error.__traceback__):
             if at.filename != __file__ and not at.filename.startswith("<"):
                 where = f"{at.filename}:{at.lineno}"
-        tell(module=name, error=type(error).__name__, said=said, where=where)
+        send(module=name, error=type(error).__name__, said=message, where=where)
         return
     if name == "torch":
         with contextlib.suppress(AttributeError):  # a torch.py of yours
             module.ones(512, 512) @ module.ones(512, 512)  # starts the OpenMP threads
     version = getattr(module, "__version__", None)
-    tell(
+    send(
         module=name,
         path=getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", ())), None),
         version="" if version is None else str(version),
@@ -63,9 +63,9 @@ def main() -> None:
     sys.path[:1] = [folder] if folder else []
     sys.stdout = sys.stderr
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
-    tell(cpus=sorted(os.sched_getaffinity(0)))
+    send(cpus=sorted(os.sched_getaffinity(0)))
     for name in names:
-        tell(trying=name)
+        send(trying=name)
         look(name)
 
 

@@ -41,25 +41,25 @@ def wait_for_others() -> bool:
 
 def main() -> None:
     """Measure, and print the answer."""
-    asked = json.loads(sys.argv[1])
-    os.environ["GLOO_SOCKET_IFNAME"] = asked["interface"]
+    task = json.loads(sys.argv[1])
+    os.environ["GLOO_SOCKET_IFNAME"] = task["interface"]
     import torch
     import torch.distributed as dist
 
     if not wait_for_others():
         print("{}", flush=True)
         os._exit(0)
-    place = f"tcp://{asked['address']}:{asked['port']}"
-    if ":" in asked["address"]:
-        place = f"tcp://[{asked['address']}]:{asked['port']}"
+    place = f"tcp://{task['address']}:{task['port']}"
+    if ":" in task["address"]:
+        place = f"tcp://[{task['address']}]:{task['port']}"
     dist.init_process_group(
         "gloo",
         init_method=place,
-        rank=asked["rank"],
-        world_size=asked["ranks"],
-        timeout=datetime.timedelta(seconds=asked["seconds"]),
+        rank=task["rank"],
+        world_size=task["ranks"],
+        timeout=datetime.timedelta(seconds=task["seconds"]),
     )
-    answer = measured(torch, dist, asked["rank"], asked["ranks"])
+    answer = measured(torch, dist, task["rank"], task["ranks"])
     print(json.dumps(answer), flush=True)
     os._exit(0)
 
@@ -89,7 +89,7 @@ def measured(torch: Any, dist: Any, rank: int, ranks: int) -> dict[str, Any]:
     pairs = list(itertools.combinations(range(ranks), 2))
     if len(pairs) > MOST_PAIRS:
         pairs = [(number, (number + 1) % ranks) for number in range(ranks)]
-    found = []
+    rates = []
     numbers = torch.zeros(max(1, min(size, 4 << 20) // 4))
     for first, second in pairs if ranks > 2 else ():
 
@@ -101,8 +101,8 @@ def measured(torch: Any, dist: Any, rank: int, ranks: int) -> dict[str, Any]:
                 dist.recv(numbers, first)
                 dist.send(one, first)
 
-        found.append([first, second, 4 * len(numbers) / seconds_of(between)])
-    return {"bytes_per_second": rate, "delay_seconds": delay, "pairs": found}
+        rates.append([first, second, 4 * len(numbers) / seconds_of(between)])
+    return {"bytes_per_second": rate, "delay_seconds": delay, "pairs": rates}
 
 
 if __name__ == "__main__":

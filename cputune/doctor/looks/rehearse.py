@@ -54,17 +54,17 @@ class Stopped(BaseException):
     """The script has come as far as it may; ``except Exception`` in a script does not catch it."""
 
 
-def tell(**facts: object) -> None:
+def send(**facts: object) -> None:
     """Print the result so far; it survives a crash."""
     os.write(1, (json.dumps({"rank": int(os.environ.get("RANK", 0)), **facts}) + "\n").encode())
 
 
-def coordinate(asked: dict[str, Any]) -> None:
+def coordinate(task: dict[str, Any]) -> None:
     """Start the ranks, pass on their lines, and end them all in time."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    ranks, seconds = asked["ranks"], asked["seconds"]
+    ranks, seconds = task["ranks"], task["seconds"]
     children: list[subprocess.Popen[bytes]] = []
     for number in ENDING:
         signal.signal(number, leave)
@@ -73,7 +73,7 @@ def coordinate(asked: dict[str, Any]) -> None:
         for rank in range(ranks):
             # A signal between the fork and the append would leave a rank running.
             signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
-            children.append(start(asked, rank, folder, port))
+            children.append(start(task, rank, folder, port))
             signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
         deadline = time.monotonic() + seconds + OWN_DEADLINE_SECONDS
         for child in children:
@@ -92,9 +92,9 @@ def leave(number: int, frame: object) -> NoReturn:
     sys.exit(128 + number)
 
 
-def start(asked: dict[str, Any], rank: int, folder: str, port: int) -> subprocess.Popen[bytes]:
+def start(task: dict[str, Any], rank: int, folder: str, port: int) -> subprocess.Popen[bytes]:
     """Start a rank in its own process group, in this session: a signal to it ends all."""
-    ranks = asked["ranks"]
+    ranks = task["ranks"]
     several = {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
@@ -104,11 +104,11 @@ def start(asked: dict[str, Any], rank: int, folder: str, port: int) -> subproces
         "MASTER_PORT": str(port),
     }
     return subprocess.Popen(
-        [sys.executable, __file__, AS_RANK, json.dumps({**asked, "folder": folder})],
+        [sys.executable, __file__, AS_RANK, json.dumps({**task, "folder": folder})],
         env={
             **os.environ,
             "TMPDIR": folder,
-            **(several if ranks > 1 or asked["numbered"] else {}),
+            **(several if ranks > 1 or task["numbered"] else {}),
         },
         stdin=subprocess.DEVNULL,
         preexec_fn=become_a_rank,
@@ -126,14 +126,14 @@ def end(child: subprocess.Popen[bytes], rank: int, seconds: float) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, signal.SIGKILL)
     child.wait()
-    said: dict[str, Any] = {"rank": rank}
+    report: dict[str, Any] = {"rank": rank}
     if late:
-        said["late"] = seconds
+        report["late"] = seconds
     elif child.returncode < 0:
-        said["signal"] = -child.returncode
+        report["signal"] = -child.returncode
     else:
         return
-    os.write(1, (json.dumps(said) + "\n").encode())
+    os.write(1, (json.dumps(report) + "\n").encode())
 
 
 def place_of(error: BaseException) -> str:
@@ -146,8 +146,8 @@ def place_of(error: BaseException) -> str:
 
 def failed(error: BaseException, during: str) -> None:
     """Report a failure with the message of the library that raised it."""
-    said = " ".join(str(error).split())[:400]
-    tell(error=type(error).__name__, said=said, where=place_of(error), during=during)
+    message = " ".join(str(error).split())[:400]
+    send(error=type(error).__name__, said=message, where=place_of(error), during=during)
 
 
 class Rehearsal:
@@ -219,7 +219,7 @@ class Rehearsal:
         most = max(of_type, key=lambda name: of_type[name], default="")
         if most in ("bfloat16", "float16") and not self.half:
             self.half = most
-            tell(half=most)
+            send(half=most)
 
     def forks(self) -> None:
         """If the script forks processes, try whether torch hangs in one."""
@@ -232,11 +232,11 @@ class Rehearsal:
             frames = traceback.extract_stack()
             places = [f"{at.filename}:{at.lineno}" for at in frames]
             script = os.path.realpath(sys.argv[0])
-            own = []
+            of_script = []
             for place in places:
                 if os.path.realpath(place).startswith(f"{script}:"):
-                    own.append(place)
-            tell(forked=True, where=(own or places)[-1])
+                    of_script.append(place)
+            send(forked=True, where=(of_script or places)[-1])
 
     def trainer(self, original: Any) -> Callable[..., None]:
         """Replaces a Trainer's constructor: Python binds the arguments, then we stop."""
@@ -275,6 +275,7 @@ def hangs_in_a_fork() -> bool:
             torch.ones(1 << 22).sum()
         finally:
             os._exit(0)
+    # A child that is only slow runs, or waits for a disk. A deadlocked one sleeps.
     asleep = 0
     try:
         for _ in range(LOOKS_AT_FORK):
@@ -298,7 +299,7 @@ def computes_with_torch(function: Any) -> bool:
     """Whether a function refers to torch, to a model or to a tensor."""
     import torch
 
-    while hasattr(function, "func"):
+    while hasattr(function, "func"):  # functools.partial
         function = function.func
     code = getattr(function, "__code__", None)
     if code is None:
@@ -325,7 +326,7 @@ def is_written(event: str, given: tuple[Any, ...]) -> bool:
 
 def by_the_script(project: str) -> bool:
     """Whether the script is the caller, directly or through the standard library."""
-    frame: types.FrameType | None = sys._getframe(2)
+    frame: types.FrameType | None = sys._getframe(2)  # what called the audit hook
     while frame is not None:
         file = frame.f_code.co_filename
         if "site-packages" in file:
@@ -341,11 +342,18 @@ def guard(rehearsal: Rehearsal, project: str) -> None:
     another program, or connects to another machine.
     """
     home = os.path.expanduser("~")
+    # For a variable that is not set "/dev/" is listed again: an empty text would allow every path.
     allowed = (
-        *(rehearsal.folder, "/dev/", "/proc/", "/sys/"),
-        *(f"{home}/.cache", os.environ.get("XDG_CACHE_HOME") or "/dev/", f"{home}/.triton"),
+        rehearsal.folder,
+        "/dev/",
+        "/proc/",
+        "/sys/",
+        f"{home}/.cache",
+        os.environ.get("XDG_CACHE_HOME") or "/dev/",
+        f"{home}/.triton",
         *(os.environ.get(name) or "/dev/" for name in ("HF_HOME", "HF_HUB_CACHE", "TORCH_HOME")),
-        *(f"{sys.prefix}/", f"{sys.base_prefix}/"),
+        f"{sys.prefix}/",
+        f"{sys.base_prefix}/",
     )
 
     def audit(event: str, given: tuple[Any, ...]) -> None:
@@ -377,7 +385,7 @@ def libraries_of(script: str, *, module: bool) -> tuple[str, ...]:
     A script that imports nothing but the standard library, torch, numpy and these cannot import
     another one of them, unless it does so by name.
     """
-    known = {*getattr(sys, "stdlib_module_names", ()), "torch", "numpy", *REPLACED}
+    harmless = {*getattr(sys, "stdlib_module_names", ()), "torch", "numpy", *REPLACED}
     try:
         with open(script, encoding="utf-8") as file:
             nodes = list(ast.walk(ast.parse(file.read())))
@@ -391,7 +399,7 @@ def libraries_of(script: str, *, module: bool) -> tuple[str, ...]:
             imported.add(str(node.module).partition(".")[0])
         elif isinstance(node, ast.Name) and node.id in ("__import__", "exec", "eval"):
             return REPLACED
-    if module or not imported <= known or imported & {"importlib", "pkgutil", "runpy"}:
+    if module or not imported <= harmless or imported & {"importlib", "pkgutil", "runpy"}:
         return REPLACED
     if "transformers" in imported:  # its Trainer builds an Accelerator
         return REPLACED
@@ -465,14 +473,14 @@ def weightless(rehearsal: Rehearsal, transformers: Any) -> None:
 
     def typed(model: Any, config: Any, given: dict[str, Any]) -> Any:
         """The model with the type that from_pretrained gives its weights."""
-        asked = given.get("dtype", given.get("torch_dtype", "auto" if version >= 5 else None))
-        if asked == "auto":
-            asked = getattr(config, "dtype", None) or getattr(config, "torch_dtype", None)
-        if isinstance(asked, str):
-            asked = getattr(torch, asked, None)
-        if asked is None:
+        dtype = given.get("dtype", given.get("torch_dtype", "auto" if version >= 5 else None))
+        if dtype == "auto":
+            dtype = getattr(config, "dtype", None) or getattr(config, "torch_dtype", None)
+        if isinstance(dtype, str):
+            dtype = getattr(torch, dtype, None)
+        if dtype is None:
             return model
-        return model.to(asked)
+        return model.to(dtype)
 
     def automatic(cls: Any, name: str, *args: Any, **kwargs: Any) -> Any:
         config = kwargs.get("config") or transformers.AutoConfig.from_pretrained(
@@ -492,35 +500,35 @@ def weightless(rehearsal: Rehearsal, transformers: Any) -> None:
     transformers.PreTrainedModel.from_pretrained = classmethod(direct)
 
 
-def run_script(rehearsal: Rehearsal, asked: dict[str, Any]) -> None:
+def run_script(rehearsal: Rehearsal, task: dict[str, Any]) -> None:
     """Run the script until it is stopped; report its own failure."""
-    script, arguments = str(asked["script"]), [str(word) for word in asked["arguments"]]
+    script, arguments = str(task["script"]), [str(word) for word in task["arguments"]]
     sys.argv = [script, *arguments]
-    if asked["module"]:
+    if task["module"]:
         folder = os.getcwd()
     else:
         folder = os.path.dirname(os.path.realpath(script))
     sys.path[0] = folder
     try:
-        if asked["module"]:
+        if task["module"]:
             runpy.run_module(script, run_name="__main__", alter_sys=True)
         else:
             runpy.run_path(script, run_name="__main__")
     except Stopped as stopped:
-        tell(stopped=rehearsal.stopped or str(stopped))
+        send(stopped=rehearsal.stopped or str(stopped))
     except SystemExit as ended:
         if ended.code not in (None, 0) and not rehearsal.faked:
-            tell(exit=str(ended.code)[:300], during="the script")
+            send(exit=str(ended.code)[:300], during="the script")
             rehearsal.reported = True
     except Exception as error:
         absent = "offline" in str(error).lower() or "LocalEntryNotFound" in type(error).__name__
-        if absent and not asked["offline"]:
-            tell(stopped="a download")  # nothing is downloaded here: that proves nothing
+        if absent and not task["offline"]:
+            send(stopped="a download")  # nothing is downloaded here: that proves nothing
         elif not rehearsal.faked and not rehearsal.reported:
             failed(error, "the script")
             rehearsal.reported = True
         else:
-            tell(stopped="made-up data")
+            send(stopped="made-up data")
 
 
 def one_step(rehearsal: Rehearsal) -> None:
@@ -612,25 +620,25 @@ def by_accelerator(rehearsal: Rehearsal) -> None:
         failed(error, "one step of a tiny model")
 
 
-def rehearse(asked: dict[str, Any]) -> None:
+def rehearse(task: dict[str, Any]) -> None:
     """One rank: the script, then one step."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.update(WANDB_MODE="disabled", HF_HUB_DISABLE_TELEMETRY="1", PYTHONWARNINGS="ignore")
-    faulthandler.dump_traceback_later(asked["seconds"], exit=False)
+    faulthandler.dump_traceback_later(task["seconds"], exit=False)
     sys.dont_write_bytecode = True
-    rehearsal = Rehearsal(str(asked["folder"]))
+    rehearsal = Rehearsal(str(task["folder"]))
     import torch
 
     ORIGINALS.update(backward=torch.Tensor.backward, step=torch.optim.Optimizer.step)
-    script = os.path.realpath(str(asked["script"]))
-    replace_parts(rehearsal, libraries_of(script, module=bool(asked["module"])))
+    script = os.path.realpath(str(task["script"]))
+    replace_parts(rehearsal, libraries_of(script, module=bool(task["module"])))
     rehearsal.threads = native_threads()
-    guard(rehearsal, os.getcwd() if asked["module"] else os.path.dirname(script))
-    run_script(rehearsal, asked)
+    guard(rehearsal, os.getcwd() if task["module"] else os.path.dirname(script))
+    run_script(rehearsal, task)
     if not rehearsal.reported:
         with contextlib.suppress(Stopped):
             one_step(rehearsal)
-    tell(done=True)
+    send(done=True)
     os._exit(0)  # threads of a script, and ranks that wait for one another, hold nothing up
 
 

@@ -28,19 +28,19 @@ RAN_SHARE = 0.5
 """A thread counts as running if it used a CPU for this share of a part."""
 
 
-def tell(**facts: object) -> None:
+def send(**facts: object) -> None:
     """Print the result so far; it survives a crash."""
     os.write(1, (json.dumps(facts) + "\n").encode())
 
 
 def ticks() -> dict[str, int]:
     """The CPU time of each thread."""
-    found = {}
+    by_thread = {}
     for task in Path("/proc/self/task").iterdir():
         with contextlib.suppress(OSError, ValueError, IndexError):
             parts = (task / "stat").read_text().rpartition(")")[2].split()
-            found[task.name] = int(parts[11]) + int(parts[12])
-    return found
+            by_thread[task.name] = int(parts[11]) + int(parts[12])
+    return by_thread
 
 
 def times_of(work: Callable[[], object], seconds: float = SECONDS) -> tuple[int, float]:
@@ -70,11 +70,11 @@ def multiply(torch: Any) -> None:
     count, seconds = times_of(lambda: matrix @ matrix)
     used = [after - before.get(name, 0) for name, after in ticks().items()]
     ran = sum(each / TICKS_PER_SECOND > RAN_SHARE * seconds for each in used)
-    tell(threads=torch.get_num_threads(), ran=ran, busy=sum(used) / TICKS_PER_SECOND / seconds)
-    tell(fp32_gflops=count * flops / seconds / 1e9, mhz=megahertz())
+    send(threads=torch.get_num_threads(), ran=ran, busy=sum(used) / TICKS_PER_SECOND / seconds)
+    send(fp32_gflops=count * flops / seconds / 1e9, mhz=megahertz())
     short = matrix.to(torch.bfloat16)
     count, seconds = times_of(lambda: short @ short)
-    tell(bf16_gflops=count * flops / seconds / 1e9)
+    send(bf16_gflops=count * flops / seconds / 1e9)
 
 
 def copy(torch: Any) -> None:
@@ -82,7 +82,7 @@ def copy(torch: Any) -> None:
     one = torch.ones(COPIED_BYTES // 4)
     other = torch.empty_like(one)
     count, seconds = times_of(lambda: other.copy_(one))
-    tell(copy_gb_per_second=2 * count * COPIED_BYTES / seconds / 1e9)
+    send(copy_gb_per_second=2 * count * COPIED_BYTES / seconds / 1e9)
 
 
 def reduce(torch: Any) -> None:
@@ -111,7 +111,7 @@ def reduce(torch: Any) -> None:
     for each in ranks:
         each.join(30)
     if len(spent) == len(ranks):
-        tell(all_reduce_gb_per_second=REDUCED_BYTES / max(spent) / 1e9)
+        send(all_reduce_gb_per_second=REDUCED_BYTES / max(spent) / 1e9)
 
 
 def main() -> None:

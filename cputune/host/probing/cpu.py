@@ -203,10 +203,10 @@ _FACTS = (
 )
 
 
-def _with_reasons(look: Look, cpu: Cpu, why: str) -> Cpu:
+def _with_reasons(look: Look, cpu: Cpu, reason: str) -> Cpu:
     for fact in _FACTS:
         if getattr(cpu, fact) is None:
-            look.not_known(f"cpu.{fact}", why)
+            look.not_known(f"cpu.{fact}", reason)
     return cpu
 
 
@@ -256,8 +256,8 @@ def _x86_codename(look: Look, cpu: Cpu) -> str | None:
         look.not_known("cpu.codename", f"{CPUINFO} has no family and model")
         return None
     telling = set(cpu.isa) & set(processors().flags["telling"].split())
-    candidates = [known for known in processors().x86 if known.has_model(cpu)]
-    alike = [known for known in processors().x86 if set(known.flags.split()) == telling]
+    candidates = [row for row in processors().x86 if row.has_model(cpu)]
+    alike = [row for row in processors().x86 if set(row.flags.split()) == telling]
     if both := [generation.name for generation in candidates if generation in alike]:
         return both[0]
     by_numbers = " or ".join(one.name for one in candidates) or "not in our table"

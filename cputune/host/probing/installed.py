@@ -94,7 +94,7 @@ def read_libraries(look: Look, site_packages: tuple[str, ...]) -> tuple[Library,
     Only directories are listed. Each real file counts once, and ``libtcmalloc`` comes before
     ``libtcmalloc_minimal``.
     """
-    seen: set[str] = set()
+    paths: set[str] = set()
     libraries: list[tuple[int, Library]] = []
     for directory in _directories(look, site_packages):
         for file in look.names(directory):
@@ -102,8 +102,8 @@ def read_libraries(look: Look, site_packages: tuple[str, ...]) -> tuple[Library,
                 if not pattern.fullmatch(file):
                     continue
                 path = look.host.real_path(f"{directory}/{file}")
-                if path not in seen:
-                    seen.add(path)
+                if path not in paths:
+                    paths.add(path)
                     libraries.append((rank, Library(name=name, path=path)))
     libraries.sort(key=lambda entry: (entry[0], "_minimal" in entry[1].path))
     return tuple(library for _, library in libraries)
@@ -153,7 +153,7 @@ def read_launchers(look: Look) -> tuple[Launcher, ...]:
         if name in MPI_PROGRAMS:
             directory = path.rpartition("/")[0]
             if directory not in answers:
-                answers[directory] = _ask(look, path)
+                answers[directory] = _version_of(look, path)
             dialect, version, reason = answers[directory]
             if dialect is None:
                 look.not_known(f"launchers.{name}.dialect", reason)
@@ -162,7 +162,7 @@ def read_launchers(look: Look) -> tuple[Launcher, ...]:
     return tuple(launchers)
 
 
-def _ask(look: Look, path: str) -> tuple[str | None, str | None, str]:
+def _version_of(look: Look, path: str) -> tuple[str | None, str | None, str]:
     command = Command(argv=(path, "--version"), timeout_seconds=VERSION_TIMEOUT_SECONDS)
     try:
         completed = look.host.run(command)

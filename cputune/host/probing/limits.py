@@ -239,14 +239,14 @@ def find_groups(look: Look) -> dict[str, Group]:
 def _cgroup_mount(line: str) -> tuple[int, Sequence[str], str, str] | None:
     """Version, controllers, root and mount point of a line of mountinfo. None if not a cgroup's."""
     before, _, after = line.partition(" - ")
-    left, right = before.split(), after.split()
-    if len(left) < 5 or len(right) < 3 or right[0] not in ("cgroup", "cgroup2"):
+    mount, filesystem = before.split(), after.split()
+    if len(mount) < 5 or len(filesystem) < 3 or filesystem[0] not in ("cgroup", "cgroup2"):
         return None
-    root, point = (re.sub(r"\\([0-7]{3})", _unescaped, path) for path in left[3:5])
+    root, point = (re.sub(r"\\([0-7]{3})", _unescaped, path) for path in mount[3:5])
     point = posixpath.normpath(posixpath.join("/", point))
-    if right[0] == "cgroup2":
+    if filesystem[0] == "cgroup2":
         return 2, _CONTROLLERS, root, point
-    return 1, right[2].split(","), root, point
+    return 1, filesystem[2].split(","), root, point
 
 
 def _unescaped(octal: re.Match[str]) -> str:

@@ -11,7 +11,7 @@ import json
 import os
 import re
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
@@ -42,10 +42,7 @@ def record(host: Host, directory: str | os.PathLike[str]) -> RecordedHost:
     answers = noted.answers
     affinity, busy = host.affinity(), {process.pid for process in facts.load.busy}
     scrub = Scrubber.of(host)
-    texts = {}
-    for path, text in sorted(answers["read_text"].items()):
-        if path not in ADDRESSED:
-            texts[_place(path, scrub)] = _clean(path, text, scrub)
+    texts, files = _texts(answers["read_text"], scrub)
     unreadable = {}
     for path, code in noted.refused["read_text"].items():
         if code != errno.ENOENT:
@@ -58,7 +55,12 @@ def record(host: Host, directory: str | os.PathLike[str]) -> RecordedHost:
     for path, there in sorted(answers["exists"].items()):
         if host.knows(path):
             paths[_place(path, scrub, file=False)] = there
-    disks = answers["disk_bytes"]
+    sizes, free = {}, {}
+    for path, (size, free_bytes) in answers["disk_bytes"].items():
+        sizes[path], free[path] = size, free_bytes
+    directories = {}
+    for folder, names in sorted(answers["list_dir"].items()):
+        directories[scrub.text(folder)] = _names(folder, names, scrub)
     document: dict[str, object] = {
         "schema": RECORD_SCHEMA,
         "python": facts.python,
@@ -67,35 +69,45 @@ def record(host: Host, directory: str | os.PathLike[str]) -> RecordedHost:
         "packages": packages,
         "launchers": _launchers(noted, scrub),
         "processes": _processes(answers["processes"][None], busy, scrub),
-        "disk_bytes": {path: size for path, (size, _) in disks.items()},
-        "disk_free_bytes": {path: free for path, (_, free) in disks.items()},
+        "disk_bytes": sizes,
+        "disk_free_bytes": free,
         "surroundings": scrub.document(
             json.loads(json.dumps(asdict(answers["surroundings"][None])))
         ),
         "cpuid": {f"{leaf}.{sub}": answer for (leaf, sub), answer in answers["cpuid"].items()},
         "unreadable": unreadable,
-        "files": {path: text for path, text in texts.items() if not path.startswith(_TREES)},
-        "directories": {
-            scrub.text(folder): _names(folder, names, scrub)
-            for folder, names in sorted(answers["list_dir"].items())
-        },
+        "files": texts,
+        "directories": directories,
         "real_paths": {scrub.text(k): scrub.text(v) for k, v in answers["real_path"].items()},
         "paths": paths,
     }
-    files = {path[1:]: text for path, text in texts.items() if path.startswith(_TREES)}
     files[RECORD_FILE] = json.dumps(document, indent=1, ensure_ascii=False) + "\n"
     write_tree(Path(directory), files)
     return RecordedHost(directory)
 
 
+def _texts(read: Mapping[str, str], scrub: Scrubber) -> tuple[dict[str, str], dict[str, str]]:
+    """The texts that the document contains, and those that are files of the recording."""
+    texts, files = {}, {}
+    for path, text in sorted(read.items()):
+        if path in ADDRESSED:
+            continue
+        place = _place(path, scrub)
+        if place.startswith(_TREES):
+            files[place[1:]] = _clean(path, text, scrub)
+        else:
+            texts[place] = _clean(path, text, scrub)
+    return texts, files
+
+
 def _processes(
-    seen: tuple[Process, ...] | None, busy: set[int], scrub: Scrubber
+    visible: tuple[Process, ...] | None, busy: set[int], scrub: Scrubber
 ) -> list[dict[str, object]] | None:
     """The busy ones of the processes. None if processes cannot be seen."""
-    if seen is None:
+    if visible is None:
         return None
     processes = []
-    for process in seen:
+    for process in visible:
         if process.pid in busy:
             processes.append(asdict(process) | {"name": scrub.value(process.name)})
     return processes
@@ -105,10 +117,9 @@ def _place(path: str, scrub: Scrubber, *, file: bool = True) -> str:
     """The path under which a file is recorded: cgroups and interfaces without their ids."""
     if path.startswith(_CGROUPS):
         parts = path.removeprefix(_CGROUPS).split("/")
+        names = [scrub.group(part) for part in parts]
         if file:
-            names = [scrub.group(part) for part in parts[:-1]] + [parts[-1]]
-        else:
-            names = [scrub.group(part) for part in parts]
+            names[-1] = parts[-1]
         return _CGROUPS + "/".join(names)
     if path.startswith(f"{LINKS}/"):
         name, _, rest = path.removeprefix(f"{LINKS}/").partition("/")
@@ -131,8 +142,7 @@ def _clean(path: str, text: str, scrub: Scrubber) -> str:
     if path == "/proc/sys/kernel/hostname":
         return HOST_NAME + "\n"
     if path == "/etc/hosts":
-        rows = (line.partition("#")[0].split() for line in scrub.value(text).splitlines())
-        return "".join(f"{row[0]} {HOST_NAME}\n" for row in rows if HOST_NAME in row[1:])
+        return _own_addresses(scrub.value(text))
     if path in OS_RELEASE:
         return "".join(f"{line[0]}\n" for line in OS_RELEASE_LINE.finditer(text))
     if path == STAT:
@@ -149,6 +159,16 @@ def _clean(path: str, text: str, scrub: Scrubber) -> str:
     return scrub.text(text)
 
 
+def _own_addresses(hosts: str) -> str:
+    """/etc/hosts with only the lines that name this machine."""
+    lines = []
+    for line in hosts.splitlines():
+        row = line.partition("#")[0].split()
+        if HOST_NAME in row[1:]:
+            lines.append(f"{row[0]} {HOST_NAME}\n")
+    return "".join(lines)
+
+
 def _priority_alone(text: str) -> str:
     """/proc/self/stat with only the nice value and the policy."""
     parts = text.rpartition(")")[2].split()
@@ -163,20 +183,20 @@ def _priority_alone(text: str) -> str:
 def _mount_line(line: str, scrub: Scrubber) -> str:
     """One line of mountinfo. Empty for mounts that do not concern limits or containers."""
     before, _, after = line.partition(" - ")
-    left, right = before.split(), after.split()
-    if len(left) < 6 or len(right) < 3:
+    mount, filesystem = before.split(), after.split()
+    if len(mount) < 6 or len(filesystem) < 3:
         return ""
-    kind, options = right[0], right[2]
+    kind, options = filesystem[0], filesystem[2]
     if kind in ("cgroup", "cgroup2"):
-        left[3] = scrub.group_path(left[3])
-        left[4] = _place(left[4], scrub, file=False)
-    elif left[4] == "/":
+        mount[3] = scrub.group_path(mount[3])
+        mount[4] = _place(mount[4], scrub, file=False)
+    elif mount[4] == "/":
         options = (
             ",".join(re.findall(r"/var/lib/(?:docker|containerd|containers)/", options)) or "rw"
         )
     else:
         return ""
-    return f"{' '.join(left[:6])} - {kind} none {options}\n"
+    return f"{' '.join(mount[:6])} - {kind} none {options}\n"
 
 
 def _launchers(noted: _Noting, scrub: Scrubber) -> dict[str, dict[str, object]]:

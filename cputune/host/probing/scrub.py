@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from cputune.host import Host
-from cputune.text.hidden import HIDDEN, is_secret_variable, variable_says_secret
+from cputune.text.hidden import HIDDEN, is_secret_variable, is_secret_variable_name
 
 HOST_NAME, USER, HOME = "host", "user", "/home/user"
 OTHER_HOST = "other-host"
@@ -195,7 +195,7 @@ _KNOWN = frozenset(_OTHERS.split())
 
 def _concerns_training(name: str) -> bool:
     """Whether a variable concerns training or launching, and its name is not that of a secret."""
-    return name in _KNOWN or (bool(_FAMILIES.fullmatch(name)) and not variable_says_secret(name))
+    return name in _KNOWN or (bool(_FAMILIES.fullmatch(name)) and not is_secret_variable_name(name))
 
 
 def read_environment(variables: Mapping[str, str], scrub: Scrubber | None = None) -> dict[str, str]:

@@ -143,7 +143,9 @@ def _container(look: Look) -> str | None:
         return "docker"
     if look.exists("/run/.containerenv"):
         return "podman"
-    return environment.get("container") or look.text("/run/systemd/container") or None
+    if environment.get("container"):
+        return environment["container"]
+    return look.text("/run/systemd/container") or None
 
 
 CAP_SYS_NICE, CAP_SYS_RESOURCE = 23, 24

@@ -7,7 +7,7 @@ and are wrong in virtual machines. The scheduler uses the sets.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import fields as fields_of
 
 from cputune.host.facts import CacheDomain, Core, Memory, NumaNode, Topology
@@ -48,9 +48,9 @@ def read_topology(look: Look, info: CpuInfo, cpuset: tuple[int, ...] | None) -> 
             )
     look.known("topology.offline", present, f"{CPU_DIR}/present")
     l3 = _caches(look, online)
-    node_of = {cpu: node.id for node in nodes for cpu in node.cpus or ()}
-    cache_of = {cpu: place for place, cache in enumerate(l3 or ()) for cpu in cache.cpus}
-    socket_of = {cpu: number for number, part in enumerate(sockets or ()) for cpu in part}
+    node_of = _by_cpu((node.id, node.cpus or ()) for node in nodes)
+    cache_of = _by_cpu((number, cache.cpus) for number, cache in enumerate(l3 or ()))
+    socket_of = _by_cpu(enumerate(sockets or ()))
     core_sets = cores
     if core_sets is None:
         core_sets = tuple((cpu,) for cpu in online)
@@ -81,6 +81,15 @@ def read_topology(look: Look, info: CpuInfo, cpuset: tuple[int, ...] | None) -> 
     )
 
 
+def _by_cpu(parts: Iterable[tuple[int, Iterable[int]]]) -> dict[int, int]:
+    """The number of the node, cache or socket that each CPU is part of."""
+    numbers = dict[int, int]()
+    for number, cpus in parts:
+        for cpu in cpus:
+            numbers[cpu] = number
+    return numbers
+
+
 def _online(look: Look, info: CpuInfo, cpu_dirs: tuple[int, ...]) -> tuple[int, ...]:
     """Online CPUs: those of the kernel's list, or else those that no ``cpuN/online`` marks as
     off.
@@ -89,7 +98,9 @@ def _online(look: Look, info: CpuInfo, cpu_dirs: tuple[int, ...]) -> tuple[int, 
     if listed:
         return tuple(sorted(listed))
     not_off = tuple(cpu for cpu in cpu_dirs if look.number(f"{CPU_DIR}/cpu{cpu}/online") != 0)
-    return not_off or tuple(info.processors) or tuple(look.host.affinity() or ())
+    if not_off:
+        return not_off
+    return tuple(info.processors) or tuple(look.host.affinity() or ())
 
 
 def _read_each(look: Look, online: tuple[int, ...], *names: str) -> Parts:
@@ -97,15 +108,15 @@ def _read_each(look: Look, online: tuple[int, ...], *names: str) -> Parts:
 
     Only the files of one CPU of each set are read.
     """
-    left, sets = set(online), []
+    remaining, sets = set(online), []
     for cpu in online:
-        if cpu not in left:
+        if cpu not in remaining:
             continue
         for name in names:
-            cpus = left.intersection(look.cpu_list(f"{CPU_DIR}/cpu{cpu}/{name}") or ())
+            cpus = remaining.intersection(look.cpu_list(f"{CPU_DIR}/cpu{cpu}/{name}") or ())
             if cpu in cpus:
                 sets.append(tuple(sorted(cpus)))
-                left -= cpus
+                remaining -= cpus
                 break
     return tuple(sets)
 

@@ -138,11 +138,14 @@ def ask_each(
     ``on_answer`` is called with each answer as it arrives, from several threads. Raises CannotError
     if the command cannot be started here.
     """
+    # If the connection is lost, nothing but the alarm ends the script on its host.
     body = f"import signal\nsignal.alarm({int(seconds) + LATER_SECONDS})\nexec({script!r})"
 
     def one(node: Node) -> Answer:
         wanted = pythons(node)
-        answer = _asked(node, reach, far_command(wanted), sent_lines(body, question(node)), seconds)
+        answer = _answer_of(
+            node, reach, far_command(wanted), sent_lines(body, question(node)), seconds
+        )
         if wanted and answer.unreachable and answer.unreachable.reason == NO_PYTHON:
             hint = "--python takes the path of a Python that exists on every host"
             error = Unreachable(node.name, f"there is no {wanted[0]}", True, hint=hint)
@@ -181,6 +184,7 @@ def ask_together(
     def one(node: Node) -> Answer:
         came = False
         try:
+            # Nothing reads a pipe of stderr while we wait for stdout, and a full one would block.
             with tempfile.TemporaryFile() as stderr:
                 began, late = time.time(), None
                 with _started(node, reach, far_command(pythons), stderr=stderr.fileno()) as process:
@@ -206,7 +210,7 @@ def ask_together(
             answer = Answer(node=node, content=content, began=began, ended=time.time())
             return _explained(answer, reach, process.returncode, out or b"", written, late)
         finally:
-            if not came:
+            if not came:  # the others must not wait for a thread that failed
                 barrier.leave(node.name)
 
     with ThreadPoolExecutor(max_workers=max(1, len(nodes))) as pool:
@@ -254,6 +258,7 @@ def _first_answer(process: subprocess.Popen[bytes], sent: bytes, seconds: float)
     limit.start()
     out = b""
     try:
+        # communicate() would close stdin, from which the script reads another line later.
         with contextlib.suppress(BrokenPipeError):  # it has ended
             while sent:
                 sent = sent[os.write(process.stdin.fileno(), sent) :]
@@ -286,7 +291,9 @@ def _started(
         raise CannotError(problem, hint="choose another way to reach hosts: --through") from error
 
 
-def _asked(node: Node, reach: Reach, command: Sequence[str], sent: bytes, seconds: float) -> Answer:
+def _answer_of(
+    node: Node, reach: Reach, command: Sequence[str], sent: bytes, seconds: float
+) -> Answer:
     began = time.time()
     process = _started(node, reach, command, stderr=subprocess.PIPE)
     late = None

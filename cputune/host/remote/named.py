@@ -74,12 +74,12 @@ def parse_hostfile(text: str, *, where: str = "the host file") -> tuple[Node, ..
     """Parse a host file. Raises UsageError with the number of a wrong line."""
     nodes: list[Node] = []
     for number, line in enumerate(text.removeprefix("\ufeff").split("\n"), start=1):
-        words = line.split("#", 1)[0].split()
-        if not words:
+        fields = line.split("#", 1)[0].split()
+        if not fields:
             continue
         place = f"{where}, line {number}"
-        for node in _named(words[0], place):
-            for word in words[1:]:
+        for node in _named(fields[0], place):
+            for word in fields[1:]:
                 if match := _SLOTS.match(word):
                     node = replace(node, slots=int(match[1]))
                 elif match := _USER.match(word):
@@ -119,12 +119,12 @@ def _listed(text: str, where: str) -> list[Node]:
 
 
 def _named(word: str, place: str) -> list[Node]:
-    words = list(islice(_expanded(word), MOST_HOSTS + 1))
-    if len(words) > MOST_HOSTS:
+    host_names = list(islice(_expanded(word), MOST_HOSTS + 1))
+    if len(host_names) > MOST_HOSTS:
         raise UsageError(f"{place}: {word[:60]} names too many hosts", hint="write a smaller range")
-    if not words:
+    if not host_names:
         raise UsageError(f"{place}: {word[:60]} names no host", hint="write it as n[1-4]")
-    return [_host(name, place) for name in words]
+    return [_host(name, place) for name in host_names]
 
 
 def _expanded(word: str) -> Iterator[str]:

@@ -210,7 +210,7 @@ def probe_each(
         names: host names that each host resolves.
         on_probed: called with each host as it arrives, from several threads.
     """
-    asked = question(content, names, without=reach.sets)
+    request = question(content, names, without=reach.sets)
     hosts: dict[int, Probed | Answer] = {}
 
     def judge(answer: Answer) -> None:
@@ -223,7 +223,7 @@ def probe_each(
         pythons = (python,)
     script = script_text("probe.py")
     ask_each(
-        nodes, reach, script, lambda _: asked, seconds, pythons=lambda _: pythons, on_answer=judge
+        nodes, reach, script, lambda _: request, seconds, pythons=lambda _: pythons, on_answer=judge
     )
     return tuple(hosts[id(node)] for node in nodes)
 

@@ -33,7 +33,7 @@ agent on the host does the same."""
 SSH_FAILED = 255
 """The exit status of ssh when it could not connect, or the connection was cut."""
 
-PYTHON_SAYS = re.compile(rf"Traceback \(most recent call last\)|{re.escape(TOO_OLD)}")
+PYTHON_ERRORS = re.compile(rf"Traceback \(most recent call last\)|{re.escape(TOO_OLD)}")
 """What only a Python that was started on the host writes."""
 
 NO_INPUT = "openmpi5"
@@ -47,7 +47,7 @@ Explained = tuple[str, str | None]
 
 MessagePatterns = Iterable[tuple[str, str, str]]
 
-_SSH_SAYS: MessagePatterns = (
+_SSH_ERRORS: MessagePatterns = (
     # pattern in the output, reason, hint; {} is the host
     (
         r"Could not resolve hostname|Name or service not known|unknown host",
@@ -96,7 +96,7 @@ _SSH_SAYS: MessagePatterns = (
     ),
 )
 
-_SRUN_SAYS: MessagePatterns = (
+_SRUN_ERRORS: MessagePatterns = (
     (
         r"Invalid node name|not in this job|Requested node configuration is not available",
         "it is not in our allocation",
@@ -119,7 +119,7 @@ class Reach:
     """
 
     __slots__ = ()
-    says: ClassVar[MessagePatterns] = _SSH_SAYS
+    says: ClassVar[MessagePatterns] = _SSH_ERRORS
     sets: ClassVar[tuple[str, ...]] = ()
     """Prefixes of the variables that it sets for a program. The host itself does not have them."""
     name: str
@@ -149,7 +149,7 @@ class Reach:
 
     def has_started(self, code: int | None, stderr: str) -> bool:
         """Whether the program was started on the host, and failed there."""
-        return PYTHON_SAYS.search(stderr) is not None
+        return PYTHON_ERRORS.search(stderr) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,7 +207,7 @@ INHERITED = (
 class Srun(Reach):
     """A step of our Slurm allocation, with all CPUs of the job on the node."""
 
-    says: ClassVar[MessagePatterns] = _SRUN_SAYS
+    says: ClassVar[MessagePatterns] = _SRUN_ERRORS
     program: str = "srun"
     name: str = "srun"
 
@@ -227,8 +227,16 @@ class Mpirun(Reach):
     """One rank on the host, started by the mpirun of a dialect, without binding."""
 
     sets: ClassVar[tuple[str, ...]] = (
-        *("OMPI_", "PMIX_", "PMI_", "ORTE_", "OPAL_", "PRTE_"),
-        *("HYDI_", "HYDRA_", "MPI_LOCAL", "MPIR_"),
+        "OMPI_",
+        "PMIX_",
+        "PMI_",
+        "ORTE_",
+        "OPAL_",
+        "PRTE_",
+        "HYDI_",
+        "HYDRA_",
+        "MPI_LOCAL",
+        "MPIR_",
     )
     dialect: str
     program: str = "mpirun"
@@ -270,7 +278,7 @@ def find_reach(
     Raises UsageError for an ssh command that cannot be parsed, CannotError if no way is available.
     """
     if manner in (None, "ssh") and ssh is not None:
-        return Ssh(words=_words(ssh))
+        return Ssh(words=_ssh_argv(ssh))
     srun = shutil.which("srun")
     if manner == "srun" or (manner is None and allocated and srun):
         if srun is None:
@@ -291,19 +299,19 @@ def find_reach(
     return Mpirun(program=mpi[0], dialect=mpi[1])
 
 
-def _words(ssh: str) -> tuple[str, ...]:
+def _ssh_argv(ssh: str) -> tuple[str, ...]:
     try:
-        words = tuple(shlex.split(ssh))
+        argv = tuple(shlex.split(ssh))
     except ValueError as error:
         raise UsageError(
             f"cannot read --ssh {ssh!r}: {error}", hint='--ssh "ssh -F FILE"'
         ) from error
-    if not words or shutil.which(words[0]) is None:
+    if not argv or shutil.which(argv[0]) is None:
         missing = "the program of --ssh"
-        if words:
-            missing = words[0]
+        if argv:
+            missing = argv[0]
         raise _not_here(missing, 'as in --ssh "ssh -F FILE"')
-    return words
+    return argv
 
 
 def _not_here(what: str, hint: str) -> CannotError:

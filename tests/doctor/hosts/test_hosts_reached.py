@@ -19,9 +19,9 @@ from cputune.doctor.hosts.network import (
     OfPorts,
     Rate,
     Reached,
-    ask_ports,
     judge_ports,
     measure_rate,
+    try_ports,
 )
 from cputune.host.facts import Network
 from cputune.host.remote.ask import script_text
@@ -46,7 +46,7 @@ HERE = {"lo": {"127.0.0.1": "127.0.0.1", "127.0.0.2": "127.0.0.2", "127.0.0.3": 
 
 def test_hosts_that_reach_each_other_have_no_finding() -> None:
     hosts = [asked(name) for name in HERE["lo"]]
-    reached = ask_ports(hosts, REACH, HERE, master_port=free_port(), seconds=20)
+    reached = try_ports(hosts, REACH, HERE, master_port=free_port(), seconds=20)
     assert tuple(judge_ports(reached)) == ()
     assert reached.carries("lo")
 
@@ -71,7 +71,7 @@ def test_a_slow_login_makes_no_network_a_broken_one(slow: str) -> None:
     """Connections have less time than the login takes. It begins when all hosts are ready."""
     hosts = [asked(name) for name in HERE["lo"]]
     port, seconds = free_port(), 3.0 * LOGIN_SECONDS - 3
-    reached = ask_ports(hosts, FakeSlowLogin(slow=slow), HERE, master_port=port, seconds=seconds)
+    reached = try_ports(hosts, FakeSlowLogin(slow=slow), HERE, master_port=port, seconds=seconds)
     assert tuple(judge_ports(reached)) == ()
     assert reached.carries("lo")
 
@@ -80,7 +80,7 @@ def test_a_slow_login_makes_no_network_a_broken_one(slow: str) -> None:
 def test_a_host_that_does_not_come_blames_no_network(gone: str) -> None:
     hosts = [asked(name) for name in HERE["lo"]]
     reach = FakeReach(instead={gone: ("sh", "-c", "sleep 60")})
-    reached = ask_ports(hosts, reach, HERE, master_port=free_port(), seconds=5)
+    reached = try_ports(hosts, reach, HERE, master_port=free_port(), seconds=5)
     (found,) = judge_ports(reached)
     assert found.code == "hosts-not-asked"
     assert found.evidence == f"the ports of {gone}: it gave no answer in 5 s"
@@ -92,7 +92,7 @@ def test_a_port_that_is_taken_is_named_and_no_firewall_is_blamed() -> None:
         taken.listen()
         port = taken.getsockname()[1]
         hosts = [asked(name) for name in ("127.0.0.1", "127.0.0.2")]
-        reached = ask_ports(hosts, REACH, {}, master_port=port, seconds=20)
+        reached = try_ports(hosts, REACH, {}, master_port=port, seconds=20)
     found = tuple(judge_ports(reached))
     assert [finding.code for finding in found] == ["hosts-port-taken"]
     assert f"port {port} on 127.0.0.1" in found[0].evidence
@@ -141,7 +141,7 @@ def test_an_answer_that_makes_no_sense_is_the_finding_of_its_host_alone(
     hosts = [asked("localhost"), asked("c")]
     here = {"lo": {"localhost": "127.0.0.1", "c": "127.0.0.1"}}
     reach = FakeReach(instead={"c": ("sh", "-c", f"echo {shlex.quote(answer)}")})
-    seen = ask_ports(hosts, reach, here, master_port=free_port(), seconds=20)
+    seen = try_ports(hosts, reach, here, master_port=free_port(), seconds=20)
     assert set(seen.answers) == {"localhost"}
     deaf = next(found for found in judge_ports(seen) if found.code == "hosts-not-asked")
     golden(deaf.evidence)
@@ -175,4 +175,4 @@ def test_what_gradients_take_over_a_slow_line(golden: Golden) -> None:
 
 
 def test_what_is_sent_needs_no_more_than_python_3_7() -> None:
-    ast.parse(script_text("meet.py", "cputune.doctor.looks"), feature_version=(3, 7))
+    ast.parse(script_text("ports.py", "cputune.doctor.looks"), feature_version=(3, 7))

@@ -67,8 +67,10 @@ def below(root: int) -> list[int]:
             parents.setdefault(int(fields[1]), []).append(int(name))
     descendants, new = [], [root]
     while new:
-        new = [pid for parent in new for pid in parents.get(parent, [])]
-        descendants += new
+        parent = new.pop()
+        children = parents.get(parent, [])
+        descendants += children
+        new += children
     return descendants
 
 
@@ -76,10 +78,10 @@ def end_all() -> None:
     """Kill everything that was started here."""
     until = time.monotonic() + GONE_SECONDS
     while time.monotonic() < until:
-        left = below(os.getpid())
-        if not left:
+        living = below(os.getpid())
+        if not living:
             return
-        for pid in left:
+        for pid in living:
             try:
                 os.kill(pid, signal.SIGKILL)
             except OSError:
@@ -87,16 +89,16 @@ def end_all() -> None:
         time.sleep(0.02)
 
 
-def unpack(asked: dict[str, Any], folder: str) -> None:
+def unpack(task: dict[str, Any], folder: str) -> None:
     """Write the files, and make the folder for the script's output."""
     os.makedirs(os.path.join(folder, "scratch"))
-    for name, text in asked["files"].items():
+    for name, text in task["files"].items():
         path = os.path.join(folder, name)
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path, "w", encoding="utf-8") as file:
             file.write(text)
         mode = 0o600
-        if name in asked["programs"]:
+        if name in task["programs"]:
             mode = 0o700
         os.chmod(path, mode)
 
@@ -106,6 +108,7 @@ class Relay:
 
     def __init__(self, path: str) -> None:
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        # A socket's path has 107 bytes at most (unix(7)); the folder's alone may be longer.
         folder = os.open(os.path.dirname(path), os.O_RDONLY)
         self.listener.bind(f"/proc/self/fd/{folder}/{os.path.basename(path)}")
         os.close(folder)
@@ -123,6 +126,8 @@ class Relay:
         waited: list[Any] = [0, self.listener, *more]
         if self.shown:
             self.to_write.clear()
+        # Ranks are read only if nothing waits to be written: a slow connection slows them down and
+        # does not fill our memory.
         if not self.to_write:
             waited += self.ranks.values()
         writing = [1] if self.to_write else []
@@ -177,15 +182,16 @@ class Relay:
         del self.parts[number]
 
 
-def hold(asked: dict[str, Any], folder: str) -> int:
+def hold(task: dict[str, Any], folder: str) -> int:
     """Start the launch and wait. Returns its exit status, or 75 if it was ended."""
-    unpack(asked, folder)
-    argv = [word.replace("{folder}", folder) for word in asked["argv"]]
+    unpack(task, folder)
+    argv = [word.replace("{folder}", folder) for word in task["argv"]]
     variables = {n: v for n, v in os.environ.items() if not n.startswith(OF_LAUNCHERS)}
-    for name, value in asked["env"].items():
+    for name, value in task["env"].items():
         variables[name] = value.replace("{folder}", folder)
     relay = Relay(os.path.join(folder, "socket"))
-    relay.shown = asked.get("shown", False)
+    relay.shown = task.get("shown", False)
+    # The end of the child wakes select at once, and not after BEAT_SECONDS.
     wake_read, wake_write = os.pipe()
     os.set_blocking(wake_write, False)
     signal.set_wakeup_fd(wake_write)
@@ -193,7 +199,7 @@ def hold(asked: dict[str, Any], folder: str) -> int:
     child = subprocess.Popen(
         argv,
         env=dict(variables, TMPDIR=folder),  # torchrun leaves its torchelastic_* folders behind
-        cwd=asked["cwd"],
+        cwd=task["cwd"],
         stdin=subprocess.DEVNULL,
         stdout=1 if relay.shown else 2,
         start_new_session=True,
@@ -205,7 +211,7 @@ def hold(asked: dict[str, Any], folder: str) -> int:
         code = child.poll()
         if code is not None:
             finish(relay)
-            if code < 0:
+            if code < 0:  # ended by a signal: as a shell reports it
                 return 128 - code
             return code
     return 75
@@ -225,9 +231,9 @@ def main() -> None:
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda number, _: sys.exit(128 + number))
-    asked = json.loads(sys.argv[1])
-    if asked.get("relay"):
-        path = f"{asked['relay']}.{os.uname().nodename}"
+    task = json.loads(sys.argv[1])
+    if task.get("relay"):
+        path = f"{task['relay']}.{os.uname().nodename}"
         relay = Relay(path)
         try:
             while relay.wait([]):
@@ -237,7 +243,7 @@ def main() -> None:
                 os.unlink(path)
             # A launcher that is killed kills its ranks at once: they remove nothing.
             place_py: dict[str, Any] = {"__name__": "place"}
-            exec(asked["place"], place_py)
+            exec(task["place"], place_py)
             place_py["remove"](os.path.dirname(path))
             os._exit(75)
     place = None
@@ -246,7 +252,7 @@ def main() -> None:
     folder = tempfile.mkdtemp(prefix="cputune-launch-", dir=place)
     status = 3
     try:
-        status = hold(asked, folder)
+        status = hold(task, folder)
     except OSError as error:
         sys.stderr.write(f"error: {error}\n")
     finally:

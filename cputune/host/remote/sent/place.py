@@ -49,18 +49,18 @@ def remove(folder: str) -> None:
 
 def main() -> None:
     """Copy the files of a launch, or remove them."""
-    asked = json.loads(sys.argv[1])
-    folder = asked["folder"]
-    if asked["files"] is None:
+    task = json.loads(sys.argv[1])
+    folder = task["folder"]
+    if task["files"] is None:
         remove(folder)
     elif not os.path.isdir(folder):
-        for name, text in dict(asked["files"], **{OURS: ""}).items():
+        for name, text in dict(task["files"], **{OURS: ""}).items():
             path = os.path.join(folder, name)
             os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
             with open(path, "w", encoding="utf-8") as file:
                 file.write(text)
             mode = 0o600
-            if name in asked["programs"]:
+            if name in task["programs"]:
                 mode = 0o700
             os.chmod(path, mode)
         os.makedirs(os.path.join(folder, "scratch"), exist_ok=True)

@@ -58,7 +58,14 @@ def quiet(look: Any, *arguments: Any) -> Any:
 
 
 def matching(patterns: list[str]) -> list[str]:
-    return [path for pattern in patterns for path in glob.glob(pattern)]
+    paths = []
+    for pattern in patterns:
+        paths += glob.glob(pattern)
+    return paths
+
+
+def names_like(pattern: re.Pattern[str], folder: str) -> list[str]:
+    return [name for name in quiet(os.listdir, folder) or () if pattern.fullmatch(name)]
 
 
 def groups() -> list[str]:
@@ -81,42 +88,41 @@ def groups() -> list[str]:
     return list(directories)
 
 
-def record(asked: dict[str, Any]) -> dict[str, Any]:
+def record(request: dict[str, Any]) -> dict[str, Any]:
     """The recording."""
     files, unreadable, directories = {}, {}, {}
-    paths = {path: os.path.exists(path) for path in asked["paths"]}
-    wanted = matching(asked["read"])
+    paths = {path: os.path.exists(path) for path in request["paths"]}
+    wanted = matching(request["read"])
     for group in quiet(groups) or ():
         names = quiet(os.listdir, group) or []
         wanted += [os.path.join(group, name) for name in names if GROUP_FILES.match(name)]
         paths[group] = bool(names)
-    sites = [path for path in sys.path if os.path.isdir(path)]
-    wanted += [os.path.join(site, "torch", "version.py") for site in sites]
+    sites = list(filter(os.path.isdir, sys.path))
+    for site in sites:
+        wanted.append(os.path.join(site, "torch", "version.py"))
     for path in wanted:
         try:
             files[path] = read(path)
         except OSError as error:
-            if error.errno != 2:
+            if error.errno != 2:  # a file that does not exist is not recorded
                 unreadable[path] = error.errno
-    for path in matching(asked["list"]):
+    for path in matching(request["list"]):
         directories[path] = quiet(os.listdir, path) or []
-    variables, without = os.environ, tuple(asked["without"])
-    real = find_libraries(asked, sites, directories)
+    variables, without = os.environ, tuple(request["without"])
+    real = find_libraries(request, sites, directories)
     for entry in re.split(r"[:\s]+", variables.get("LD_PRELOAD", "")):
         if entry.startswith("/"):
             paths[entry] = os.path.isfile(entry) and os.access(entry, os.R_OK)
-    launchers = {name: launcher(name, asked) for name in asked["programs"]}
-    registers = {leaf: quiet(cpuid, leaf) for leaf in asked["cpuid"]}
-    sizes, free = disk_bytes(asked["disks"])
+    sizes, free = disk_bytes(request["disks"])
     return {
         "python": ".".join(map(str, sys.version_info[:3])),
         "affinity": ranges(sorted(os.sched_getaffinity(0))),
         "environment": {n: v for n, v in variables.items() if not n.startswith(without)},
-        "launchers": {name: found for name, found in launchers.items() if found["path"]},
-        "processes": processes(asked["look_seconds"]),
+        "launchers": launchers(request),
+        "processes": processes(request["look_seconds"]),
         "disk_bytes": sizes,
         "disk_free_bytes": free,
-        "cpuid": {leaf: values for leaf, values in registers.items() if values},
+        "cpuid": registers(request["cpuid"]),
         "unreadable": unreadable,
         "files": files,
         "directories": directories,
@@ -137,26 +143,27 @@ def disk_bytes(paths: list[str]) -> tuple[dict[str, int], dict[str, int]]:
 
 
 def find_libraries(
-    asked: dict[str, Any], sites: list[str], directories: dict[str, list[str]]
+    request: dict[str, Any], sites: list[str], directories: dict[str, list[str]]
 ) -> dict[str, str]:
     """The real paths of the libraries, in the folders of the loader and of packages.
 
     The names in each folder are added to ``directories``.
     """
-    libraries, real = re.compile(asked["libraries"]), {}
+    libraries, real = re.compile(request["libraries"]), {}
     variables = os.environ
-    places = [p for p in variables.get("LD_LIBRARY_PATH", "").split(":") if p] + asked["places"]
-    prefixes = [sys.prefix, variables.get("VIRTUAL_ENV"), variables.get("CONDA_PREFIX")]
-    places += [os.path.join(prefix, "lib") for prefix in prefixes if prefix]
+    places = list(filter(None, variables.get("LD_LIBRARY_PATH", "").split(":")))
+    places += request["places"]
+    for prefix in (sys.prefix, variables.get("VIRTUAL_ENV"), variables.get("CONDA_PREFIX")):
+        if prefix:
+            places.append(os.path.join(prefix, "lib"))
     places += [path.partition("/lib/python")[0] + "/lib" for path in sites]
     for site in sites:
-        inside = [name for name in quiet(os.listdir, site) or () if libraries.fullmatch(name)]
         places.append(site)
-        places += [os.path.join(site, name) for name in asked["inside"]]
-        for name in inside:
+        places += [os.path.join(site, name) for name in request["inside"]]
+        for name in names_like(libraries, site):
             places += [os.path.join(site, name), os.path.join(site, name, "lib")]
     for place in places:
-        names = [name for name in quiet(os.listdir, place) or () if libraries.fullmatch(name)]
+        names = names_like(libraries, place)
         if os.path.isdir(place):
             directories.setdefault(place, names)
         for name in names:
@@ -164,19 +171,40 @@ def find_libraries(
     return real
 
 
+def registers(leaves: list[str]) -> dict[str, list[int]]:
+    """The values of each leaf of CPUID that can be read."""
+    values = {}
+    for leaf in leaves:
+        four = quiet(cpuid, leaf)
+        if four:
+            values[leaf] = four
+    return values
+
+
 def cpuid(leaf: str) -> list[int]:
     """The four registers of ``LEAF.SUBLEAF``. Only root may read the device."""
     number, sub = map(int, leaf.split("."))
+    # The lower half of the offset is the leaf, the upper half the subleaf (cpuid(4)).
     with open("/dev/cpu/0/cpuid", "rb", buffering=0) as device:
         return list(struct.unpack("<4I", os.pread(device.fileno(), 16, number | sub << 32)))
 
 
-def launcher(name: str, asked: dict[str, Any]) -> dict[str, Any]:
+def launchers(request: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The programs that exist, each with its path and what it answers."""
+    answers = {}
+    for name in request["programs"]:
+        answer = launcher(name, request)
+        if answer["path"]:
+            answers[name] = answer
+    return answers
+
+
+def launcher(name: str, request: dict[str, Any]) -> dict[str, Any]:
     """The path of a program, on PATH or beside this Python, and the version output of an MPI."""
     path = shutil.which(name) or shutil.which(name, path=os.path.join(sys.prefix, "bin"))
     launcher: dict[str, Any] = {"path": path}
-    if path is not None and name in asked["versions"]:
-        argv, seconds = (path, "--version"), asked["version_seconds"]
+    if path is not None and name in request["versions"]:
+        argv, seconds = (path, "--version"), request["version_seconds"]
         code, texts = None, [b"", b""]
         try:
             done = subprocess.run(
@@ -325,17 +353,17 @@ def own_address(name: str) -> Any:
 
 def main() -> None:
     """Print the answer as a line of JSON."""
-    asked = json.loads(sys.argv[1])
-    own = None
-    if asked["names"]:
-        own = own_address(socket.gethostname())
+    request = json.loads(sys.argv[1])
+    address = None
+    if request["names"]:
+        address = own_address(socket.gethostname())
     answer = {
-        "record": record(asked),
-        "metadata": metadata(asked["judged"]),
+        "record": record(request),
+        "metadata": metadata(request["judged"]),
         "executable": sys.executable,
-        "content": {path: quiet(content, path) for path in asked["content"]},
-        "names": resolved(asked["names"]),
-        "own": own,
+        "content": {path: quiet(content, path) for path in request["content"]},
+        "names": resolved(request["names"]),
+        "own": address,
     }
     print(json.dumps(answer))
 

@@ -14,7 +14,7 @@ import click
 
 from cputune.cli import completing
 from cputune.cli.option_defaults import all_of
-from cputune.cli.output import tell
+from cputune.cli.output import print_line
 from cputune.errors import CputuneError, ResultError, UsageError
 from cputune.host import Interpreter, LiveHost, read_document, this_interpreter
 from cputune.host.facts import HostFacts
@@ -98,8 +98,8 @@ secret_option = click.option(
 )
 
 
-def say(text: str) -> None:
-    tell(f"note: {text}")
+def print_note(text: str) -> None:
+    print_line(f"note: {text}")
 
 
 def facts_of(
@@ -124,7 +124,7 @@ def chosen_hosts(
     """
     hosts, through, ssh = typed["hosts"], typed["through"], typed["ssh"]
     named = hosts is not None or typed["hostfile"] is not None
-    nodes = asked_hosts(hosts, typed["hostfile"])
+    nodes = typed_hosts(hosts, typed["hostfile"])
     if not named and allocation:
         nodes = _of_our_job()
     if not nodes:
@@ -152,7 +152,7 @@ def mpirun_here() -> tuple[str, str] | None:
     return None
 
 
-def asked_hosts(
+def typed_hosts(
     hosts: str | None,
     hostfile: str | None,
     parse: Callable[[str], tuple[Node, ...]] = parse_distinct_hosts,
@@ -200,7 +200,7 @@ def _of_our_job() -> tuple[Node, ...]:
         return nodes
     if first.cpus is None or first.cpus >= usable:
         return ()
-    tell(f"note: the job has {first.cpus} of {usable} CPUs of {first.name}, for its steps")
+    print_line(f"note: the job has {first.cpus} of {usable} CPUs of {first.name}, for its steps")
     return nodes
 
 
@@ -225,17 +225,17 @@ def choose_python(typed: str | None, script: Sequence[str] = ()) -> Interpreter:
     first = ""
     if script:
         first = script[0]
-    chosen, why = None, ""
+    chosen, chosen_by = None, ""
     for candidate, reason in _meant(typed, first, alone=find_spec("torch") is None):
         if candidate:
-            chosen, why = candidate, reason
+            chosen, chosen_by = candidate, reason
             break
     if chosen is None or (typed is None and not os.path.exists(chosen)):
         return ours
     python = other_interpreter(chosen)
-    if python.prefix == ours.prefix or (why == _ON_PATH and not python.has_module("torch")):
+    if python.prefix == ours.prefix or (chosen_by == _ON_PATH and not python.has_module("torch")):
         return ours
-    say(f"{python.executable} trains ({why})")
+    print_note(f"{python.executable} trains ({chosen_by})")
     return python
 
 
@@ -299,7 +299,7 @@ def tuned(word: str | None, facts: HostFacts, *, other_machine: bool) -> Result 
 
     # cputune.json in this folder is of this machine, not of the recorded one.
     if word is None and (facts.recorded or not DEFAULT_RESULT.exists()):
-        say(
+        print_note(
             "nothing was measured: this is a default plan for this machine "
             "(`cputune tune` measures)"
         )
@@ -315,13 +315,13 @@ def tuned(word: str | None, facts: HostFacts, *, other_machine: bool) -> Result 
             hint="tune on this machine, or use it with --other-machine",
         )
     if difference:
-        say(f"the plan was measured on another machine: {difference}")
+        print_note(f"the plan was measured on another machine: {difference}")
         return result
     changes = changed_since(result, facts)
     if changes:
         from cputune.records.shared_texts import TUNE_AGAIN
 
-        say(f"{'; '.join(changes)}: {TUNE_AGAIN}")
+        print_note(f"{'; '.join(changes)}: {TUNE_AGAIN}")
     return result
 
 
@@ -352,7 +352,7 @@ def launched(
         )
     if script is not None:
         for note in read_typed(script, python).notes:
-            say(note)
+            print_note(note)
         workload = _of_script(script, result, secret, keeps_batch=not batch_given, python=python)
     elif result is not None:
         workload = result.workload
@@ -401,17 +401,17 @@ def _of_script(
     return replace(result.workload, **{name: getattr(typed, name) for name in names})
 
 
-def _refuse_other_batch(known: Workload, typed: Workload) -> None:
+def _refuse_other_batch(tuned_job: Workload, typed: Workload) -> None:
     """Raise UsageError if the words to launch have another batch than the tuned ones."""
-    if known.global_batch_size is None:
+    if tuned_job.global_batch_size is None:
         return
     from cputune.launch.script import BATCH_ARGUMENTS
 
     for flag in BATCH_ARGUMENTS:
-        before, now = known.argument(flag), typed.argument(flag)
+        before, now = tuned_job.argument(flag), typed.argument(flag)
         if now not in (None, before):
             raise UsageError(
-                f"{flag} {now} differs from the tuned batch: {known.name} was tuned with "
-                f"{known.global_batch_size} samples per step of all ranks",
+                f"{flag} {now} differs from the tuned batch: {tuned_job.name} was tuned with "
+                f"{tuned_job.global_batch_size} samples per step of all ranks",
                 hint="--global-batch-size N sets the samples per step of all ranks",
             )

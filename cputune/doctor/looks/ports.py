@@ -1,6 +1,6 @@
 """Whether other hosts reach the ports of this one, and this one theirs. Python 3.7 is enough.
 
-    python meet.py '{"listen": [["", 29500, 1]], "reach": [["", "10.0.0.2", 40123, "node2"]],
+    python ports.py '{"listen": [["", 29500, 1]], "reach": [["", "10.0.0.2", 40123, "node2"]],
                      "seconds": 6}'
 
 ``listen`` has an address ("" for all), a port, and how many other hosts will connect to it;
@@ -48,23 +48,25 @@ async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
 
 async def reach(address: str, port: int, deadline: float) -> str:
     """Why a connection fails, or "". A refused one is tried again: the host may not listen yet."""
-    why = "no time"
+    reason = "no time"
     while time.monotonic() < deadline:
         late = "no answer"
         try:
-            left = deadline - time.monotonic()
-            reader, writer = await asyncio.wait_for(asyncio.open_connection(address, port), left)
+            seconds_left = deadline - time.monotonic()
+            reader, writer = await asyncio.wait_for(
+                asyncio.open_connection(address, port), seconds_left
+            )
             late = "64 KiB do not get through"
             writer.write(LARGE)
-            said = await asyncio.wait_for(reader.read(1), deadline - time.monotonic())
+            received = await asyncio.wait_for(reader.read(1), deadline - time.monotonic())
             writer.close()
-            return "" if said else "it hung up"
+            return "" if received else "it hung up"
         except asyncio.TimeoutError:
             return late
         except (OSError, UnicodeError) as error:
-            why = as_text(error)
+            reason = as_text(error)
             await asyncio.sleep(AGAIN_SECONDS)
-    return why
+    return reason
 
 
 def wait_for_others() -> list[str]:
@@ -80,12 +82,12 @@ def wait_for_others() -> list[str]:
     return list(absent)
 
 
-async def meet(
+async def try_ports(
     listen: list[tuple[str, int, int]], others: list[tuple[str, str, int, str]], seconds: float
 ) -> dict[str, dict[str, str]]:
     """Listen, and when all others do, connect to them; returns the answer that is printed."""
     come = asyncio.Semaphore(0)
-    seen: dict[str, dict[str, str]] = {"closed": {}, "reached": {}}
+    outcome: dict[str, dict[str, str]] = {"closed": {}, "reached": {}}
 
     open_to: list[int] = []
 
@@ -98,7 +100,7 @@ async def meet(
             await asyncio.start_server(welcome, address or None, port)
             open_to.append(number)
         except OSError as error:
-            seen["closed"][str(port)] = as_text(error)
+            outcome["closed"][str(port)] = as_text(error)
 
     absent = wait_for_others()
     expected = sum(max(0, number - len(absent)) for number in open_to)
@@ -106,7 +108,7 @@ async def meet(
 
     async def call(name: str, address: str, port: int, host: str) -> None:
         if host not in absent:
-            seen["reached"][name] = await reach(address, port, deadline - 0.5)
+            outcome["reached"][name] = await reach(address, port, deadline - 0.5)
 
     await asyncio.gather(*(call(*other) for other in others))
     try:
@@ -114,14 +116,14 @@ async def meet(
             await asyncio.wait_for(come.acquire(), deadline - time.monotonic())
     except asyncio.TimeoutError:
         pass
-    return seen
+    return outcome
 
 
 async def main() -> None:
     """Print the answer, and end without waiting for connections that hang."""
-    asked = json.loads(sys.argv[1])
-    seen = await meet(asked["listen"], asked["reach"], asked["seconds"])
-    print(json.dumps(seen), flush=True)
+    task = json.loads(sys.argv[1])
+    outcome = await try_ports(task["listen"], task["reach"], task["seconds"])
+    print(json.dumps(outcome), flush=True)
     os._exit(0)
 
 
