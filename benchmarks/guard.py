@@ -19,7 +19,7 @@ from machines import SimulatedRunner
 
 from cputune.plans.workload import DEFAULT_RECIPE, Workload
 from cputune.records.claims import Speedup
-from cputune.records.shared_texts import slower_by, surely_slower
+from cputune.records.shared_texts import slower_beyond, slower_by
 from cputune.tuner.comparing import concluded, side_by_side
 from cputune.tuner.measuring import Findings, Measuring, Timer
 from cputune.tuner.race import Race
@@ -81,7 +81,7 @@ def main() -> None:
             cells = []
             for ratio in RATIOS:
                 told = [asked(ratio, processes, wander, seed) for seed in range(studies)]
-                fails = sum(surely_slower(one, slower_by(LIMIT)) for one in told)
+                fails = sum(slower_beyond(one, slower_by(LIMIT)) for one in told)
                 cells.append(f"{100 * fails / studies:>8.1f}")
             print(f"{processes:>10.0%}{wander:>8.0%}{''.join(cells)}", flush=True)
 

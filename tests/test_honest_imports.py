@@ -152,3 +152,34 @@ def remembers(module: Module) -> bool:
 
 def test_no_module_remembers_what_could_be_passed() -> None:
     assert {name for name, module in modules() if remembers(module)} == set(REMEMBERS)
+
+
+def defined(module: str) -> set[str]:
+    """The names of a module of the package; of a package, its modules too."""
+    path = ROOT.joinpath(*module.split("."))
+    names = set()
+    if path.is_dir():
+        names = {entry.stem for entry in path.iterdir()}
+        path = path / "__init__"
+    text = path.with_suffix(".pyi" if module == "cputune" else ".py").read_text(encoding="utf-8")
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            names.update(name.asname or name.name for name in node.names)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+    return names
+
+
+def test_what_benchmarks_tools_and_docs_import_exists() -> None:
+    """Nothing runs them with each change."""
+    missing = []
+    for folder in ("benchmarks", "tools", "docs"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.ImportFrom) and str(node.module).startswith("cputune"):
+                    names = {name.name for name in node.names} - {"__version__"}
+                    lost = sorted(names - defined(str(node.module)))
+                    missing += [f"{path.relative_to(ROOT)}: {node.module}.{name}" for name in lost]
+    assert missing == []

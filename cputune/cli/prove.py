@@ -100,7 +100,7 @@ def command(
         print_json({"schema": "cputune.proof/1", **plain(proof)})
     else:
         print_blocks(blocks(proof), console())
-    ctx.exit(1 if proof.model_answers.unlike else 0)
+    ctx.exit(1 if proof.licence.unlike else 0)
 
 
 def _decisive_answers(answers: Sequence[Deviation]) -> list[Deviation]:
@@ -122,7 +122,7 @@ def blocks(proof: Proof) -> Iterator[Block]:
     from cputune.report.writing import Heading, Lines, Rows
     from cputune.text.plain import figure
 
-    equivalence = proof.model_answers
+    equivalence = proof.licence
     if equivalence.unlike:
         warning = f"the command does not repeat itself: {equivalence.unlike}"
         yield Lines((("warning", warning), ("", "so only knobs that keep all numbers are tried")))
@@ -163,7 +163,7 @@ def limit(proof: Proof) -> str:
     """The sentence on what "the same" means."""
     from cputune.inside.first_steps import LOOKED_AT
 
-    updates = proof.model_answers.updates
+    updates = proof.licence.updates
     checked = ""
     if updates is not None:
         checked = f", and its batches and model up to update {updates}"

@@ -71,11 +71,11 @@ class Proof:
 
     Attributes:
         typed: what the current launch trains; None if it was not reported.
-        model_answers: the answers of its model.
+        licence: the answers of its model (this key of documents stays).
     """
 
     typed: Training | None
-    model_answers: ModelAnswers
+    licence: ModelAnswers
     levers: tuple[Proven, ...]
 
 
@@ -122,7 +122,7 @@ def prove(
         for proven in _left_out(space.left_out):
             add(proven)
     model_answers = workload.licence or ModelAnswers()
-    return Proof(typed=workload.training, model_answers=model_answers, levers=tuple(results))
+    return Proof(typed=workload.training, licence=model_answers, levers=tuple(results))
 
 
 def _try_all(

@@ -40,7 +40,7 @@ def _script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def proven(monkeypatch: pytest.MonkeyPatch, *, unlike: str = "") -> None:
     """Stand in for the engine: the levers of a command, without a training."""
     model_answers = ModelAnswers(answers=(ASKED, UNASKED), unlike=unlike)
-    found = Proof(typed=None, model_answers=model_answers, levers=LEVERS)
+    found = Proof(typed=None, licence=model_answers, levers=LEVERS)
     monkeypatch.setattr("cputune.tuner.knob_proofs.prove", lambda *given, **more: found)
 
 
