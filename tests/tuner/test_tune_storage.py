@@ -272,3 +272,19 @@ def test_a_study_of_many_trials_is_gone_on_with_and_reads_back(tmp_path: Path) -
     assert [trial.number for trial in result.trials] == list(range(121))
     result.save(tmp_path / "r.json")
     assert Result.load(tmp_path / "r.json") == result
+
+
+@pytest.mark.parametrize(
+    ("named", "shown"),
+    [
+        (
+            "postgresql://user:pw@db:5432/studies?sslmode=verify-full",
+            "postgresql://db:5432/studies",
+        ),
+        ("mysql+pymysql://user:p%40w@db/studies", "mysql+pymysql://db/studies"),
+        ("postgresql://db/studies", "postgresql://db/studies"),
+        ("studies/one.db", "studies/one.db"),
+    ],
+)
+def test_a_study_is_shown_without_user_password_and_options(named: str, shown: str) -> None:
+    assert databases.without_credentials(named) == shown
