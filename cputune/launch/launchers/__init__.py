@@ -22,8 +22,5 @@ LAUNCHERS: tuple[Launcher, ...] = (
 )
 """Launchers that end in a Python; ``srun`` starts another program."""
 BY_NAME = {launcher.name: launcher for launcher in LAUNCHERS}
-BY_PROGRAM: dict[str, str] = {}
-BY_MODULE: dict[str, str] = {}
-for _launcher in LAUNCHERS:
-    BY_PROGRAM |= dict.fromkeys(_launcher.programs, _launcher.name)
-    BY_MODULE |= dict.fromkeys(_launcher.modules, _launcher.name)
+BY_PROGRAM = {program: launcher.name for launcher in LAUNCHERS for program in launcher.programs}
+BY_MODULE = {module: launcher.name for launcher in LAUNCHERS for module in launcher.modules}
