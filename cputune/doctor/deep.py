@@ -117,7 +117,7 @@ def product(facts: HostFacts, host: Host) -> Iterator[Finding]:
         # The highest instruction set with which it works is the limit to set.
         limit = None
         for isa in LOWER_ISAS:
-            if not run_look(host, "product.py", ONEDNN_MAX_CPU_ISA=isa).returncode:
+            if run_look(host, "product.py", ONEDNN_MAX_CPU_ISA=isa).returncode == 0:
                 limit = isa
                 break
         flags = []

@@ -50,6 +50,7 @@ from cputune.verifier.records import (
 )
 
 ASK_SECONDS = 60.0
+NO_ANSWER = f"{{}} gave no answer in {ASK_SECONDS:g} s"
 REACH_SECONDS = 30.0
 READERS = (
     ("syntax", "bash", ("-n",), "apt-get install bash"),
@@ -73,6 +74,9 @@ def read_script(artefact: Artefact, expected: Expected, host: Host) -> Answer:
             yield not_installed(name, program, install)
             continue
         done = _ask((program_path, *options, str(real_path(artefact.path))), host)
+        if done.returncode is None:
+            yield not_checked(name, NO_ANSWER.format(program))
+            continue
         lines = _lines_of(done)
         if done.returncode != 0 and not lines:
             lines = [f"ended with {done.returncode}"]
@@ -332,6 +336,11 @@ def submit_script(artefact: Artefact, expected: Expected, host: Host) -> Answer:
         return
     consumer = _ask(("sbatch", "--version"), host).stdout.strip() or "slurm"
     done = _ask(("sbatch", "--test-only", path), host)
+    if done.returncode is None:
+        yield not_checked(
+            TEST_ONLY, NO_ANSWER.format("sbatch"), "see whether sinfo answers", consumer
+        )
+        return
     lines = _lines_of(done)
     if lines:
         last = lines[-1]

@@ -194,6 +194,12 @@ def test_instructions_that_are_shown_and_not_executed(golden: Golden):
     helpless = only("deep-illegal-instruction", look(product=ended(-signal.SIGILL)))
     assert helpless.command is None
 
+    def dies_or_hangs(capped):
+        return ended(None, seconds=120.0) if capped else ended(-signal.SIGILL)
+
+    hung = only("deep-illegal-instruction", look(product=dies_or_hangs))
+    assert hung.command is None
+
 
 @pytest.mark.parametrize("done", [ended(None, seconds=120.0), ended(0, out="nothing of ours")])
 def test_a_look_that_says_nothing_proves_nothing(done):

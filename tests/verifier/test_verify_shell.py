@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from golden_texts import Golden
 from cputune import Plan, Step, UsageError, emit, verify
 from cputune.emitters import FORMATS
 from cputune.ranks.job import Gather, Launched, Rank
+from cputune.verifier import scripts
 from cputune.verifier.checks import outcomes
 from cputune.verifier.records import Expected
 
@@ -155,3 +157,18 @@ def test_what_a_rank_shows_beside_the_plan(
     environment: dict[str, str], outer: dict[str, str], more: dict[str, object], state: str
 ) -> None:
     assert of_rank(environment, outer, **more) == state
+
+
+@pytest.mark.parametrize(
+    ("program", "check"), [("shellcheck", "lint"), ("sbatch", "sbatch --test-only")]
+)
+def test_a_program_that_gives_no_answer_has_not_accepted(
+    program: str, check: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = tmp_path / program
+    waits.write_text("#!/bin/sh\nsleep 60\n", encoding="utf-8")
+    waits.chmod(0o755)
+    monkeypatch.setattr(scripts, "ASK_SECONDS", 1.0)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    state, summary = seen(folder / "slurm.sh")[check]
+    assert (state, summary) == ("not checked", f"{program} gave no answer in 60 s")
