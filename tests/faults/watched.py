@@ -69,7 +69,7 @@ class Watched:
             )
 
     @property
-    def report(self) -> str:
+    def written(self) -> str:
         """What it has written to stderr so far."""
         return (self.place / "stderr").read_text(errors="replace")
 
@@ -77,10 +77,10 @@ class Watched:
         """Wait until it has said this; False where it has ended without, or time is up."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
-            if text in self.said:
+            if text in self.written:
                 return True
             if self.process.poll() is not None:
-                return text in self.said
+                return text in self.written
             time.sleep(0.01)
         return False
 
@@ -148,7 +148,7 @@ def judge(
     repair: Callable[[], object] = lambda: None,
 ) -> Outcome:
     """How it ended, against what is documented; ``repair`` is called before its study is read."""
-    ended, said = watched.wait(LONGEST_SECONDS), watched.said
+    ended, said = watched.wait(LONGEST_SECONDS), watched.written
     if ended is None:
         watched.end()
     left = (*watched.left_behind(), *map(str, watched.folders()))
