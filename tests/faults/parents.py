@@ -83,7 +83,7 @@ class Chain:
             if self.again and watched.wait(self.dice.uniform(0.0, AGAIN_SECONDS)) is None:
                 watched.tell(self.number)
             ended = watched.wait(SLOW_SECONDS)
-        said = watched.said
+        said = watched.written
         self._told |= told(said)
         if ended is None:
             watched.end()
@@ -125,7 +125,7 @@ class Chain:
     def _stale_folders(self, watched: Watched) -> list[str]:
         """Temporary folders that a later run has passed over, which came to run trials."""
         now = watched.folders()
-        stale = now & self._folders if told(watched.said) else set()
+        stale = now & self._folders if told(watched.written) else set()
         self._folders = now - stale  # a run that is killed early has not come to look
         return [str(path) for path in stale]
 

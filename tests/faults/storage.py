@@ -115,7 +115,7 @@ def befallen(place: Path, dice: Random, befall: Callable[[Path], object]) -> Out
     watched = study(place, "s.db", until=dice)
     befall(place / "s.db")
     outcome = judge(watched, study="gone.db")
-    said = "" if "cannot be written: the file is" in watched.said else "it was not said"
+    said = "" if "cannot be written: the file is" in watched.written else "it was not said"
     return replace(outcome, why=outcome.why or said)
 
 

@@ -38,7 +38,7 @@ def strike(fault: str, place: Path) -> Outcome:
     environment = {"FAULT": fault, "FAULT_AT": "2", "FAULT_BOOK": str(place / "book")}
     watched = Watched(place, (*TUNE, "--budget", "6", "--", *LIGHT), environment)
     outcome = judge(watched)
-    return replace(outcome, why=outcome.why or _complaint(watched.said, place))
+    return replace(outcome, why=outcome.why or _complaint(watched.written, place))
 
 
 def _complaint(said: str, place: Path) -> str:
