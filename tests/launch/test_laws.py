@@ -115,7 +115,9 @@ def test_no_option_is_lost_unseen(path: Path, fixed: FixedFile) -> None:
         pytest.skip("nothing was changed")
     before, after = launches_of(path), read_shell(fixed.text, path.name).launches
     assert len(before) == len(after)
-    named = " ".join(f"{one.evidence} {' '.join(one.left)}" for one in (*fixed.left, *fixed.fixed))
+    named = " ".join(
+        f"{one.evidence} {' '.join(one.dropped)}" for one in (*fixed.unfixed, *fixed.fixed)
+    )
     for old, new in zip(before, after, strict=True):
         kept = {one.name for one in options_of(new)}
         means = {one.option.means for one in new.given if one.option and one.option.means}
