@@ -125,9 +125,10 @@ def pairs(facts: HostFacts, job: Workload, only: set[str]) -> Iterator[tuple[str
 
 
 def hbm_nodes(facts: HostFacts) -> str:
-    """The memory nodes that are HBM, as numactl names them."""
-    nodes = facts.topology.numa_nodes
-    return ",".join(str(node.id) for node in nodes if node.kind == "hbm")
+    """The memory nodes that are HBM, as numactl names them: of a CPU Max those without CPUs."""
+    if "CPU Max" not in (facts.cpu.model_name or ""):
+        return ""
+    return ",".join(str(node.id) for node in facts.topology.numa_nodes if node.cpus == ())
 
 
 def why_not(name: str, facts: HostFacts, job: Workload) -> str | None:
