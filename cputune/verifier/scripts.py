@@ -30,6 +30,7 @@ from cputune.ranks.job import Begin, Launched, observe
 from cputune.ranks.supervisor import WorkFolder
 from cputune.ranks.supervisor_main import RankCommand
 from cputune.records.steps import TrialError
+from cputune.text.plain import count
 from cputune.verifier.checks import (
     CHANGES_A_PLAN,
     SLOWEST_RATIO,
@@ -144,7 +145,8 @@ def files_check(artefact: Artefact, expected: Expected, host: Host) -> Answer:
     changed = [row for row in rows if row.seen != row.expected]
     summary = f"{', '.join(row.what for row in changed)}: changed since it was emitted"
     if rows:
-        yield judged("files", None, changed, f"{len(rows)} are as emitted", wrong=summary)
+        good = f"{count(len(rows), 'file')}, as emitted"
+        yield judged("files", None, changed, good, wrong=summary)
 
 
 def missing_beside(artefact: Artefact) -> Iterator[str]:
