@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 import pprint
-from dataclasses import fields
 from pathlib import Path
 from typing import TypeAlias
 
@@ -76,13 +75,7 @@ def apply_plan_file(force: Force | None, *, together: bool, guard: bool = False)
 
 def _as_literal(force: Force) -> str:
     """What is set, without default values."""
-    usual = Force()
-    changed = {}
-    for field in fields(force):
-        value = getattr(force, field.name)
-        if value != getattr(usual, field.name):
-            changed[field.name] = value
-    return pprint.pformat(changed, width=90, sort_dicts=False)
+    return pprint.pformat(force.changed(), width=90, sort_dicts=False)
 
 
 class _Pieces:

@@ -23,7 +23,7 @@ from cputune.inside.applying.force import Force
 from cputune.inside.applying.parts import needed
 from cputune.launch.located_words import without_options
 from cputune.launch.script import Script
-from cputune.plans.delivery.applied_command import AppliedCommand
+from cputune.plans.delivery.delivery import Delivery
 from cputune.plans.plan import Plan
 from cputune.plans.workload import Workload, left_out
 from cputune.stack import Versions, backend_flags, ipex_use, why_too_few_ccl_workers
@@ -35,7 +35,7 @@ TRAIN_SCRIPT, RECIPE_FILE, APPLY_SCRIPT = "train.py", "recipe.json", "apply_plan
 
 
 def training_command(
-    workload: Workload, delivery: AppliedCommand, context: Context
+    workload: Workload, delivery: Delivery, context: Context
 ) -> tuple[tuple[Word, ...], tuple[str, ...]]:
     """The words of the training command, and what is to be said about them.
 
@@ -224,7 +224,7 @@ def refuse_impossible(plan: Plan, versions: Versions) -> None:
         )
 
 
-def refuse_unchosen_batch(workload: Workload, plan: Plan, delivery: AppliedCommand) -> None:
+def refuse_unchosen_batch(workload: Workload, plan: Plan, delivery: Delivery) -> None:
     """Raise UsageError if each of the ranks of several nodes would take the script's own batch.
 
     Neither a flag nor apply_plan.py divides it then, so the user has to choose the global batch.
@@ -234,9 +234,9 @@ def refuse_unchosen_batch(workload: Workload, plan: Plan, delivery: AppliedComma
     if plan.nodes == 1 or chosen or (workload.global_batch_size is not None and not owned):
         return
     samples = workload.global_batch_size
-    product = (
-        f", {plan.world_size} × {samples} = {plan.world_size * samples} samples" if samples else ""
-    )
+    product = ""
+    if samples:
+        product = f", {plan.world_size} × {samples} = {plan.world_size * samples} samples"
     hint = (
         "--global-batch-size N divides N samples over the ranks, --batch-per-rank N gives each of "
         "them N"

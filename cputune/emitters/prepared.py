@@ -29,7 +29,7 @@ from cputune.host.remote.named import Node, choose
 from cputune.inside.applying.parts import needed
 from cputune.launch.launchers.mpirun import DIALECTS
 from cputune.plans.cores import usable_cores
-from cputune.plans.delivery.applied_command import AppliedCommand, applied_command
+from cputune.plans.delivery.delivery import Delivery, delivery_of
 from cputune.plans.delivery.needed_parts import fitted
 from cputune.plans.delivery.network_interface import checked
 from cputune.plans.layout import guide_plan, make_plan, mild_plan
@@ -241,14 +241,14 @@ def _delivery(
     versions: Mapping[str, str],
     host: Host | None,
     trials: Trials | None,
-) -> tuple[AppliedCommand, AppliedCommand, dict[str, str]]:
+) -> tuple[Delivery, Delivery, dict[str, str]]:
     """How the plan gets into the training: all of it, what of it is needed, and why not the rest.
 
     ``trials``: what the ranks of its trials reported; None if the workload was not tuned. Raises
     UsageError for a batch that its ranks cannot share.
     """
     try:
-        complete = applied_command(workload, plan, versions)
+        complete = delivery_of(workload, plan, versions)
     except ValueError as error:
         raise UsageError(
             str(error), hint="--batch-per-rank N sets the samples of each rank"
@@ -271,8 +271,8 @@ def _refuse_unknown(mpi: str | None, nodes: int | None) -> None:
 
 
 def _reachable(
-    delivery: AppliedCommand, workload: Workload, host: Host | None
-) -> tuple[AppliedCommand, dict[str, str]]:
+    delivery: Delivery, workload: Workload, host: Host | None
+) -> tuple[Delivery, dict[str, str]]:
     """A plan without the parts that no line of the script reaches, and why each is left out."""
     force = delivery.force
     if force is None or workload.recipe is not None:

@@ -11,7 +11,7 @@ from cputune.doctor.files.judge import faulty_words
 from cputune.doctor.files.script_kind import reader_of
 from cputune.host.facts import HostFacts
 from cputune.launch.launch import launch_of
-from cputune.plans.delivery.applied_command import AppliedCommand
+from cputune.plans.delivery.delivery import Delivery
 from cputune.plans.knobs.backend import BACKEND
 from cputune.plans.knobs.kernels import IPEX
 from cputune.plans.knobs.precision import PRECISION
@@ -67,7 +67,7 @@ def _reasons(facts: HostFacts, workload: Workload) -> dict[str, str]:
 
 def turned_off(
     workload: Workload,
-    delivery: AppliedCommand,
+    delivery: Delivery,
     target: HostFacts,
     refused: Mapping[str, str] = MappingProxyType({}),
 ) -> list[str]:
@@ -85,7 +85,7 @@ def turned_off(
 
 
 def _set_otherwise(
-    workload: Workload, delivery: AppliedCommand, target: HostFacts
+    workload: Workload, delivery: Delivery, target: HostFacts
 ) -> tuple[list[str], set[str]]:
     """The notes about flags that the plan sets to something else, and those flags."""
     off: dict[str, None] = {}
@@ -115,9 +115,7 @@ def _shown(flag: str, typed: str) -> str:
     return f"{flag} {typed}"
 
 
-def refused_unneeded(
-    workload: Workload, delivery: AppliedCommand, context: Context
-) -> dict[str, str]:
+def refused_unneeded(workload: Workload, delivery: Delivery, context: Context) -> dict[str, str]:
     """Flags that the target refuses and this training does not need, each with the reason.
 
     A word whose absence would change the run (``--evaluation_strategy``) is not one of them.
@@ -146,7 +144,7 @@ def refused_unneeded(
     return refused
 
 
-def _why_unneeded(word: Word, delivery: AppliedCommand) -> str | None:
+def _why_unneeded(word: Word, delivery: Delivery) -> str | None:
     """Why a training is the same without a word that is refused; None if it may be another."""
     if word.spelling == "--use_ipex" and word.instead is None:
         return word.reason
@@ -166,7 +164,7 @@ def _listed(phrases: Mapping[str, None]) -> str:
     return f"{', '.join(others)} and {last}"
 
 
-def _changed(workload: Workload, delivery: AppliedCommand) -> Iterator[tuple[str, str, str]]:
+def _changed(workload: Workload, delivery: Delivery) -> Iterator[tuple[str, str, str]]:
     """Flags that were typed, with their value and that of the plan, if it is another."""
     planned = dict(_set_by(delivery))
     for flag, value in planned.items():
@@ -186,7 +184,7 @@ def _changed(workload: Workload, delivery: AppliedCommand) -> Iterator[tuple[str
         yield "--ipex", "", "False"
 
 
-def _set_by(delivery: AppliedCommand) -> Iterator[tuple[str, str]]:
+def _set_by(delivery: Delivery) -> Iterator[tuple[str, str]]:
     """The flags of a plan with their values, also if code sets them."""
     for at, flag in enumerate(delivery.flags):
         following = "--"

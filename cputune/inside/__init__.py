@@ -13,8 +13,8 @@ A process becomes a rank that is measured by the first two of these variables::
                            Without it the launch is only observed
     CPUTUNE_TRIAL_SHOW     names of further variables that the rank reports, with commas
     CPUTUNE_TRIAL_TURNS    1: after each step the rank waits until it may take another
-    CPUTUNE_TRIAL_ASK      questions to the model with commas (``asking``); such a launch is neither
-                           measured nor compared
+    CPUTUNE_TRIAL_ASK      questions to the model with commas (``equivalence_check``); such a
+                           launch is neither measured nor compared
     CPUTUNE_TRIAL_REHEARSE the folder in which the launch was typed: it runs to its end, shortened
                            (``rehearsing``), and nothing is reported
     CPUTUNE_TRIAL_CHILD_OF set by a rank for what it starts: the rank's process number

@@ -222,7 +222,7 @@ class Profiled(TypedDict):
 
 
 class ModelAnswer(TypedDict, total=False):
-    """The answer of a model to a question at a point of its training (``asking``).
+    """The answer of a model to a question at a point of its training (``equivalence_check``).
 
     ``loss``, ``gradient`` (its norm): of both trainings. ``apart``: the norm of the difference of
     both gradients, over that of the larger one. ``why``: why there is no answer; empty if there is

@@ -3,7 +3,7 @@
 A rank gets a part of the samples of each batch, and a worker of the loader is another process. Both
 train the same only if a batch is a function of its samples: each row depends on its own sample
 only; nothing is left behind for the next batch; the order does not depend on random numbers of one
-rank. What a model makes of a batch is checked in ``asking``.
+rank. What a model makes of a batch is checked in ``equivalence_check``.
 """
 
 from __future__ import annotations

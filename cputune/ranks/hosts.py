@@ -221,10 +221,8 @@ def interface_between(
     if carrying:
         requested = os.environ.get("GLOO_SOCKET_IFNAME")
         return requested if requested in carrying else carrying[0]
-    evidence = "from host to host"
-    for finding in judge_ports(reached):
-        evidence = finding.evidence
-        break
+    findings = list(judge_ports(reached))
+    evidence = findings[0].evidence if findings else "from host to host"
     raise CannotError(
         f"no network interface carries what ranks send: {evidence}",
         hint="`cputune doctor --hosts` says what is wrong between them",

@@ -26,7 +26,7 @@ from cputune.inside.equivalence_check import POINTS, STARTS
 from cputune.inside.first_steps import LOOKED_AT
 from cputune.inside.messages import ModelAnswer, RankState
 from cputune.plans.delivery import environment
-from cputune.plans.delivery.applied_command import AppliedCommand, applied_command, trial_command
+from cputune.plans.delivery.delivery import Delivery, delivery_of, trial_command
 from cputune.plans.equivalence import (
     NOT_ANSWERED,
     UNCHECKED,
@@ -518,7 +518,7 @@ class LivingPlan:
         if hosts is None and plan.backend == "mpi" and plan.world_size > 1:
             raise Infeasible("trials run over gloo or oneCCL, not over torch's own MPI backend")
         try:
-            applied = applied_command(workload, plan, runner.versions)
+            delivery = delivery_of(workload, plan, runner.versions)
         except ValueError as error:
             raise Infeasible(str(error)) from error
         runner.note_cost_of_nodes(plan)
@@ -527,7 +527,7 @@ class LivingPlan:
         base, modules = dict(os.environ), tuple[str, ...]()
         if not emitted:
             base = environment.base_environment(
-                os.environ, plan, applied.variables, offline=offline
+                os.environ, plan, delivery.variables, offline=offline
             )
             # What is seeded by a process (hashes of words) is another in each new one alone.
             is_new = runner.fresh or STARTS in self._questions
@@ -547,21 +547,21 @@ class LivingPlan:
         )
         if emitted:
             offline_variables = OFFLINE if offline else {}
-            engine, launch = self._emitted(hosts, applied, inbox.address, offline_variables)
+            engine, launch = self._emitted(hosts, delivery, inbox.address, offline_variables)
             self.job.launch(engine, launch)
         else:
-            self.job.start(self._here(applied, inbox.address, base, fork=supervisor.fork))
+            self.job.start(self._here(delivery, inbox.address, base, fork=supervisor.fork))
 
     def _here(
-        self, applied: AppliedCommand, report_to: str, base: Mapping[str, str], *, fork: bool
+        self, delivery: Delivery, report_to: str, base: Mapping[str, str], *, fork: bool
     ) -> list[RankCommand]:
         """The plan's processes on this machine; a current launch runs as it is."""
         self._scratch.mkdir(mode=0o700, exist_ok=True)
         variables = engines.trial_variables(
-            report_to, self._scratch, applied.force or self._padding_check(), self._questions
+            report_to, self._scratch, delivery.force or self._padding_check(), self._questions
         )
-        environment = {**base, **applied.variables, **variables}
-        argv, typed = self._commands(applied)
+        environment = {**base, **delivery.variables, **variables}
+        argv, typed = self._commands(delivery)
         if typed:
             return [as_activated(typed, engines.on_python_path(environment), self._runner.python)]
         if not fork:
@@ -571,7 +571,7 @@ class LivingPlan:
     def _emitted(
         self,
         hosts: RankHosts | None,
-        applied: AppliedCommand,
+        delivery: Delivery,
         report_socket: str,
         variables: Mapping[str, str],
     ) -> tuple[Engine, Launch]:
@@ -597,7 +597,7 @@ class LivingPlan:
         there, engine = hosts.of(plan), engines.engine_of(hosts.reach, plan)
         launch = replace(launch, nodes=tuple(host.node for host in there))
         if plan.as_found:
-            argv, typed = self._commands(applied)
+            argv, typed = self._commands(delivery)
             command = tuple(typed or [runner.python.executable, *argv])
             activated = as_activated((), os.environ, runner.python)["env"]
             return engine, replace(launch, argv=command, environment=activated)
@@ -606,12 +606,12 @@ class LivingPlan:
         )
         return engine, replace(launch, files=files)
 
-    def _commands(self, applied: AppliedCommand) -> tuple[list[str], list[str]]:
+    def _commands(self, delivery: Delivery) -> tuple[list[str], list[str]]:
         """The arguments of python; and for the current launch the command as typed, if a launcher
         starts the script.
         """
         workload = self._runner.workload
-        argv = workload.filled(trial_command(workload, applied), os.environ)
+        argv = workload.filled(trial_command(workload, delivery), os.environ)
         if self._plan.as_found:
             return argv, workload.filled(workload.launch, os.environ)
         return argv, []

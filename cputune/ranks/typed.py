@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from cputune.launch.write import assigned, exact
-from cputune.plans.delivery.applied_command import applied_command, launch_command
+from cputune.plans.delivery.delivery import delivery_of, launch_command
 from cputune.plans.delivery.environment import base_environment
 from cputune.text import cpulist
 
@@ -76,17 +76,17 @@ def alone(
     ValueError if the batch cannot be divided over the ranks.
     """
     versions = {package.name: package.version for package in facts.packages if package.version}
-    applied = applied_command(workload, plan, versions)
-    environment = base_environment(os.environ, plan, applied.variables, offline=False)
+    delivery = delivery_of(workload, plan, versions)
+    environment = base_environment(os.environ, plan, delivery.variables, offline=False)
     by_launcher = plan.as_found and bool(workload.launch)
-    argv = [facts.training_python.executable, *launch_command(workload, applied, guard=guard)]
+    argv = [facts.training_python.executable, *launch_command(workload, delivery, guard=guard)]
     if by_launcher:
         argv = list(workload.launch)
     if filled:
         argv = workload.filled(argv, os.environ)
     if by_launcher:
         return as_activated(argv, environment, facts.training_python)
-    environment.update(applied.variables)
+    environment.update(delivery.variables)
     cpus = None if plan.as_found else list(plan.cpus[0])
     return {"argv": argv, "env": environment, "cpus": cpus}
 

@@ -139,13 +139,12 @@ def peak_bytes_before(argv: Sequence[str], ranks: int) -> int | None:
             if result.workload.argv != tuple(shown):
                 continue
             peaks: dict[int, int] = {}
-            first = 0
+            first: int | None = None
             for trial in reversed(result.trials):
-                if trial.observed:
-                    first = max(int(rank.get("peak_bytes") or 0) for rank in trial.observed)
-                    peaks[trial.plan.processes_per_node] = first
-            peak = peaks.get(ranks) or first
-            return peak or None
+                peak = max((int(rank.get("peak_bytes") or 0) for rank in trial.observed), default=0)
+                if peak:
+                    first = peaks[trial.plan.processes_per_node] = peak
+            return peaks.get(ranks) or first
     return None
 
 

@@ -13,7 +13,7 @@ from cputune.emitters.hand import typed_lines
 from cputune.emitters.prepared import make_job, usual_format, versions_of
 from cputune.errors import UsageError
 from cputune.host import LiveHost
-from cputune.plans.delivery.applied_command import applied_command
+from cputune.plans.delivery.delivery import delivery_of
 from cputune.plans.knobs import knob_named, least_kept
 from cputune.plans.knobs.record import KEPT, Keeps, as_text as knob_words
 from cputune.plans.plan import Plan
@@ -356,7 +356,7 @@ class ResultToShow:
         commands = {"train": now, "launch files": files}
         try:
             commands = {"train": self.by_hand(), "the same": now, "launch files": files}
-            command = applied_command(result.workload, plan, result.versions)
+            command = delivery_of(result.workload, plan, result.versions)
         except (UsageError, ValueError) as error:  # the batch was changed by hand
             commands["impossible"] = str(error)
             return commands

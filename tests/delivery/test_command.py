@@ -15,7 +15,7 @@ from in_process import ran
 import cputune
 from cputune import Plan, Workload
 from cputune.inside import applying_script
-from cputune.plans.delivery.applied_command import applied_command, launch_command, trial_command
+from cputune.plans.delivery.delivery import delivery_of, launch_command, trial_command
 from cputune.plans.equivalence import Training
 from cputune.plans.knobs import set_by
 from cputune.ranks.runner import ProcessRunner
@@ -74,13 +74,13 @@ SEEN = SCRIPT.observed(framework="trainer", global_batch_size=8, parses_argument
 
 def test_a_run_as_found_gets_the_users_words_alone() -> None:
     for job in (SCRIPT, SEEN):
-        way = applied_command(job, AS_FOUND, {})
+        way = delivery_of(job, AS_FOUND, {})
         assert (way.flags, way.force, dict(way.variables)) == ((), None, {})
         assert trial_command(job, way) == ("run_qa.py", "--run_name", "a b")
 
 
 def test_a_script_that_was_seen_to_read_flags_gets_them() -> None:
-    way = applied_command(SEEN, ONE, {})
+    way = delivery_of(SEEN, ONE, {})
     assert way.force is None
     assert trial_command(SEEN, way)[3:] == way.flags
     assert "--use_cpu" in way.flags
@@ -90,7 +90,7 @@ def test_a_script_that_was_seen_to_read_flags_gets_them() -> None:
     "job", [SCRIPT, replace(SEEN, parses_arguments=False), replace(SEEN, framework="accelerate")]
 )
 def test_all_others_are_set_by_code_and_one_never_run_is_among_them(job: Workload) -> None:
-    way = applied_command(job, replace(ONE, precision="bf16"), {})
+    way = delivery_of(job, replace(ONE, precision="bf16"), {})
     assert way.flags == ()
     assert way.force is not None
     assert way.force.arguments["bf16"] is True
@@ -106,13 +106,13 @@ TINY = Workload.from_recipe("bert-mini")
 
 def test_a_recipe_as_found_keeps_its_batch() -> None:
     batch = str(TINY.global_batch_size)
-    assert applied_command(TINY, AS_FOUND, {}).flags == ("--per_device_train_batch_size", batch)
+    assert delivery_of(TINY, AS_FOUND, {}).flags == ("--per_device_train_batch_size", batch)
 
 
 def test_a_loop_over_torch_alone_gets_variables_and_what_torch_is_told() -> None:
     job = replace(SCRIPT, framework="pytorch")
-    assert applied_command(job, ONE, {}).force is None
-    assert (way := applied_command(job, MASKS, {})).flags == ()
+    assert delivery_of(job, ONE, {}).force is None
+    assert (way := delivery_of(job, MASKS, {})).flags == ()
     assert way.force is not None
     assert not way.sets_objects
 
@@ -137,7 +137,7 @@ SAME_AS_TYPED = (
 def test_carry_stands_before_a_script_that_needs_it(
     job: Workload, plan: Plan, carries: str | None
 ) -> None:
-    way = applied_command(job, plan, {})
+    way = delivery_of(job, plan, {})
     assert not way.sets_objects
     words = launch_command(job, way, guard=False)
     assert words[len(words) - len(way.flags) :] == way.flags
@@ -157,20 +157,20 @@ def test_carry_stands_before_a_script_that_needs_it(
 def test_several_ranks_of_a_script_are_compared_while_they_train(
     job: Workload, plan: Plan, is_guarded: bool
 ) -> None:
-    words = launch_command(job, applied_command(job, plan, {}))
+    words = launch_command(job, delivery_of(job, plan, {}))
     assert any('"guard": true' in word for word in words) == is_guarded
-    without = launch_command(job, applied_command(job, plan, {}), guard=False)
+    without = launch_command(job, delivery_of(job, plan, {}), guard=False)
     assert not any("guard" in word for word in without)
 
 
 def test_every_argument_of_a_knob_is_carried_either_way() -> None:
     plan = replace(ONE, processes_per_node=2, cpus=((0,), (1,)), precision="bf16")
-    by_code = applied_command(SCRIPT, plan, {}).force
+    by_code = delivery_of(SCRIPT, plan, {}).force
     assert by_code is not None
     for name, value in set_by(plan, by_arguments=True)[0].items():
         assert by_code.arguments[name] == value
         if value is not None:
-            assert f"--{name}" in applied_command(SEEN, plan, {"transformers": "4.56"}).flags
+            assert f"--{name}" in delivery_of(SEEN, plan, {"transformers": "4.56"}).flags
 
 
 @pytest.mark.torch
@@ -221,6 +221,6 @@ def test_batches_of_a_step_are_carried_where_no_framework_knows_them(
         parses_arguments=False,
         accumulation=4,
     )
-    way = applied_command(seen, ONE, {})
+    way = delivery_of(seen, ONE, {})
     assert way.force is not None
     assert way.force.accumulation == known

@@ -11,7 +11,7 @@ from cputune import Workload
 from cputune.inside.applying.force import Force
 from cputune.inside.applying.parts import needed
 from cputune.inside.applying.ranks import PRETENDED
-from cputune.plans.delivery.applied_command import AppliedCommand
+from cputune.plans.delivery.delivery import Delivery
 from cputune.plans.delivery.needed_parts import AVERAGE, UNUSED, used
 from cputune.stack import Versions
 
@@ -32,7 +32,7 @@ def left(
     """The modules that are still needed, and the flags that were added."""
     rank = {"pid": 1, **shown, **({} if did is None else {"applied": did})}
     way, reasons = used(
-        AppliedCommand(variables={}, force=force, world_size=2), [[rank, rank]], workload, versions
+        Delivery(variables={}, force=force, world_size=2), [[rank, rank]], workload, versions
     )
     found = set() if way.force is None else {part.module for part in needed(way.force)}
     assert set(reasons) == {part.module for part in needed(force)} - found
@@ -87,7 +87,7 @@ def test_padding_that_was_not_cut_is_not_cut() -> None:
     force = replace(BY_FLAGS, torch={"padding": "cut", "order": "length"})
     full = {"padding": "full, for it has no mask", "order": "length"}
     rank = {"applied": {"trainer": ["x"]}, **full}
-    way, reasons = used(AppliedCommand(variables={}, force=force), [[rank]], TRAINER, TODAY)
+    way, reasons = used(Delivery(variables={}, force=force), [[rank]], TRAINER, TODAY)
     assert way.force is not None
     assert way.force.torch == {"order": "length"}
     assert "padding" in reasons

@@ -11,7 +11,7 @@ from emit_machines import IPEX_ERA, TODAY, machine, script_workload
 from cputune import Cluster, HostFacts, UsageError, Workload, emit
 from cputune.emitters import FORMATS, parse_hosts
 from cputune.emitters.turned_off import turned_off
-from cputune.plans.delivery.applied_command import AppliedCommand, applied_command
+from cputune.plans.delivery.delivery import Delivery, delivery_of
 from cputune.plans.layout import mild_plan
 
 ERA = {**TODAY, "transformers": "4.56.2", "torch": "2.8.0"}
@@ -70,7 +70,7 @@ def test_the_words_of_the_guide_are_named_in_every_format(format: str) -> None:
 )
 def test_each_flag_that_is_turned_off_is_named(words: tuple[str, ...], off: str | None) -> None:
     workload = script_workload(*words)
-    way = applied_command(workload, mild_plan(without_bf16()), ERA)
+    way = delivery_of(workload, mild_plan(without_bf16()), ERA)
     assert turned_off(workload, way, without_bf16())[:1] == ([] if off is None else [off])
 
 
@@ -84,7 +84,7 @@ def test_each_flag_that_is_turned_off_is_named(words: tuple[str, ...], off: str 
 )
 def test_what_a_launcher_was_given_is_named_too(launch: str, off: str | None) -> None:
     workload = Workload.of(launch).observed(framework="accelerate")
-    found = turned_off(workload, AppliedCommand(variables={}), without_bf16())
+    found = turned_off(workload, Delivery(variables={}), without_bf16())
     assert found[:1] == (
         [] if off is None else [f"your {off} is off here: the plan trains in fp32"]
     )

@@ -28,7 +28,7 @@ def refuse(reason: str) -> Any:
     raise RefusedError(reason)
 
 
-class AppliedCommand:
+class Delivery:
     """A script's frameworks under a plan, and what was said of it."""
 
     def __init__(self, **force: Any) -> None:
@@ -118,40 +118,40 @@ def batch_of(args: Any) -> tuple[int, int]:
 
 class TestTrainingArguments:
     def test_are_set_before_they_are_checked(self) -> None:
-        way = AppliedCommand(world_size=2, arguments={"bf16": True, "optim": "adamw_hf"})
+        way = Delivery(world_size=2, arguments={"bf16": True, "optim": "adamw_hf"})
         args = way.arguments()()
         assert args.checked["bf16"]
         assert not hasattr(args, "optim"), "a field that this version does not have"
         assert batch_of(args) == (4, 1)
 
     def test_those_that_are_made_of_others_are_not_divided_again(self) -> None:
-        make = AppliedCommand(world_size=2).arguments()
+        make = Delivery(world_size=2).arguments()
         first = make(per_device_train_batch_size=8)
         assert batch_of(make(per_device_train_batch_size=batch_of(first)[0])) == (4, 1)
 
 
 class TestTrainer:
     def test_trains_and_says_once_what_was_changed(self, golden: Golden) -> None:
-        way = AppliedCommand(world_size=2, arguments={"bf16": True})
+        way = Delivery(world_size=2, arguments={"bf16": True})
         trainer = way.trainer()(way.arguments()())
         assert trainer.train(resume=True) == ("trained", True)
         trainer.train()
         golden(way.said)
 
     def test_says_nothing_where_nothing_was_changed(self) -> None:
-        way = AppliedCommand(world_size=1)
+        way = Delivery(world_size=1)
         way.trainer()(way.arguments()()).train()
         assert way.said == []
 
     def test_is_refused_a_batch_that_cannot_be_divided(self, golden: Golden) -> None:
-        way = AppliedCommand(world_size=3)
+        way = Delivery(world_size=3)
         trainer = way.trainer()(way.arguments()())
         with pytest.raises(RefusedError) as raised:
             trainer.train()
         golden(raised.value)
 
     def test_a_batch_that_the_script_sets_later_is_divided_too(self) -> None:
-        way = AppliedCommand(world_size=2, samples_per_rank=4)
+        way = Delivery(world_size=2, samples_per_rank=4)
         args = way.arguments()()
         args.per_device_train_batch_size, args.gradient_accumulation_steps = 12, 3
         way.trainer()(args).train()
@@ -159,7 +159,7 @@ class TestTrainer:
 
     def test_a_second_training_keeps_the_batch_that_it_has_by_itself(self) -> None:
         """4 is what the first one takes on each of two ranks, and the second on all of them."""
-        way = AppliedCommand(world_size=2, samples_per_rank=4)
+        way = Delivery(world_size=2, samples_per_rank=4)
         make, trainer = way.arguments(), way.trainer()
         first, second = make(), make(per_device_train_batch_size=4)
         trainer(first).train()
@@ -167,7 +167,7 @@ class TestTrainer:
         assert (batch_of(first), batch_of(second)) == ((4, 1), (2, 1))
 
     def test_flags_have_divided_the_batch_that_is_parsed_and_no_other(self) -> None:
-        way = AppliedCommand(world_size=2, samples_per_rank=4, by_flags=True)
+        way = Delivery(world_size=2, samples_per_rank=4, by_flags=True)
         make = way.arguments()
         assert batch_of(make(per_device_train_batch_size=4)) == (4, 1)
         assert batch_of(make(per_device_train_batch_size=6)) == (3, 1)
@@ -176,41 +176,39 @@ class TestTrainer:
     def test_batches_that_flags_have_accumulated_stay_and_those_before_are_known(
         self, typed: int | None, before_flags: int
     ) -> None:
-        way = AppliedCommand(
-            world_size=3, samples_per_rank=6, by_flags=True, typed_accumulation=typed
-        )
+        way = Delivery(world_size=3, samples_per_rank=6, by_flags=True, typed_accumulation=typed)
         args = way.arguments()(per_device_train_batch_size=3, gradient_accumulation_steps=2)
         assert batch_of(args) == (3, 2)
         assert args.per_device_train_batch_size.typed == before_flags
 
     def test_typed_on_several_ranks_takes_the_batch_of_all_of_them(self) -> None:
-        assert batch_of(AppliedCommand(world_size=1, typed_ranks=2).arguments()()) == (16, 1)
+        assert batch_of(Delivery(world_size=1, typed_ranks=2).arguments()()) == (16, 1)
 
 
 class TestAccelerator:
     @pytest.mark.parametrize("own", [None, "no", "bf16"])
     def test_has_the_precision_of_the_plan_and_the_cpu(self, own: str | None) -> None:
-        way = AppliedCommand(world_size=2, arguments={"bf16": True})
+        way = Delivery(world_size=2, arguments={"bf16": True})
         made = way.accelerator()(False, own)
         assert (made.mixed_precision, made.cpu) == ("bf16", True)
         made.prepare_data_loader(loader(8))
         assert ("mixed_precision=bf16 (was no)" in "".join(way.said)) is (own == "no")
 
     def test_says_nothing_of_a_precision_that_stays(self) -> None:
-        way = AppliedCommand(world_size=1)
+        way = Delivery(world_size=1)
         way.accelerator()(mixed_precision="no").prepare_data_loader(loader(8))
         assert way.said == []
 
     @pytest.mark.parametrize("number", [0, 1])
     def test_the_loader_that_is_trained_on_is_divided(self, number: int, golden: Golden) -> None:
-        made = (way := AppliedCommand(world_size=2, loader=number)).accelerator()()
+        made = (way := Delivery(world_size=2, loader=number)).accelerator()()
         batches = (4, 8) if number == 0 else (8, 4)
         assert made.prepare_data_loader(loader(8), 1) == (batches[0], 1)
         assert made.prepare_data_loader(loader(8), shift=2) == (batches[1], 2)
         golden(way.said)
 
     def test_another_loader_that_is_trained_on_is_refused(self, golden: Golden) -> None:
-        made = AppliedCommand(world_size=2).accelerator()()
+        made = Delivery(world_size=2).accelerator()()
         first, second = (made.prepare_data_loader(loader(8), shift) for shift in (1, 2))
         made.gradient_state = SimpleNamespace(active_dataloader=first)
         assert made.backward(0.5) == 0.5
@@ -223,14 +221,14 @@ class TestAccelerator:
     def test_a_batch_that_ranks_share_is_that_of_all_of_them(
         self, samples: int, batch: int
     ) -> None:
-        way = AppliedCommand(world_size=2, samples_per_rank=samples)
+        way = Delivery(world_size=2, samples_per_rank=samples)
         made = way.accelerator()(split_batches=True)
         made.prepare_data_loader(trained_on := loader(8))
         assert (trained_on.batch_sampler.batch_size, trained_on.batch_size) == (batch, batch)
         assert bool(way.said) is (batch != 8)
 
     def test_of_an_older_release_shares_no_batch(self) -> None:
-        made = AppliedCommand(world_size=2).accelerator()()
+        made = Delivery(world_size=2).accelerator()()
         del made.split_batches
         assert made.prepare_data_loader(loader(8))[0] == 4
 
@@ -245,18 +243,18 @@ class TestAccelerator:
     def test_is_refused_what_its_loop_cannot_take(
         self, force: Any, own: int | None, steps: int, reason: str
     ) -> None:
-        made = AppliedCommand(**{"world_size": 2, **force}).accelerator()()
+        made = Delivery(**{"world_size": 2, **force}).accelerator()()
         made.gradient_accumulation_steps = steps
         with pytest.raises(RefusedError, match=reason):
             made.prepare_data_loader(loader(own))
 
     def test_batches_that_the_script_counts_by_hand_are_known_by_the_trial(self) -> None:
         """The framework is told of one, and the script takes four."""
-        made = AppliedCommand(world_size=2, samples_per_rank=16, accumulation=4).accelerator()()
+        made = Delivery(world_size=2, samples_per_rank=16, accumulation=4).accelerator()()
         assert made.prepare_data_loader(loader(8))[0] == 4
 
     def test_of_a_trainer_is_the_trainers(self) -> None:
-        way = AppliedCommand(world_size=2, arguments={"bf16": True, "optim": "adamw_torch_fused"})
+        way = Delivery(world_size=2, arguments={"bf16": True, "optim": "adamw_torch_fused"})
         way.trainer()(way.arguments()())
         made = way.accelerator()(mixed_precision="no")
         assert made.prepare_data_loader(loader(8))[0] == 8
@@ -276,18 +274,18 @@ class TestAccelerator:
     def test_adamw_steps_as_the_plan_says(
         self, kind: str | None, before: bool | None, after: dict[str, bool], told: bool
     ) -> None:
-        way = AppliedCommand(world_size=1, arguments={} if kind is None else {"optim": kind})
+        way = Delivery(world_size=1, arguments={} if kind is None else {"optim": kind})
         assert way.accelerator()().prepare_optimizer(AdamW(before)) == [after]
         assert way.changes == ({"fused": f"AdamW fused={after['fused']}"} if told else {})
 
     def test_another_optimizer_steps_as_it_did(self) -> None:
         sgd = type("SGD", (AdamW,), {})(None)
-        made = AppliedCommand(world_size=1, arguments={"optim": "adamw_torch"}).accelerator()()
+        made = Delivery(world_size=1, arguments={"optim": "adamw_torch"}).accelerator()()
         assert made.prepare_optimizer(sgd) == [{"fused": None}]
 
 
 def test_one_rank_takes_a_batch_that_cannot_be_seen_as_it_is() -> None:
-    made = AppliedCommand(world_size=1).accelerator()()
+    made = Delivery(world_size=1).accelerator()()
     assert made.prepare_data_loader(loader(None)) == (None, 0)
 
 
@@ -318,7 +316,7 @@ def test_several_ranks_look_for_what_a_step_leaves_out(
 
         def forward(self) -> None: ...
 
-    carried = AppliedCommand(**{"world_size": 2, **force})
+    carried = Delivery(**{"world_size": 2, **force})
     name = "torch.nn.parallel.distributed"
     cls = carried.patched(name, DistributedDataParallel=FakeDDP).DistributedDataParallel
     cls(SimpleNamespace(modules=lambda: parts), **given)
@@ -350,7 +348,7 @@ def test_samples_are_grouped_by_length_as_on_the_ranks_that_were_typed(
         def _get_train_sampler(self, data: object = None) -> object:
             return data or LengthGroupedSampler()
 
-    carried = AppliedCommand(world_size=world, typed_ranks=typed)
+    carried = Delivery(world_size=world, typed_ranks=typed)
     trainer = carried.patched("transformers.trainer", Trainer=FakeTrainer).Trainer()
     sampler = trainer._get_train_sampler()
     assert sampler.batch_size == batch
@@ -374,7 +372,7 @@ def test_samples_are_grouped_by_length_as_on_the_ranks_that_were_typed(
     ],
 )
 def test_no_more_is_hooked_than_the_plan_needs(force: dict[str, Any], hooks: int) -> None:
-    assert len(hooks_of(AppliedCommand(**force).parts)) == hooks
+    assert len(hooks_of(Delivery(**force).parts)) == hooks
 
 
 def test_a_plan_that_says_nothing_is_empty() -> None:

@@ -13,7 +13,7 @@ from machines import TODAY, machine
 
 import cputune
 from cputune import Plan, Workload
-from cputune.plans.delivery.applied_command import applied_command
+from cputune.plans.delivery.delivery import delivery_of
 from cputune.ranks.runner import ProcessRunner
 
 FACTS = machine(cores_per_socket=2, packages=TODAY)
@@ -40,12 +40,12 @@ def test_flags_carry_them() -> None:
 
 
 def flags_of(plan: Plan) -> tuple[str, ...]:
-    return applied_command(SEEN, plan, {}).flags
+    return delivery_of(SEEN, plan, {}).flags
 
 
 def test_code_carries_them() -> None:
     both = AT_ONCE.with_setting("workers", 1)
-    force = applied_command(replace(SEEN, parses_arguments=False), both, {}).force
+    force = delivery_of(replace(SEEN, parses_arguments=False), both, {}).force
     assert force is not None
     assert force.batch(8, 4) == (32, 1)
     assert force.arguments["dataloader_num_workers"] == 1

@@ -21,7 +21,7 @@ from cputune import Plan, UsageError, Workload
 from cputune.emitters import Emission, render
 from cputune.inside import applying_script
 from cputune.inside.messages import RankState
-from cputune.plans.delivery.applied_command import applied_command, launch_command
+from cputune.plans.delivery.delivery import delivery_of, launch_command
 from cputune.plans.delivery.environment import is_cleared
 from cputune.plans.knobs import KNOBS, NAMES, TODAY, keeps_mathematics, knob_named
 from cputune.plans.knobs.record import KEPT, Ask, Knob
@@ -118,7 +118,7 @@ class TestEveryKnob:
         assert len(set(plans)) == len(plans)
         applied = []
         for plan in plans:
-            way = applied_command(JOBS["trainer with flags"], plan, ERA)
+            way = delivery_of(JOBS["trainer with flags"], plan, ERA)
             applied.append((way.variables, plan.preload, way.flags, way.force))
         assert all(one not in applied[:index] for index, one in enumerate(applied))
 
@@ -130,7 +130,7 @@ class TestEveryKnob:
     @pytest.mark.parametrize("job", JOBS.values(), ids=JOBS)
     def test_its_values_get_into_every_kind_of_script(self, knob: Knob, job: Workload) -> None:
         for plan in plans_of(knob):
-            way = applied_command(job, plan, ERA)
+            way = delivery_of(job, plan, ERA)
             assert knob.variables(plan).items() <= way.variables.items()
             fields, in_torch = knob.arguments(plan), knob.in_torch(plan)
             if job.framework != "trainer" or not fields:

@@ -11,7 +11,7 @@ import pytest
 import cputune
 from cputune import Plan, Workload
 from cputune.emitters.prepared import versions_of
-from cputune.plans.delivery.applied_command import applied_command
+from cputune.plans.delivery.delivery import delivery_of
 from cputune.plans.delivery.needed_parts import AVERAGE, used
 from cputune.plans.layout import baseline_plan
 from cputune.ranks.runner import ProcessRunner
@@ -50,7 +50,7 @@ def test_a_trainer_with_its_own_flags_needs_no_file_after_its_trial(
     assert len(observed) == 2
     assert all("applied" in rank for rank in observed)
     known = versions_of(facts)
-    whole = applied_command(workload, plan, known)
+    whole = delivery_of(workload, plan, known)
     assert whole.force is not None, "before its trial all parts are written"
     way, left_out = used(whole, [observed], workload, Versions.from_names(known))
     assert way.force is None, observed[0]["applied"]

@@ -13,7 +13,7 @@ from golden_texts import Golden
 
 from cputune import Plan, Workload
 from cputune.host.hub import hub_reachable
-from cputune.plans.delivery.applied_command import applied_command
+from cputune.plans.delivery.delivery import delivery_of
 from cputune.plans.delivery.environment import (
     OFFLINE,
     base_environment,
@@ -126,9 +126,9 @@ def test_ranks_are_bound_and_a_run_as_found_is_not() -> None:
 def test_a_global_batch_that_cannot_be_divided_is_infeasible(golden: Golden) -> None:
     job = Workload.script(["train.py"], global_batch_size=7)
     with pytest.raises(ValueError) as raised:
-        applied_command(job, TWO, {})
+        delivery_of(job, TWO, {})
     golden(raised.value)
-    assert applied_command(job, AS_FOUND, {}).force is None
+    assert delivery_of(job, AS_FOUND, {}).force is None
 
 
 def test_a_held_port_is_given_to_nobody_else_but_rank_0() -> None:

@@ -46,15 +46,19 @@ class Force:
     loop_alone: bool = False
     without: tuple[str, ...] = ()
 
-    def to_json(self) -> str:
-        """PLAN, without default values."""
+    def changed(self) -> dict[str, object]:
+        """The fields that differ from their defaults."""
         usual = Force()
         changed = {}
         for attribute in fields(self):
             value = getattr(self, attribute.name)
             if value != getattr(usual, attribute.name):
                 changed[attribute.name] = value
-        return json.dumps(changed)
+        return changed
+
+    def to_json(self) -> str:
+        """PLAN, without default values."""
+        return json.dumps(self.changed())
 
     @property
     def other_ranks(self) -> bool:

@@ -59,27 +59,21 @@ class TrainerPart:
         original(args)
 
     def _divide(self, args: TrainingArguments) -> None:
-        script_batch = (args.per_device_train_batch_size, args.gradient_accumulation_steps)
-        if isinstance(script_batch[0], Divided):  # arguments that were made of others, as TRL does
+        batch, accumulation = args.per_device_train_batch_size, args.gradient_accumulation_steps
+        if isinstance(batch, Divided):  # arguments that were made of others, as TRL does
             return
+        script_batch = (batch, accumulation)
         force = self._setting.force
         first = self._own is None or (self._own == script_batch and not force.by_flags)
         self._own = self._own or script_batch
         if not first:  # what was asked for as the global batch is that of the first arguments
             force = replace(force, samples_per_rank=None)
-        typed = script_batch[1]
+        typed = accumulation
         try:
-            if (
-                first
-                and force.by_flags
-                and script_batch[0] * script_batch[1] == force.samples_per_rank
-            ):
-                (batch, accumulation), typed = (
-                    script_batch,
-                    force.typed_accumulation or script_batch[1],
-                )
+            if first and force.by_flags and batch * accumulation == force.samples_per_rank:
+                typed = force.typed_accumulation or accumulation
             else:
-                batch, accumulation = force.batch(*script_batch)
+                batch, accumulation = force.batch(batch, accumulation)
         except ValueError as error:
             args._cannot_divide = str(error)  # it matters where a Trainer trains with it
             return

@@ -14,7 +14,7 @@ from typing import Any
 from cputune.inside.applying.parts import needed
 from cputune.inside.applying.ranks import PRETENDED
 from cputune.launch.launch import launch_of
-from cputune.plans.delivery.applied_command import AppliedCommand
+from cputune.plans.delivery.delivery import Delivery
 from cputune.plans.plan import Plan
 from cputune.plans.workload import Workload
 from cputune.stack import Versions, has_argument
@@ -37,26 +37,26 @@ Trials = Sequence[Sequence[Mapping[str, Any]]]
 
 
 def fitted(
-    applied: AppliedCommand,
+    delivery: Delivery,
     workload: Workload,
     plan: Plan,
     versions: Mapping[str, str],
     *,
     as_run: Plan,
     trials: Iterable[Sequence[Mapping[str, Any]]],
-) -> tuple[AppliedCommand, dict[str, str]]:
+) -> tuple[Delivery, dict[str, str]]:
     """A plan of a study without what it does not need, and why each part is left out.
 
     ``as_run`` is the plan as it ran, and ``trials`` what the ranks of its trials reported.
     """
     if not _trains_as_typed(workload, plan, as_run):
         shown = [ranks for ranks in trials if ranks]
-        return used(applied, shown, workload, Versions.from_names(versions))
+        return used(delivery, shown, workload, Versions.from_names(versions))
     left_out: dict[str, str] = {}
-    if applied.force is not None:
-        for part in needed(applied.force):
+    if delivery.force is not None:
+        for part in needed(delivery.force):
             left_out[part.module] = "your launch trains so by itself"
-    return replace(applied, flags=(), force=None), left_out
+    return replace(delivery, flags=(), force=None), left_out
 
 
 def _trains_as_typed(workload: Workload, plan: Plan, as_run: Plan) -> bool:
@@ -76,17 +76,17 @@ def _trains_as_typed(workload: Workload, plan: Plan, as_run: Plan) -> bool:
 
 
 def used(
-    applied: AppliedCommand, trials: Trials, workload: Workload, versions: Versions
-) -> tuple[AppliedCommand, dict[str, str]]:
+    delivery: Delivery, trials: Trials, workload: Workload, versions: Versions
+) -> tuple[Delivery, dict[str, str]]:
     """A plan without the parts that changed nothing, and why each is left out.
 
     Arguments of TrainingArguments take the place of a part that set nothing else. Nothing is left
     out if no trial has shown it.
     """
-    force = applied.force
+    force = delivery.force
     ranks = list(chain.from_iterable(trials))
     if force is None or not ranks:
-        return applied, {}
+        return delivery, {}
     left_out: dict[str, str] = {}
     reason = f"it changed nothing in {count(len(trials), 'trial')}"
     torch = dict(force.torch)
@@ -109,8 +109,8 @@ def used(
                     beside = f"beside {' '.join(flags)}"
                 left_out[part.module] = f"{reason}, {beside}"
                 force = replace(force, without=(*force.without, part.module))
-    flags = applied.flags + flags
-    return replace(applied, force=force if needed(force) else None, flags=flags), left_out
+    flags = delivery.flags + flags
+    return replace(delivery, force=force if needed(force) else None, flags=flags), left_out
 
 
 OF_OBJECTS = ("trainer", "ranks", "apart", "loop")

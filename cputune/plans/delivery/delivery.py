@@ -20,7 +20,7 @@ from cputune.stack import Versions, backend_flags, cpu_flag, takes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AppliedCommand:
+class Delivery:
     """A plan as it is applied to a script, the same in trials and in emitted launches.
 
     Attributes:
@@ -57,7 +57,7 @@ class AppliedCommand:
         return None
 
 
-def applied_command(workload: Workload, plan: Plan, versions: Mapping[str, str]) -> AppliedCommand:
+def delivery_of(workload: Workload, plan: Plan, versions: Mapping[str, str]) -> Delivery:
     """How this plan is applied to this workload with these versions of the distributions.
 
     A script gets flags if it was seen to train with TrainingArguments that it parses. In all other
@@ -68,23 +68,23 @@ def applied_command(workload: Workload, plan: Plan, versions: Mapping[str, str])
     """
     variables = plan_variables(plan, versions)
     if plan.as_found and workload.recipe is None:
-        return AppliedCommand(variables=variables)
+        return Delivery(variables=variables)
     arguments, in_torch = set_by(plan, by_arguments=workload.framework == "trainer")
     torch_alone = None
     if in_torch:
         torch_alone = Force(torch=in_torch)
     drifts = workload.training is not None and workload.training.drift
-    applied = AppliedCommand(
+    delivery = Delivery(
         variables=variables,
         force=torch_alone,
         world_size=plan.world_size,
         comparable=plan.world_size > 1 and not drifts,
     )
     if workload.framework == "pytorch":  # the rest is the script's own; see OWNED of knobs
-        return applied
+        return delivery
     share = _share(workload, plan)
     if plan.as_found:  # a recipe takes its batch from its flags
-        return AppliedCommand(variables=variables, flags=share.flags)
+        return Delivery(variables=variables, flags=share.flags)
     force = Force(
         world_size=plan.world_size,
         samples_per_rank=share.samples,
@@ -101,8 +101,8 @@ def applied_command(workload: Workload, plan: Plan, versions: Mapping[str, str])
         # A recipe trains the same by itself.
         if workload.recipe is None and (force.other_ranks or share.typed != share.batches):
             by_flags = replace(force, by_flags=True, typed_accumulation=share.typed)
-            return replace(applied, flags=flags, force=by_flags)
-        return replace(applied, flags=flags)
+            return replace(delivery, flags=flags, force=by_flags)
+        return replace(delivery, flags=flags)
     accumulation = workload.accumulation
     if workload.framework == "trainer":
         accumulation = share.planned
@@ -112,36 +112,36 @@ def applied_command(workload: Workload, plan: Plan, versions: Mapping[str, str])
         arguments={"use_cpu": True, "fp16": False, **arguments},
         accumulation=accumulation,
     )
-    return replace(applied, force=by_objects)
+    return replace(delivery, force=by_objects)
 
 
-def trial_command(workload: Workload, applied: AppliedCommand) -> tuple[str, ...]:
+def trial_command(workload: Workload, delivery: Delivery) -> tuple[str, ...]:
     """The arguments of python in a trial of a plan; ``tune --dry-run`` shows the same.
 
     A recipe is passed to its script as text, so that the command needs no other file.
     """
     if workload.recipe is None:
-        return (*workload.argv, *applied.flags)
+        return (*workload.argv, *delivery.flags)
     recipe = json.dumps(workload.recipe.to_json(), ensure_ascii=False)
     # A trial writes nothing to "out": its hooks lead it elsewhere.
-    return (str(recipe_script()), recipe, "--output_dir", "out", *applied.flags)
+    return (str(recipe_script()), recipe, "--output_dir", "out", *delivery.flags)
 
 
 def launch_command(
-    workload: Workload, applied: AppliedCommand, *, guard: bool = True
+    workload: Workload, delivery: Delivery, *, guard: bool = True
 ) -> tuple[str, ...]:
     """The arguments of python that train with a plan, without measuring.
 
     The ranks of a script end together (``inside.applying.ending``); those of a recipe do so by
     themselves. ``guard``: ranks are compared while they train.
     """
-    command = trial_command(workload, applied)
+    command = trial_command(workload, delivery)
     apply_arguments = None
-    if not (workload.recipe is not None and applied.force is None):
-        apply_arguments = applied.apply_arguments
+    if not (workload.recipe is not None and delivery.force is None):
+        apply_arguments = delivery.apply_arguments
     if apply_arguments is None:
         return command
-    if guard and applied.comparable:
+    if guard and delivery.comparable:
         apply_arguments = json.dumps({"guard": True, **json.loads(apply_arguments)})
     return (str(applying_script()), apply_arguments, *command)
 
