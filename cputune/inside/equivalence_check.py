@@ -298,7 +298,6 @@ class Asker:
             self._tell("parameters", point, reason=THAWED.format(thawed) if thawed else "")
             for question, reason in self.sources.ask():
                 self._tell(question, point, reason=reason)
-            before = None
             if self._point > 1:
                 before = self.sources.figure()
             if self._point == 1:
