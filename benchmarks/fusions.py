@@ -1,12 +1,15 @@
 """Is a step faster if chains of small operations are compiled, or weights lie otherwise in memory?
 
     python benchmarks/fusions.py [--rounds 8] [--steps 4] [--only pointwise,transposed]
+                                 [--against autocast]
 
 One process with a model for each variant, the four-layer BERT of ``recipes/bert-mini.toml`` with
-AdamW (fused) and random tokens. The models take some steps in turn, in another order in every
-round, and each round gives one ratio to the model as it is. Prints a Markdown row for each variant:
-how many times as fast it is, with the 95 % interval of the mean over rounds, the seconds of its
-first step, and the loss after all steps beside that of the model as it is.
+AdamW (fused) and sixteen batches of random tokens, again and again. The models take some steps in
+turn, in another order in every round, and each round gives one ratio to the model as it is, or to
+the variant ``--against``. Every model draws the same dropout at the same step. Prints a Markdown
+row for each variant: how many times as fast it is, with the 95 % interval of the mean over rounds,
+the seconds of its first step, the mean loss of its last sixteen steps, and by how much its loss
+differs from that of the model it is compared with, as a mean over all steps.
 
 - ``pointwise``: dropout, the residual sum and LayerNorm after each of the two output projections
   are compiled as one chain (``torch.compile``), and GELU as another; matmuls and attention stay.
@@ -14,8 +17,10 @@ first step, and the loss after all steps beside that of the model as it is.
 - ``transposed``: the weights of all linear maps are stored as (inputs, outputs), so that the
   matmuls of the forward pass read them along their rows.
 - ``bf16_matmul``: fp32 matmuls are computed in bf16 inside oneDNN
-  (``torch.backends.mkldnn.matmul.fp32_precision``); ``autocast``: bf16 by autocast. Both are left
-  out if the CPU has no bf16 instructions, unless they are named.
+  (``torch.backends.mkldnn.matmul.fp32_precision``); ``autocast``: bf16 by autocast; ``both``: what
+  autocast leaves in fp32 is multiplied in bf16 too; ``compiled_autocast``: the whole model compiled
+  (``torch.compile``), under autocast. They are left out if the CPU has no bf16 instructions, unless
+  they are named.
 
 Needs a quiet machine, and a C++ compiler for what is compiled.
 """
@@ -24,6 +29,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import random
 import statistics
 import time
@@ -40,6 +46,8 @@ from cputune.plans.workload import Workload
 
 BATCH, LENGTH = 8, 128
 WARMUP = 6
+BATCHES = 16
+BF16 = ("bf16_matmul", "autocast", "both", "compiled_autocast")
 
 
 class Variant:
@@ -56,15 +64,14 @@ class Variant:
             change(self.model)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=3e-5, fused=True)
         self.around: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
-        self.batches = random.Random(0)
-        self.loss = 0.0
+        self.losses: list[float] = []
 
     def step(self) -> float:
         """Train one batch; returns the seconds."""
-        tokens = torch.tensor(
-            [[self.batches.randrange(1, 30000) for _ in range(LENGTH)] for _ in range(BATCH)]
-        )
-        marks = torch.tensor([self.batches.randrange(LENGTH) for _ in range(BATCH)])
+        draws = torch.Generator().manual_seed(len(self.losses) % BATCHES)
+        tokens = torch.randint(1, 30000, (BATCH, LENGTH), generator=draws)
+        marks = torch.randint(LENGTH, (BATCH,), generator=draws)
+        torch.manual_seed(len(self.losses))
         begun = time.perf_counter()
         with self.around():
             loss = self.model(tokens, start_positions=marks, end_positions=marks).loss
@@ -72,14 +79,15 @@ class Variant:
             loss.backward()
         self.optimizer.step()
         self.optimizer.zero_grad()
-        self.loss = float(loss.detach())
-        return time.perf_counter() - begun
+        took = time.perf_counter() - begun
+        self.losses.append(float(loss.detach()))
+        return took
 
 
 @contextlib.contextmanager
 def switched_matmul(name: str) -> Iterator[None]:
     """Let oneDNN multiply fp32 matrices in bf16, if this is the variant for it."""
-    if name != "bf16_matmul":
+    if name not in ("bf16_matmul", "both"):
         yield
         return
     torch.backends.mkldnn.matmul.fp32_precision = "bf16"
@@ -129,6 +137,22 @@ def transposed(model: nn.Module) -> None:
             module.weight.data = module.weight.data.t().contiguous().t()
 
 
+def whole_model(model: nn.Module) -> None:
+    """Compile the model."""
+    model.compile(dynamic=False)
+
+
+@contextlib.contextmanager
+def bf16_as(name: str) -> Iterator[None]:
+    """The bf16 of one of the variants."""
+    with switched_matmul(name):
+        if name == "bf16_matmul":
+            yield
+        else:
+            with torch.autocast("cpu", torch.bfloat16):
+                yield
+
+
 def variants(only: list[str], *, has_bf16: bool) -> list[Variant]:
     """The model as it is, and the variants that are asked for."""
     changes: dict[str, Callable[[nn.Module], Any] | None] = {
@@ -137,15 +161,15 @@ def variants(only: list[str], *, has_bf16: bool) -> list[Variant]:
         "transposed": transposed,
         "bf16_matmul": None,
         "autocast": None,
+        "both": None,
+        "compiled_autocast": whole_model,
     }
-    chosen = only or [name for name in changes if has_bf16 or changes[name] is not None]
+    chosen = only or [name for name in changes if has_bf16 or name not in BF16]
     made = [Variant("as it is")]
     for name in chosen:
         made.append(Variant(name, changes[name]))
-        if name == "autocast":
-            made[-1].around = lambda: torch.autocast("cpu", torch.bfloat16)
-        if name == "bf16_matmul":
-            made[-1].around = lambda: switched_matmul("bf16_matmul")
+        if name in BF16:
+            made[-1].around = functools.partial(bf16_as, name)
     return made
 
 
@@ -155,16 +179,21 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--only", default="")
+    parser.add_argument("--against", default="as it is")
     options = parser.parse_args()
     flags = Path("/proc/cpuinfo").read_text(encoding="ascii")
     has_bf16 = "avx512_bf16" in flags or "amx_bf16" in flags
     everybody = variants([name for name in options.only.split(",") if name], has_bf16=has_bf16)
+    by_name = {one.name: one for one in everybody}
+    if options.against not in by_name:
+        parser.error(f"--against {options.against}: not among {', '.join(by_name)}")
     first = {}
     for one in everybody:
         first[one.name] = one.step()
         for _ in range(WARMUP):
             one.step()
-    ratios: dict[str, list[float]] = {one.name: [] for one in everybody[1:]}
+    others = [one for one in everybody if one.name != options.against]
+    ratios: dict[str, list[float]] = {one.name: [] for one in others}
     order = random.Random(1)
     for _ in range(options.rounds):
         seconds = {}
@@ -172,17 +201,24 @@ def main() -> None:
             one.step()
             seconds[one.name] = statistics.median(one.step() for _ in range(options.steps))
         for name, of in ratios.items():
-            of.append(seconds["as it is"] / seconds[name])
-    base = everybody[0]
-    print(f"{torch.get_num_threads()} threads, torch {torch.__version__}, loss {base.loss:.4f}")
-    print("| variant | times as fast | first step s | loss |\n|---|---|---|---|")
-    for one in everybody[1:]:
+            of.append(seconds[options.against] / seconds[name])
+    base = by_name[options.against]
+    print(
+        f"{torch.get_num_threads()} threads, torch {torch.__version__}, {len(base.losses)} steps, "
+        f"{base.name}: loss {statistics.fmean(base.losses[-BATCHES:]):.4f}"
+    )
+    print("| variant | times as fast | first step s | loss | differs by |\n|---|---|---|---|---|")
+    for one in others:
         of = ratios[one.name]
         mean = statistics.fmean(of)
         half = 2.0 * statistics.stdev(of) / len(of) ** 0.5 if len(of) > 1 else float("nan")
+        differs = statistics.fmean(
+            abs(mine - theirs) for mine, theirs in zip(one.losses, base.losses, strict=True)
+        )
         print(
             f"| {one.name} | {mean:.3f} ({mean - half:.3f}-{mean + half:.3f}) "
-            f"| {first[one.name]:.1f} | {one.loss:.4f} |"
+            f"| {first[one.name]:.1f} | {statistics.fmean(one.losses[-BATCHES:]):.4f} "
+            f"| {differs:.4f} |"
         )
 
 
