@@ -18,7 +18,8 @@ With ``--wander`` the simulated machines as a whole get slower and faster by tha
 deviation of the log) over some 15 s, and no counter tells; tables that replay do not.
 
 ``--crashes`` is the share of plans that die, ``--most-ranks`` those for which there is memory, and
-``--tails`` the share of steps that take twice as long while the kernel is silent.
+``--tails`` the share of steps that take twice as long while the kernel is silent. ``--touch`` is
+the share of plans whose second step is as long as their first.
 
 ``--measure`` runs every plan of the machine it is started on and writes the table that
 later runs replay.
@@ -228,7 +229,13 @@ class Faulty(SimulatedRunner):
 
 
 def troubled(
-    machine: Machine, *, wander: float, crashes: float, most_ranks: float, tails: float
+    machine: Machine,
+    *,
+    wander: float,
+    crashes: float,
+    most_ranks: float,
+    tails: float,
+    touch: float,
 ) -> Machine:
     """The machine, getting slower and faster while it is measured, and with plans that die.
 
@@ -239,7 +246,7 @@ def troubled(
         made = machine.runner(seed)
         assert isinstance(made, SimulatedRunner)
         own = {one.name: getattr(made, one.name) for one in fields(made) if one.init}
-        faulty = Faulty(**{**own, "wander": wander})
+        faulty = Faulty(**{**own, "wander": wander, "touch": touch})
         if tails:
             faulty.delays, faulty.delay, faulty.marked = tails, 2.0, False
         faulty.crashes, faulty.most_ranks = crashes, most_ranks
@@ -297,6 +304,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--crashes", type=float, default=0.0, help="share of plans that die")
     parser.add_argument("--most-ranks", type=float, default=math.inf, help="that have memory")
     parser.add_argument("--tails", type=float, default=0.0, help="share of steps twice as long")
+    parser.add_argument("--touch", type=float, default=0.0, help="share with a long second step")
     parser.add_argument("--measure", metavar="FILE", help="measure this machine into a table")
     parser.add_argument("--steps", type=int, default=15, help="steps a plan when measuring")
     options = parser.parse_args(argv)
@@ -306,10 +314,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     tables = [measured_machine(json.loads(p.read_text())) for p in sorted(TABLES.glob("*.json"))]
     known = {machine.name: machine for machine in (*tables, *MACHINES)}
-    if options.wander or options.crashes or options.tails or options.most_ranks < math.inf:
-        trouble = {
-            name: getattr(options, name) for name in ("wander", "crashes", "most_ranks", "tails")
-        }
+    trouble = {
+        name: getattr(options, name)
+        for name in ("wander", "crashes", "most_ranks", "tails", "touch")
+    }
+    unlimited = {**trouble, "most_ranks": options.most_ranks < math.inf}
+    if any(unlimited.values()):
         known = {one.name: troubled(one, **trouble) for one in MACHINES}
     wanted = options.machines or list(known)
     unknown = [name for name in wanted if name not in known]

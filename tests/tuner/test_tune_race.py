@@ -105,8 +105,11 @@ def test_warm_up_is_what_stands_out_of_the_noise(excess: float, warmup: int) -> 
     [
         ([2.49], "more"),  # one step alone may have been delayed
         ([2.51], "lost"),  # taken off: that, the most of a first step, noise, wander
-        ([0.21] * 2, "more"),
-        ([0.22] * 2, "lost"),
+        ([0.91] * 2, "more"),  # some plans touch their memory in the second step
+        ([0.92] * 2, "lost"),
+        ([0.22] * 3, "lost"),
+        ([0.9, 0.8, 0.5], "more"),  # it still gets faster
+        ([0.9, 0.8, 0.65], "lost"),
         ([0.21, 0.5], "more"),
         ([0.1, 0.5, 0.9], "lost"),
         ([0.125] * 4, "enough"),
@@ -117,6 +120,18 @@ def test_lost_is_what_cannot_get_as_fast_as_the_fastest(steps: list[float], verd
     race = Race(
         fastest=Estimate(center=0.0, error=0.02, kept=(0.0,) * 5, warmup=0, level=True),
         excesses=[[0.1, 0.2], *[[0.0, 0.0]] * 5],
+    )
+    assert race.verdict(steps) == verdict
+
+
+@pytest.mark.parametrize(("steps", "verdict"), [([0.22] * 2, "lost"), ([0.6, 0.35], "more")])
+def test_a_second_step_of_some_seconds_is_judged_by_earlier_runs(
+    steps: list[float], verdict: str
+) -> None:
+    race = Race(
+        fastest=Estimate(center=0.0, error=0.02, kept=(0.0,) * 5, warmup=0, level=True),
+        excesses=[[0.1, 0.2], *[[0.0, 0.0]] * 5],
+        step_seconds=5.0,
     )
     assert race.verdict(steps) == verdict
 
