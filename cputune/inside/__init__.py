@@ -6,8 +6,8 @@ unmodified script built on ``Trainer`` or ``Accelerator``.
 
 A process becomes a rank that is measured by the first two of these variables::
 
-    CPUTUNE_TRIAL_SOCKET   path of the Unix socket that receives the reports; tcp:TOKEN:PORT:HOST
-                           if ranks of other hosts report too
+    CPUTUNE_TRIAL_SOCKET   path of the Unix socket that receives the reports; relay:PATH if they
+                           go to another host (``messages.RELAY``)
     CPUTUNE_TRIAL_SCRATCH  directory for what the script would have written
     CPUTUNE_TRIAL_FORCE    JSON, what the plan sets in the script (``applying.force.Force``).
                            Without it the launch is only observed

@@ -307,21 +307,15 @@ LOCAL_RANK_NAMES = (
     "SLURM_LOCALID",
 )
 
-TCP = "tcp:"
-"""The beginning of an address for ranks of other hosts: ``tcp:TOKEN:PORT:HOST``."""
-
 RELAY = "relay:"
 """How an address begins that is relayed: ``relay:PATH``. On the host of the tuner this is the path
 of its socket, on another one that of ``remote/sent/hold.py``, with the name of the host."""
 
-CONNECT_SECONDS = 20.0
-"""For a rank to reach the tuner on another host. Assumed."""
+NOT_HEARD = 75
+"""The exit status of a rank whose reports reach nobody: EX_TEMPFAIL of sysexits.h."""
 
 RELAY_SECONDS = 60.0
 """For the relay of a host to begin: a busy host needs long for a login."""
-
-SILENT_SECONDS = 20
-"""A listener that cannot be reached for so long is gone, and its ranks with it."""
 
 
 def number_from(names: tuple[str, ...]) -> int:
@@ -399,7 +393,7 @@ class Speaker:
             "pid": os.getpid(),
         }
         connection.sendall(_line(hello))
-        if self.path.startswith((TCP, RELAY)):
+        if self.path.startswith(RELAY):
             threading.Thread(target=self._end_with, args=(connection,), daemon=True).start()
 
     def _end_with(self, connection: socket.socket) -> None:
@@ -444,25 +438,16 @@ def leave() -> NoReturn:
             with contextlib.suppress(OSError):  # files of another launch are in the folder above
                 while (folder := folder.parent).name.startswith("cputune-"):
                     folder.rmdir()
-        os._exit(75)
+        os._exit(NOT_HEARD)
 
 
 def connected(address: str) -> socket.socket:
-    """A connection to a receiver: a Unix socket's path, or ``tcp:TOKEN:PORT:HOST``. Raises
-    OSError.
-    """
+    """A connection to a receiver: a Unix socket's path, or ``relay:PATH``. Raises OSError."""
     if address.startswith(RELAY):
         return _relayed(address[len(RELAY) :])
-    if not address.startswith(TCP):
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        with short_path(address) as path:
-            connection.connect(path)
-        return connection
-    token, port, host = address[len(TCP) :].split(":", 2)
-    connection = socket.create_connection((host, int(port)), CONNECT_SECONDS)
-    connection.settimeout(None)
-    keep_alive(connection)
-    connection.sendall(token.encode() + b"\n")
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    with short_path(address) as path:
+        connection.connect(path)
     return connection
 
 
@@ -489,18 +474,6 @@ def short_path(path: str) -> Iterator[str]:
         yield f"/proc/self/fd/{folder}/{os.path.basename(path)}"
     finally:
         os.close(folder)
-
-
-def keep_alive(connection: socket.socket) -> None:
-    """Have the kernel give the connection up where its other end is silent for SILENT_SECONDS."""
-    for level, option, value in (
-        (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
-        (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-        (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, SILENT_SECONDS // 2),
-        (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, SILENT_SECONDS // 4),
-        (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENT_SECONDS * 1000),
-    ):
-        connection.setsockopt(level, option, value)
 
 
 def _line(message: RankMessage) -> bytes:

@@ -13,6 +13,7 @@ none    mpirun.sh    here, if oneCCL needs an MPI to start the ranks
 ssh     torchrun.sh  on every host, held there by ``remote/sent/hold.py``: that ends all
                      of it when its standard input ends
 srun    slurm.sh     here, inside our allocation: its srun is a step of it
+sbatch  slurm.sh     by Slurm, if ``verify --submit`` asks for it
 mpirun  mpirun.sh    here; its daemons go through an ssh that hands our variables on
 ======= ============ ==================================================================
 
@@ -26,13 +27,14 @@ import contextlib
 import os
 import random
 import re
+import secrets
 import shutil
 import socket
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from cputune.errors import CputuneError, UsageError
 from cputune.host.facts import HostFacts
@@ -284,6 +286,53 @@ BY_MPIRUN = FromHere(Mpirun(dialect="intelmpi"))
 """Starts on this machine what an MPI has to start: the emitted launch."""
 
 
+JOB_STEP = """
+until id=$(squeue --noheader --states=RUNNING --name="$0" --format=%A </dev/null) && [ -n "$id" ]
+do
+  sleep 1
+done
+export SLURM_JOB_ID="$id"
+exec "$@"
+"""
+"""Waits until the job of this name runs; then a step of it begins."""
+
+
+def batch_job(
+    sbatch: Sequence[str],
+    *,
+    name: str,
+    nodes: int,
+    reporting: Mapping[str, str],
+    environment: Mapping[str, str],
+) -> list[RankCommand]:
+    """The commands by which a batch job on this many nodes begins and reports to us.
+
+    Its ranks connect to a socket on their node, in a folder that no other launch has. On each node
+    a step of the job copies what they send to the socket of ``reporting`` (``ranks/relay.py``).
+    """
+    folder = f"/tmp/{name}-{secrets.token_hex(8)}"
+    path = f"{folder}/{SOCKET}"
+    variables = {**environment, **reporting, SOCKET_VARIABLE: f"{RELAY}{path}"}
+    commands: list[RankCommand] = [{"argv": list(sbatch), "env": on_python_path(variables)}]
+    ours = {}
+    for variable, value in environment.items():
+        if variable == "SLURM_CONF" or not variable.startswith("SLURM_"):
+            ours[variable] = value
+    question = {"relay": path, "place": script_text("place.py")}
+    for number in range(nodes):
+        step = Srun().on_node(number, far_command())
+        commands.append(
+            {
+                "argv": ["sh", "-c", JOB_STEP, name, *step],
+                "env": ours,
+                "input": sent_lines(script_text("hold.py"), question).decode(),
+                "relay": reporting[SOCKET_VARIABLE],
+                "host": "",
+            }
+        )
+    return commands
+
+
 def needs_mpirun(plan: Plan) -> bool:
     """Whether a launcher has to start the ranks: with oneCCL they find each other by MPI."""
     return plan.backend == "ccl" and plan.world_size > 1
@@ -385,30 +434,16 @@ def render_for(
         raise Infeasible(f"{error}: {error.hint}" if error.hint else str(error)) from error
 
 
-def own_address(hosts: Sequence[str]) -> str:
-    """The address of this machine from which the first other host is reached."""
-    for host in hosts:
-        if is_here(host):
-            continue
-        address = _own_end(host, 9, "connect")  # connecting a datagram socket sends nothing
-        if address:
-            return address
-    return "127.0.0.1"
-
-
 def is_here(host: str) -> bool:
     """Whether a host is this machine: by its name, or because an address of it can be bound."""
-    return host == socket.gethostname() or _own_end(host, 0, "bind") is not None
-
-
-def _own_end(host: str, port: int, how: Literal["bind", "connect"]) -> str | None:
-    """Our address of a datagram socket that is bound or connected to a host; None: it cannot be."""
+    if host == socket.gethostname():
+        return True
     with contextlib.suppress(OSError, UnicodeError):
-        for family, kind, _, _, place in socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM):
+        for family, kind, _, _, place in socket.getaddrinfo(host, 0, type=socket.SOCK_DGRAM):
             with contextlib.suppress(OSError), socket.socket(family, kind) as probe:
-                getattr(probe, how)(place)
-                return str(probe.getsockname()[0])
-    return None
+                probe.bind(place)
+                return True
+    return False
 
 
 def reporting_files() -> dict[str, str]:

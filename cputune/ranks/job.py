@@ -122,6 +122,7 @@ class Job:
         refused: why a rank could not run as asked.
         waits: the share of each step of each rank that it waited for its data.
         drift: how the weights or learning rates of its ranks differ; empty if they do not.
+        relay_tails: what the relays of a batch job wrote that have ended.
     """
 
     supervisor: Supervisor
@@ -139,6 +140,7 @@ class Job:
     refused: Infeasible | None = None
     waits: list[float] = field(default_factory=list)
     drift: str = ""
+    relay_tails: list[str] = field(default_factory=list)
     _engine: tuple[Engine, Launch] | None = None
     _started: int = 0
     _ended: bool = False
@@ -384,14 +386,7 @@ class Job:
             if isinstance(source, Supervisor):
                 if message is None:
                     raise source.died()
-                exit_message = cast(Exit, message)
-                lost = self._relays.get(exit_message.get("rank", -1))
-                if exit_message["event"] == "exit" and lost is not None:
-                    # A relay ends with its launch; before that its host is lost.
-                    if not self._is_ending:
-                        raise HostLost(lost, self._why_lost(lost, exit_message))
-                elif exit_message["event"] == "exit":
-                    self.exits.append({**exit_message, "tail": self.cleaned(exit_message["tail"])})
+                self._take_exit(cast(Exit, message))
             elif isinstance(source, int):
                 rank = self.ranks.setdefault(source, Rank(number=source))
                 try:
@@ -401,6 +396,16 @@ class Job:
                 if step is not None:
                     steps.append(step)
         return steps
+
+    def _take_exit(self, ended: Exit) -> None:
+        """Keep how a process of this machine ended. Raises HostLost if a host is lost by that."""
+        host = self._relays.get(ended.get("rank", -1))
+        if host is None:
+            self.exits.append({**ended, "tail": self.cleaned(ended["tail"])})
+        elif not host:  # the job has ended it, and Slurm reports later that the job has ended
+            self.relay_tails.append(self.cleaned(ended["tail"]))
+        elif not self._is_ending:  # a relay ends with its launch; before that its host is lost
+            raise HostLost(host, self._why_lost(host, ended))
 
     def _why_lost(self, host: str, ended: Exit) -> str:
         """Why the connection to a host has ended."""
@@ -539,21 +544,19 @@ def observe(
     timeout_seconds: float,
     logs: Sequence[Path] = (),
     show: Iterable[str] = (),
-    host: str | None = None,
 ) -> Launched:
     """Start the commands together and receive reports until every rank has made its steps.
 
     ``ranks`` is how many are waited for. A launch that starts fewer is observed until it ends by
     itself, or the time is up. ``logs`` are further files with its output. ``show`` names variables
-    that the ranks report beside the usual ones. ``host`` is an address of this machine at which
-    ranks of other hosts reach it. What the script would have written goes to a temporary folder.
-    Raises TrialError if the launch cannot be observed.
+    that the ranks report beside the usual ones. What the script would have written goes to a
+    temporary folder. Raises TrialError if the launch cannot be observed.
     """
     with WorkFolder() as work:
         scratch = work.path / "scratch"
         scratch.mkdir()
         supervisor = Supervisor(os.environ, (), work)
-        inbox = Inbox(work.path, host=host)
+        inbox = Inbox(work.path)
         started = time.monotonic()
         job = Job(supervisor=supervisor, inbox=inbox, world=ranks, grace_seconds=GRACE_SECONDS)
         try:
@@ -566,17 +569,15 @@ def observe(
                 started_ranks = commands(variables)
             else:
                 started_ranks = [_command(command, variables) for command in commands]
-            job.start(
-                started_ranks,
-                # slurmd starts the ranks of a batch script, not the process that submitted it.
-                mark=(SOCKET_VARIABLE, inbox.address),
-            )
+            # slurmd starts the ranks of a batch script, not the process that submitted it.
+            address = started_ranks[0]["env"].get(SOCKET_VARIABLE, inbox.address)
+            job.start(started_ranks, mark=(SOCKET_VARIABLE, address))
             of_job, enough = _received(job, ranks, steps, deadline=started + timeout_seconds)
             over = job.is_over
             if over:
                 of_job += job.receive_rest(0.0)
             seconds = time.monotonic() - started
-            tails = [exit_["tail"] for exit_ in job.exits]
+            tails = [exit_["tail"] for exit_ in job.exits] + job.relay_tails
         finally:
             tails_of_ended = job.end()
         if not over:

@@ -4,35 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hmac
 import json
 import os
-import secrets
 import selectors
 import socket
 from pathlib import Path
 from typing import Any
 
-from cputune.inside.messages import TCP, TurnMessage, is_message, keep_alive, short_path
+from cputune.inside.messages import TurnMessage, is_message, short_path
 
 LONGEST_LINE = 4 << 20
 """Messages of ranks have some kB; a longer line is not one."""
-
-_CUT = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH)
 
 
 class Line:
     """One connection: who sends (``source``), and what was read but is not a whole line yet.
 
-    ``source``: None until a rank has sent its number. If a token is required, the first line has
-    to be the token; else the connection is closed. ``cut``: the kernel has given it up.
+    ``source``: None until a rank has sent its number.
     """
 
-    def __init__(self, source: object = None, token: str | None = None) -> None:
+    def __init__(self, source: object = None) -> None:
         self.source = source
         self.is_rank = source is None
-        self.cut = False
-        self._token = token
         self._rest = b""
         self._messages: list[dict[str, Any]] = []
 
@@ -41,15 +34,10 @@ class Line:
         try:
             data = connection.recv(1 << 16)
         except OSError as error:
-            self.cut = error.errno in _CUT
             return error.errno not in (None, errno.EAGAIN)  # None: it is read with a time limit
         *lines, self._rest = (self._rest + data).split(b"\n")
         if len(self._rest) > LONGEST_LINE:
             return True
-        if lines and self._token is not None:
-            if not hmac.compare_digest(lines.pop(0), self._token.encode()):
-                return True
-            self._token = None
         for text in lines:
             try:
                 message = json.loads(text)
@@ -71,30 +59,18 @@ class Line:
 class Inbox:
     """A socket that ranks connect to, and other line sockets read in the same wait.
 
-    Attributes:
-        path: of the Unix socket, for ranks of this machine.
-        address: what ranks connect to: the path, or ``tcp:TOKEN:PORT:HOST`` if an address of
-            this machine is given, for ranks of other hosts too.
-        lost: ranks of other hosts whose connection the kernel has given up.
+    ``address`` is the path of the Unix socket. Ranks of other hosts come over a ``relay``.
     """
 
-    def __init__(self, folder: Path, *, host: str | None = None) -> None:
+    def __init__(self, folder: Path) -> None:
         self._selector = selectors.DefaultSelector()
-        self.lost: list[int] = []
-        self.address = self.path = str(folder / "socket")
-        self._token = secrets.token_hex(16)
-        self._servers = [socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)]
-        with short_path(self.path) as short:
-            self._servers[0].bind(short)
-        if host is not None:
-            family = socket.AF_INET6 if ":" in host else socket.AF_INET
-            server = socket.create_server((host, 0), family=family)
-            self._servers.append(server)
-            self.address = f"{TCP}{self._token}:{server.getsockname()[1]}:{host}"
-        for server in self._servers:
-            server.listen(256)
-            server.setblocking(False)
-            self._selector.register(server, selectors.EVENT_READ, None)
+        self.address = str(folder / "socket")
+        self._server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        with short_path(self.address) as short:
+            self._server.bind(short)
+        self._server.listen(256)
+        self._server.setblocking(False)
+        self._selector.register(self._server, selectors.EVENT_READ, None)
 
     def add(self, connection: socket.socket, line: Line) -> None:
         """Read this socket too."""
@@ -121,18 +97,12 @@ class Inbox:
                 received.append((line.source, None))
                 if line.is_rank:
                     connection.close()
-                if line.cut and isinstance(line.source, int):
-                    self.lost.append(line.source)
         return received
 
     def _accept(self, server: socket.socket) -> None:
-        """Accept a connection; one from the network has to begin with the token."""
+        """Accept a connection."""
         with contextlib.suppress(OSError):
-            connection, _ = server.accept()
-            far = server.family != socket.AF_UNIX
-            if far:
-                keep_alive(connection)
-            self.add(connection, Line(token=self._token if far else None))
+            self.add(server.accept()[0], Line())
 
     def _lines(self) -> list[tuple[socket.socket, Line]]:
         keys = list(self._selector.get_map().values())
@@ -151,7 +121,6 @@ class Inbox:
         for connection, _ in self._lines():
             connection.close()
         self._selector.close()
-        for server in self._servers:
-            server.close()
+        self._server.close()
         with contextlib.suppress(OSError):
-            os.unlink(self.path)
+            os.unlink(self.address)

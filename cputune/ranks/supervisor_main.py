@@ -83,7 +83,8 @@ class RankCommand(TypedDict, total=False):
         fork: it is a fork of the supervisor, which has imported the training stack.
         input: written to its standard input, which stays open until it is to end.
         relay: the tuner's socket; what ranks send over its standard output is forwarded to it.
-        host: it is no launch, but the relay of this host.
+        host: it is no launch, but the relay of this host. Empty: a batch job has started it, and
+            ends it.
     """
 
     argv: list[str]

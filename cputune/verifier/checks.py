@@ -14,7 +14,7 @@ from cputune.emitters.promise import PromisedTraining
 from cputune.emitters.training_claims import BESIDE
 from cputune.host.files import real_path
 from cputune.inside.first_steps import LOOKED_AT
-from cputune.inside.messages import RankState
+from cputune.inside.messages import NOT_HEARD, RankState
 from cputune.plans.delivery.environment import is_cleared
 from cputune.plans.equivalence import equivalent
 from cputune.plans.knobs import KNOBS
@@ -28,6 +28,7 @@ from cputune.text.hidden import hide_arguments
 from cputune.text.plain import count, figure
 from cputune.verifier.records import (
     FAILED,
+    NOT_CHECKED,
     Evidence,
     Expected,
     Outcome,
@@ -307,6 +308,19 @@ def started(launched: Launched, expected: Expected, consumer: str) -> Outcome:
     if refused is not None and not launched.ranks:
         reason = f"it cannot run here: {refused[1]}"
         return not_checked("launch", reason, refused[2], consumer)
+    lines = [line for line in launched.output.splitlines() if line.strip()]
+    for line in lines[-15:]:
+        evidence.append(Evidence(what="output", seen=line[:400]))
+    if launched.returncode == NOT_HEARD and not launched.ranks:
+        return Outcome(
+            name="launch",
+            state=NOT_CHECKED,
+            consumer=consumer,
+            summary="its ranks could not report: the step of the job that copies their reports "
+            "to cputune did not start, or has ended",
+            evidence=tuple(evidence),
+            remedy="see whether a step starts beside a job: srun --jobid=JOB --overlap hostname",
+        )
     trained = sum(bool(rank.steps) for rank in launched.ranks)
     if 0 < trained < world:
         summary = (
@@ -318,9 +332,6 @@ def started(launched: Launched, expected: Expected, consumer: str) -> Outcome:
         summary = f"it ended with {launched.returncode} before {steps} steps"
     if not launched.ranks:
         summary += ", and no rank trained"
-    lines = [line for line in launched.output.splitlines() if line.strip()]
-    for line in lines[-15:]:
-        evidence.append(Evidence(what="output", seen=line[:400]))
     return judged(
         "launch", consumer, [Evidence(what="end", seen=summary)], "", evidence, wrong=summary
     )

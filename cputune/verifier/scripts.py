@@ -25,7 +25,7 @@ from cputune.host.remote.named import Node
 from cputune.host.remote.reach import Ssh
 from cputune.inside import SCRATCH_VARIABLE, SOCKET_VARIABLE
 from cputune.launch.shell import assignments, paths_below
-from cputune.ranks.engines import HERE, RELAYED, FromHere, Held, Launch, is_here, own_address
+from cputune.ranks.engines import HERE, RELAYED, FromHere, Held, Launch, batch_job, is_here
 from cputune.ranks.job import Begin, Launched, observe
 from cputune.ranks.supervisor import WorkFolder
 from cputune.ranks.supervisor_main import RankCommand
@@ -249,12 +249,11 @@ def measured(
     interpreter: str | None,
     dealt_out: bool = False,
     logs: Sequence[Path] = (),
-    address: str | None = None,
 ) -> Answer:
     """Start a launch, and check what its ranks saw and how fast they were.
 
     One that is slower than the tuned trial is started once more, and the faster run counts: other
-    processes can only slow it down. ``address`` is where ranks of other hosts reach this one.
+    processes can only slow it down.
     """
 
     def start() -> Launched:
@@ -265,7 +264,6 @@ def measured(
             timeout_seconds=expected.timeout_seconds,
             logs=logs,
             show=expected.environment or (),
-            host=address,
         )
 
     tuned, ratio = expected.samples_per_second, None
@@ -374,22 +372,31 @@ def submit_script(artefact: Artefact, expected: Expected, host: Host) -> Answer:
 def _run_batch(
     path: str, expected: Expected, consumer: str, python: str | None, host: Host
 ) -> Answer:
-    """Submit the job; its ranks report to the address from which its nodes are reached."""
-    name = f"cputune-verify-{os.getpid()}-{Path(path).stem}"
-    nodes = _ask(("sinfo", "--noheader", "--Node", "--format=%o"), host).stdout.split()
+    """Submit the job, and end it if it has not ended by itself."""
+    names: list[str] = []
     with WorkFolder() as work:
         output = work.path / "job.out"
-        options = ("sbatch", "--wait", f"--job-name={name}", f"--output={output}")
-        command = Command(argv=(*options, path), environment=host.environment())
+
+        def begin(reporting: Mapping[str, str]) -> Sequence[RankCommand]:
+            name = f"cputune-verify-{os.getpid()}-{len(names)}"
+            names.append(name)
+            return batch_job(
+                ("sbatch", "--wait", f"--job-name={name}", f"--output={output}", path),
+                name=name,
+                nodes=expected.plan.nodes,
+                reporting=reporting,
+                environment=host.environment(),
+            )
+
         try:
             yield from measured(
-                [command],
+                begin,
                 expected,
                 consumer,
                 interpreter=python,
                 dealt_out=True,
                 logs=[output],
-                address=own_address(nodes),
             )
         finally:
-            _ask(("scancel", f"--name={name}"), host)
+            for name in names:
+                _ask(("scancel", f"--name={name}"), host)

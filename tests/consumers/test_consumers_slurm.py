@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 
 import pytest
 import slurm
@@ -35,6 +36,25 @@ def test_the_job_runs_as_planned(cluster, write, tiny, monkeypatch):
     checks = {check.name: check for verdict in verdicts for check in verdict.checks}
     assert "in partition main" in checks["sbatch --test-only"].summary
     assert checks["world size"].state == "passed"
+
+
+def test_a_step_that_slurm_refuses_is_reported(cluster, write, tiny, monkeypatch, tmp_path):
+    """What ranks report comes over a step of the job."""
+    srun = tmp_path / "srun"
+    srun.write_text(
+        '#!/bin/sh\ncase "$*" in *--relative=*) echo "srun: error: no step" >&2; exit 1;; esac\n'
+        f'exec {shutil.which("srun")} "$@"\n'
+    )
+    srun.chmod(0o755)
+    monkeypatch.setenv("SLURM_CONF", str(cluster))
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    directory = write("slurm", two_ranks(), tiny)
+    (verdict,) = verify([directory], steps=4, submit=True)
+    monkeypatch.undo()
+    checks = {check.name: check for check in verdict.checks}
+    assert checks["launch"].state == "not checked"
+    assert "srun" in (checks["launch"].remedy or "")
+    assert "srun: error: no step" in [row.seen for row in checks["launch"].evidence]
 
 
 def test_a_job_that_the_cluster_could_never_run_fails(cluster, write, tiny, monkeypatch):

@@ -25,7 +25,7 @@ def post(tmp_path: Path) -> Iterator[Inbox]:
 
 @pytest.fixture
 def speaker(post: Inbox) -> Iterator[Speaker]:
-    speaker = Speaker(post.path)
+    speaker = Speaker(post.address)
     yield speaker
     speaker.close()
 
@@ -66,7 +66,7 @@ def test_a_line_that_is_closed_is_told(post: Inbox, speaker: Speaker) -> None:
 @pytest.mark.parametrize("nonsense", [b"\xff\xfe\n", b"[1, 2]\n", b"{\n"])
 def test_who_talks_nonsense_is_hung_up_on(post: Inbox, nonsense: bytes) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stranger:
-        stranger.connect(post.path)
+        stranger.connect(post.address)
         stranger.sendall(nonsense)
         assert hear(post, 1) == [(None, None)]
 

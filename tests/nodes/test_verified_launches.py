@@ -102,7 +102,9 @@ def test_a_batch_job_of_two_nodes_where_that_is_asked_for(tmp_path: Path) -> Non
         assert checks["launch"]["state"] == "not checked"
         assert "--submit" in checks["launch"]["remedy"]
         assert_seen_on_both(verify(hosts, script, "--submit"), numbered=False)
-        assert hosts.run("alpha", ["squeue", "--noheader"]).stdout == ""
+        until(lambda: hosts.run("alpha", ["squeue", "--noheader"]).stdout == "")
+        assert_nothing_is_left(hosts)
+        assert list(Path("/tmp").glob("cputune-verify-*")) == []
 
 
 @pytest.mark.parametrize("format", ["mpirun", "torchrun"])

@@ -84,7 +84,7 @@ def held(post: Inbox, argv: list[str], tmp_path: Path) -> dict[str, Any]:
         "argv": list(far_command()),
         "env": dict(os.environ),
         "input": sent_lines(script_text("hold.py"), asked).decode(),
-        "relay": post.path,
+        "relay": post.address,
     }
 
 
@@ -114,7 +114,7 @@ def relay(post: Inbox, path: Path) -> dict[str, Any]:
         "argv": list(far_command()),
         "env": dict(os.environ),
         "input": sent_lines(script_text("hold.py"), asked).decode(),
-        "relay": post.path,
+        "relay": post.address,
         "host": HOST,
     }
 

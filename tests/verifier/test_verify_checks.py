@@ -6,6 +6,7 @@ import pytest
 from golden_texts import Golden
 
 from cputune import Plan, Step
+from cputune.inside.messages import NOT_HEARD
 from cputune.ranks.job import Gather, Launched, Rank
 from cputune.records.result import Throughput
 from cputune.verifier import scripts
@@ -66,6 +67,14 @@ def test_a_launch_that_is_the_plan_passes():
     found = states(launched(rank(0), rank(1)), global_batch_size=8)
     assert set(found.values()) == {"passed"}
     assert set(found) >= {"launch", "world size", "threads", "affinity", "precision", "backend"}
+
+
+def test_a_launch_whose_ranks_could_not_report_is_not_checked():
+    seen = launched(enough=False, returncode=NOT_HEARD, output="srun: error: no step")
+    (check,) = told(seen)
+    assert (check.name, check.state) == ("launch", "not checked")
+    assert "srun --jobid" in check.remedy
+    assert [row.seen for row in check.evidence] == ["srun: error: no step"]
 
 
 @pytest.mark.parametrize(

@@ -212,14 +212,19 @@ class Srun(Reach):
     name: str = "srun"
 
     def argv(self, node: Node, program: Sequence[str]) -> tuple[str, ...]:
+        cpus = () if node.cpus is None else (f"--cpus-per-task={node.cpus}",)
+        return (*self._step("-w", node.name), *cpus, *program)
+
+    def on_node(self, number: int, program: Sequence[str]) -> tuple[str, ...]:
+        """The command on a node of a job by its number there, from 0."""
+        return (*self._step(f"--relative={number}"), *program)
+
+    def _step(self, *where: str) -> list[str]:
         argv = ["env"]
         for name in INHERITED:
             argv += ["-u", name]
-        argv += [self.program, "-w", node.name, "-N1", "-n1", "--overlap"]
-        argv += ["--cpu-bind=none", "--quiet"]
-        if node.cpus is not None:
-            argv.append(f"--cpus-per-task={node.cpus}")
-        return tuple(argv) + tuple(program)
+        argv += [self.program, *where, "-N1", "-n1", "--overlap", "--cpu-bind=none", "--quiet"]
+        return argv
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -234,6 +234,7 @@ def main() -> None:
     task = json.loads(sys.argv[1])
     if task.get("relay"):
         path = f"{task['relay']}.{os.uname().nodename}"
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
         relay = Relay(path)
         try:
             while relay.wait([]):
