@@ -140,7 +140,7 @@ class Trial:
         kind: the kind of failure, if it failed.
         reason: for the user; for a crash with the end of stderr.
         samples_per_second: of a completed trial; of a pruned one a rough guess.
-        at_most_samples_per_second: upper bound of a pruned trial. None if no faster plan was
+        at_most_samples_per_second: likely upper bound of a pruned trial. None if no faster plan was
             known to compare it with.
         steps: optimizer steps that were measured.
         step_seconds: seconds of all its steps, including warm-up.

@@ -161,7 +161,7 @@ def speed(rate: Throughput | None, most: float | None = None) -> tuple[str, str]
         return figure(rate.centre), f"{figure(rate.low)}–{figure(rate.high)}"
     if most is None:
         return "–", ""
-    return f"at most {figure(most)}", ""
+    return f"likely < {figure(most)}", ""
 
 
 def speed_text(result: Result, side: Measured) -> tuple[str, str]:

@@ -214,13 +214,13 @@ def outcome(trial: Trial) -> str:
     if trial.cut_short:
         bounds = ""
         if most is not None:
-            bounds = f"at most {figure(most)} samples/s, "
+            bounds = f"likely below {figure(most)} samples/s, "
         return f"{bounds}cut short: {trial.reason}"
     if trial.state == PRUNED:
         stopped = f"stopped after {count_of_steps(trial.steps)}: most likely slower"
         if most is None:
             return stopped
-        return f"at most {figure(most)} samples/s"
+        return f"likely below {figure(most)} samples/s"
     if rate is None:
         return "not measured"
     return f"{figure(rate.centre)} samples/s"

@@ -593,9 +593,9 @@ def trial_of(
 
 
 def at_most(guess: Estimate, fastest: Estimate | None) -> float | None:
-    """An upper bound of the samples per second of a plan of which only the first steps were seen.
+    """A likely bound of the samples per second of a plan of which only the first steps were seen.
 
-    It allows for the scatter of the steps and for a slow machine. None if it is above the fastest
+    A machine that is slow for some seconds makes it too low. It allows for the scatter of the steps and for a slow machine. None if it is above the fastest
     plan so far.
     """
     bound = math.exp(-guess.center + Z95 * math.hypot(guess.error, WANDER))

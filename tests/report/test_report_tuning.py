@@ -73,7 +73,7 @@ def test_of_a_trial_that_lost_no_number_is_shown_but_a_bound_that_says_something
     )
     plan = lost.plan.short()
     golden(outcome(lost))
-    assert outcome(replace(lost, at_most_samples_per_second=9.0)) == "at most 9 samples/s"
+    assert outcome(replace(lost, at_most_samples_per_second=9.0)) == "likely below 9 samples/s"
     row = next(
         line
         for line in shown(rich_table(plans(replace(result, trials=(lost,))))).splitlines()
