@@ -94,6 +94,16 @@ def test_the_guess_for_a_loser_is_of_its_last_two_steps() -> None:
     assert flat.lost([0.0, 0.1, 0.2]).center == pytest.approx(0.15)
 
 
+def test_the_guess_is_less_certain_if_the_last_step_still_got_faster() -> None:
+    flat = Race(excesses=[[0.0, 0.0]] * 4)
+    level, falling = [1.0, 0.6, 0.6], [1.0, 0.9, 0.6]
+    errors = [
+        math.hypot(flat.estimate(one).error, most / 2, 0.025)
+        for one, most in ((level, 0.05), (falling, 0.45))
+    ]
+    assert [flat.lost(one).error for one in (level, falling)] == pytest.approx(errors)
+
+
 @pytest.mark.parametrize(("excess", "warmup"), [(0.08, 1), (0.07, 0)])
 def test_warm_up_is_what_stands_out_of_the_noise(excess: float, warmup: int) -> None:
     assert Race(excesses=[[excess] * 2, [0.0] * 2]).warmup == warmup
@@ -110,6 +120,7 @@ def test_warm_up_is_what_stands_out_of_the_noise(excess: float, warmup: int) -> 
         ([0.22] * 3, "lost"),
         ([0.9, 0.8, 0.5], "more"),  # it still gets faster
         ([0.9, 0.8, 0.65], "lost"),
+        ([0.9, 0.55, 0.4], "lost"),  # no faster than noise makes it
         ([0.21, 0.5], "more"),
         ([0.1, 0.5, 0.9], "lost"),
         ([0.125] * 4, "enough"),
