@@ -28,8 +28,10 @@ from report.result_cases import (
 )
 
 from cputune import MissingPackageError, Result
+from cputune.records.result import WIDTH
 from cputune.records.shared_texts import verdict_of
 from cputune.report import page as page_module
+from cputune.report.figures import canvas
 from cputune.report.page import page
 
 # One worker has them all: each case is tuned and drawn once.
@@ -195,3 +197,18 @@ def test_the_page_is_opened_by_the_program_of_the_desktop(
         time.sleep(0.1)
     assert (tmp_path / "opened").read_text().endswith("report.html")
     assert cputune("report", "--open", "-o", "-").code == 2
+
+
+@pytest.mark.parametrize("width", [canvas.NARROW, WIDTH])
+@pytest.mark.parametrize("case", CASES)
+def test_the_name_of_an_axis_is_not_longer_than_the_axis(case: str, width: float) -> None:
+    result = CASES[case]()
+    of = result.figures
+    drawn = [of.comparison(width=width), of.trials(width=width), of.waterfall(width=width)]
+    drawn += [of.step(width=width), of.steps(0, width=width)]
+    for figure in filter(None, drawn):
+        figure.draw_without_rendering()
+        for axes in figure.axes:
+            frame = axes.get_window_extent()
+            assert axes.yaxis.label.get_window_extent().height <= frame.height
+            assert axes.xaxis.label.get_window_extent().width <= frame.width

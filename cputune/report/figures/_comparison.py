@@ -49,7 +49,7 @@ def comparison(result: Result, *, width: float = WIDTH) -> Figure | None:
     axes.set_xlim(-0.5, begin - 0.5)
     axes.set_xticks([])
     axes.set_xlabel("rounds, in their order")
-    axes.set_ylabel("times as fast as the current launch")
+    axes.set_ylabel("times as fast")
     axes.margins(y=0.25)
     return figure
 
