@@ -121,6 +121,11 @@ class Findings:
             self.reports[plan] = ranks
 
     @property
+    def has_rival(self) -> bool:
+        """Whether a plan other than the baseline was measured."""
+        return any(trial.state == COMPLETED and not trial.plan.as_found for trial in self.trials)
+
+    @property
     def believes_delayed(self) -> bool:
         """Whether delayed steps count in the confirmation too."""
         return self.shared and self.never_quiet
@@ -595,8 +600,8 @@ def trial_of(
 def at_most(guess: Estimate, fastest: Estimate | None) -> float | None:
     """A likely bound of the samples per second of a plan of which only the first steps were seen.
 
-    A machine that is slow for some seconds makes it too low. It allows for the scatter of the steps and for a slow machine. None if it is above the fastest
-    plan so far.
+    A machine that is slow for some seconds makes it too low. It allows for the scatter of the steps
+    and for a slow machine. None if it is above the fastest plan so far.
     """
     bound = math.exp(-guess.center + Z95 * math.hypot(guess.error, WANDER))
     if fastest is None or bound < math.exp(-fastest.center):

@@ -118,6 +118,10 @@ The first block compares several plans and takes longer than later ones. With 3 
 minutes decided 19 of 64 gains of 1.3 if a step takes 1.5 to 6 s, with 6 38 and with 8 46; the plan
 that it recommends is as near to the optimum (``benchmarks/cores.py``)."""
 
+RESERVED_FIRST = 3
+"""The same until a plan other than the baseline is measured: before, there is nothing to compare.
+"""
+
 FEW_TRIALS = RESERVED + 3
 """The rest of the time holds few trials if fewer blocks than this fit into it."""
 
@@ -464,7 +468,8 @@ class TuningStudy:
         """Measure one plan after another until the budget, the time or the plans are spent."""
         findings = self._findings
         while len(findings.trials) < self._options.budget and not findings.host_lost:
-            short = self._timer.limited and self._measuring.needs_all_time(RESERVED)
+            blocks = RESERVED if findings.has_rival else RESERVED_FIRST
+            short = self._timer.limited and self._measuring.needs_all_time(blocks)
             if findings.cut_off is not None or short or self._timer.up(STUDY_SHARE):
                 findings.notes.append("The search ended early: the time limit was reached.")
                 findings.time_up = True
