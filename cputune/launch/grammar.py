@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+import re
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -27,20 +27,21 @@ def _parser() -> Parser:
     return tree_sitter.Parser(tree_sitter.Language(tree_sitter_bash.language()))
 
 
+_NOT_ASCII = re.compile(r"[^\x00-\x7f]")
+_PLAIN = "\x7f"
+"""What tree-sitter reads instead: for bash and its grammar a character of a word, and of no name.
+
+tree-sitter-bash asks C's isdigit about any character, and dies of SIGSEGV at some beyond U+FFFF
+(https://github.com/tree-sitter/tree-sitter-bash/issues/337).
+"""
+
+
 class Tree:
-    """A parsed text. tree-sitter counts bytes; every span here is of characters."""
+    """A parsed text. Every character is a byte for tree-sitter, so that its spans are ours."""
 
     def __init__(self, text: str) -> None:
         self.text = text
-        data = text.encode(errors="surrogatepass")
-        self._starts: list[int] | None = None
-        if len(data) != len(text):
-            starts, at = list[int](), 0
-            for letter in text:
-                starts.append(at)
-                at += len(letter.encode(errors="surrogatepass"))
-            self._starts = starts
-        self._tree = _parser().parse(data)
+        self._tree = _parser().parse(_NOT_ASCII.sub(_PLAIN, text).encode())
 
     @property
     def root(self) -> Node:
@@ -49,19 +50,12 @@ class Tree:
 
     def span(self, node: Node) -> Span:
         """The characters of a node."""
-        return Span(self._at(node.start_byte), self._at(node.end_byte))
+        return Span(node.start_byte, node.end_byte)
 
     def of(self, node: Node) -> str:
         """The text of a node."""
         start, end = self.span(node)
         return self.text[start:end]
-
-    def _at(self, byte: int) -> int:
-        if self._starts is None:
-            return byte
-        if not self._starts or byte > self._starts[-1]:
-            return len(self._starts)
-        return bisect_right(self._starts, byte) - 1
 
     def nodes(self, kind: str) -> Iterator[Node]:
         """Every node of a kind, in the order of the text."""

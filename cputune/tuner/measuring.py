@@ -427,7 +427,8 @@ class Measuring:
         )
         begun = self.timer.used_seconds
         run = read_run(runner, plan, rules)
-        run.start_seconds = max(0.0, self.timer.used_seconds - begun - run.step_seconds)
+        if not isinstance(run.failure, TimedOut):  # which waited for a step, after its start
+            run.start_seconds = max(0.0, self.timer.used_seconds - begun - run.step_seconds)
         self.start_seconds = run.start_seconds
         if run.steps:
             self.saw_start(run.start_seconds)

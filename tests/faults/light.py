@@ -3,8 +3,10 @@
 ``light.py SECONDS`` makes steps that last so long.
 
 It goes wrong where FAULT says how: the rank that is the FAULT_AT-th (from 0) to begin does
-so at its third step; who began is counted in the file FAULT_BOOK. The text says ``environ``,
-so that ranks are plain new processes and nobody imports torch for them.
+so at its third step; who began is counted in the file FAULT_BOOK, and FAULT_BOOK.struck is
+written just before. Ranks of the equivalence check do not count: a study goes on without its
+answers. The text says ``environ``, so that ranks are plain new processes and nobody imports
+torch for them.
 """
 
 import contextlib
@@ -17,7 +19,7 @@ import subprocess
 import sys
 import time
 
-from cputune.inside import state
+from cputune.inside import ASK_VARIABLE, state
 from cputune.inside.messages import Speaker
 
 WORLD = int(os.environ.get("WORLD_SIZE", "1"))
@@ -31,7 +33,7 @@ speaker = Speaker()
 
 def is_struck():
     """Whether this is the rank that goes wrong."""
-    if not os.environ.get("FAULT"):
+    if not os.environ.get("FAULT") or os.environ.get(ASK_VARIABLE):
         return False
     with pathlib.Path(os.environ["FAULT_BOOK"]).open("ab") as book:
         book.write(b"x")
@@ -107,6 +109,7 @@ number = 0
 while True:
     number += 1
     if struck and number == 3:
+        pathlib.Path(os.environ["FAULT_BOOK"] + ".struck").touch()
         FAULTS[os.environ["FAULT"]]()
     time.sleep(SECONDS)
     speaker.say(

@@ -73,6 +73,12 @@ class Watched:
         """What it has written to stderr so far."""
         return (self.place / "stderr").read_text(errors="replace")
 
+    def advises(self) -> bool:
+        """Whether it has said what to do now: as the hint of an error, or in a report without a
+        comparison."""
+        report = (self.place / "stdout").read_text(errors="replace")
+        return "hint:" in self.written or ("Not compared" in report and "\nDo now: " in report)
+
     def until(self, text: str, seconds: float = 120.0 * PATIENCE) -> bool:
         """Wait until it has said this; False where it has ended without, or time is up."""
         deadline = time.monotonic() + seconds
@@ -159,7 +165,7 @@ def judge(
         for path in watched.results():
             kept |= {trial["number"] for trial in json.loads(path.read_text())["trials"]}
     lost = len(told(said) - kept) + len(record) - len(set(record))
-    fine = ended in expects and not traceback_in(said) and (ended == 0 or "hint:" in said)
+    fine = ended in expects and not traceback_in(said) and (ended == 0 or watched.advises())
     why = "" if fine else f"ended with {ended}: {said[-1500:]}"
     return Outcome(lost=lost, left=left, why=why)
 

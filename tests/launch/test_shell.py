@@ -27,6 +27,7 @@ def source(text: str, word: str) -> str | None:
     [
         ("python t.py --x 'a b'", "a b", "'a b'"),
         ("python é.py --naïve 'a b'", "a b", "'a b'"),
+        ("python t.py --naïve '中文 🤗' $X", "中文 🤗", "'中文 🤗'"),
         ('A="--bf16 --use_cpu"\npython t.py $A', "--use_cpu", "--use_cpu"),
         ("A=(--bf16 --use_cpu)\npython t.py ${A[@]}", "--use_cpu", "--use_cpu"),
         ("N=4\ntorchrun --nproc_per_node=$N t.py", "--nproc_per_node=4", "--nproc_per_node=$N"),
@@ -39,6 +40,13 @@ def source(text: str, word: str) -> str | None:
 def test_a_word_knows_where_it_is_written(text: str, word: str, written: str) -> None:
     words = launch_in(text).words
     assert source(text, words[words.index(word)]) == written
+
+
+@pytest.mark.parametrize("letter", ["é", "中", "🤗", "\U00031860", "\U000cf104", "\U0010ffff"])
+def test_no_character_ends_the_process(letter: str) -> None:
+    """tree-sitter-bash dies of some, behind such a brace (its issue 337)."""
+    launch = launch_in(f"echo {{{letter}..3}}\npython t.py --x {letter}b")
+    assert launch.argument("--x") == f"{letter}b"
 
 
 def test_a_word_that_only_running_shows_is_nowhere() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
@@ -30,7 +30,7 @@ from cputune import (
 from cputune.plans.equivalence import UNCHECKED, ModelAnswers
 from cputune.records.options import DEFAULT_LIMIT_SECONDS
 from cputune.records.result import COMPLETED, PRUNED
-from cputune.records.steps import TimeUp
+from cputune.records.steps import TimedOut, TimeUp
 from cputune.report.study_table import line_of
 from cputune.tuner.study import TuningStudy
 
@@ -328,3 +328,25 @@ def test_a_slow_launch_is_compared_with_what_the_topology_suggests() -> None:
     assert [trial.plan.as_found for trial in result.trials] == [True]
     compared = {run.plan for run in result.confirmation} - {result.baseline.plan}
     assert {plan.allocator for plan in compared} == {"tcmalloc"}
+
+
+class FakeHangingOnce(FakeSlowStart):
+    """The first plan after the baseline makes two steps, and no third one within a minute."""
+
+    def steps(self, plan: Plan) -> Iterator[Step]:
+        hangs = len(self.started) == 1
+        with closing(super().steps(plan)) as steps:
+            for number, step in enumerate(steps):
+                if hangs and number == 2:
+                    self.clock.now += 60.0
+                    raise TimedOut("no step for 60 s after 2 steps")
+                yield step
+
+
+def test_a_hang_in_a_step_is_no_slow_start() -> None:
+    ended = study(None, 5.0, 0.01, kind=FakeHangingOnce)
+
+    assert ended.result is not None
+    assert ended.result.trials[1].kind == TimedOut.kind
+    assert len(ended.result.trials) > 3
+    assert ended.result.not_compared is None

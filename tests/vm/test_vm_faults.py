@@ -35,4 +35,5 @@ def test_a_study_goes_on_or_ends_in_words(guest: Guest, fault: str, place: str) 
         f"{settings} python3 /tmp/try.py '{fault}' /tmp/faults-{place}", timeout_seconds=3000
     )
     outcome = json.loads(ended.stdout.splitlines()[-1])
+    assert outcome["why"] == ""
     assert outcome == {"lost": 0, "left": [], "why": "", "tried": True}
