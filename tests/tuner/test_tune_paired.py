@@ -16,7 +16,7 @@ from cputune import Plan, Step
 from cputune.records.result import Throughput
 from cputune.records.steps import Crashed
 from cputune.tuner.confirmation import Confirmation
-from cputune.tuner.contenders import Contender, gain_of
+from cputune.tuner.contenders import Contender, doubt_each, gain_of
 from cputune.tuner.gains import (
     DELTA,
     DOUBT,
@@ -340,6 +340,11 @@ def test_a_gain_needs_two_rounds_that_both_have() -> None:
     rival.logs.append(0.45)
     gain = gain_over(base, rival)
     assert (gain.pairs, gain.mean) == (2, pytest.approx(0.25))
+
+
+@pytest.mark.parametrize(("rivals", "doubt"), [(1, DOUBT), (2, DOUBT / 2), (3, DOUBT / 2)])
+def test_the_luckiest_of_several_rivals_is_half_as_often_wrong(rivals: int, doubt: float) -> None:
+    assert doubt_each(contenders(1 + rivals)[1:]) == pytest.approx(doubt)
 
 
 def half_width(speed: Throughput) -> float:
