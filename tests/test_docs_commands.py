@@ -382,7 +382,7 @@ def test_a_tutorial_trains_for_real(
             argv = [["bash", "-euc", line] for line in lines]
         for words in argv:
             done = ran(words, cwd=tmp_path, env=mine)
-            if done.returncode == 4:
+            if done.returncode == 4 or "\ncputune.errors.NotMeasurableError: " in done.stderr:
                 pytest.skip(f"not measurable: others compute here: {done.stderr[-500:]}")
             good = next((GOOD[name] for name in GOOD if f"cputune {name}" in words[-1]), (0,))
             assert done.returncode in good, f"{words}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"

@@ -76,6 +76,8 @@ def test_it_is_alive_and_stays_within_the_terminal(
 
 @pytest.mark.matrix
 def test_a_dumb_terminal_has_a_line_for_each_trial(tmp_path: Path) -> None:
-    seen, _ = tune_on_terminal(tmp_path, 80, TERM="dumb")
+    seen, out = tune_on_terminal(tmp_path, 80, TERM="dumb")
     assert "\x1b" not in seen
-    assert re.search(r"trial 2: .*\[3 of 3 trials, [0-9ms ]+", seen)
+    told = [int(number) for number in re.findall(r"^trial (\d+): ", seen, re.MULTILINE)]
+    assert told == [trial["number"] for trial in json.loads(out)["trials"]]
+    assert re.search(r"trial 1: .*\[2 of 3 trials, [0-9ms ]+", seen)

@@ -34,12 +34,13 @@ from cputune import (
     Trial,
     TrialEnded,
     UsageError,
+    kept_results,
 )
 from cputune.records.result import COMPLETED, FAILED, PRUNED, State, Throughput
 from cputune.records.steps import Crashed
 from cputune.tuner import databases
 from cputune.tuner.databases import StudyDatabase, StudyFile, StudyServer, database_of
-from cputune.tuner.earlier import make_room
+from cputune.tuner.earlier import keep_result, make_room, require_result
 from cputune.tuner.reading import Run as Reading
 from cputune.tuner.storage import StudyStorage
 
@@ -455,6 +456,26 @@ def test_a_study_of_another_program_on_a_server_is_not_removed(server: Server) -
     ours.tune("ours", budget=1)
     ours.database("ours").remove()
     assert not ours.database("ours").holds_study()
+
+
+def test_what_is_no_result_makes_no_room_for_one(tmp_path: Path) -> None:
+    for text in ("", "steps: 3", '{"steps": 3}'):
+        path = tmp_path / "train.json"
+        path.write_text(text)
+        with pytest.raises(UsageError) as caught:
+            require_result(path)
+        assert "--force" in str(caught.value.hint)
+
+
+def test_a_result_that_is_kept_already_is_not_kept_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, result: Result
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    path = tmp_path / "cputune.json"
+    result.save(path)
+    id = keep_result(path)
+    assert keep_result(path) == id
+    assert [kept.id for kept in kept_results()] == [id]
 
 
 class TestAnAddress:

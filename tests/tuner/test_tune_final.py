@@ -409,6 +409,13 @@ def test_what_the_network_costs_by_host(golden: Golden) -> None:
     golden(said)
 
 
+@pytest.mark.parametrize("seconds", [(0.8,), (0.0, 0.0)])
+def test_one_rank_and_ranks_that_never_wait_have_no_network(seconds: tuple[float, ...]) -> None:
+    found = profile_of_ranks(PLAN, [{**told(0.2, 0.5), "reduce_seconds": of} for of in seconds])
+    assert found is not None
+    assert (found.reduce_seconds, found.wire_seconds) == ({}, None)
+
+
 def test_from_which_network_on_a_second_node_pays() -> None:
     one = replace(tuned().baseline, samples_per_second=Throughput(centre=16.0, low=15.0, high=17.0))
     job = replace(tuned().workload, global_batch_size=16, gradient_bytes=125_000_000)

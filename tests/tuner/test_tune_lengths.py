@@ -157,6 +157,10 @@ def test_without_steps_lengths_leave_no_doubt() -> None:
     assert doubt_of_mean([], SIZES[:40]) == 0.0
 
 
+def test_of_a_single_batch_whose_length_is_known_lengths_leave_no_doubt() -> None:
+    assert doubt_of_mean([(0.0, 512)], [512, 0]) == 0.0
+
+
 def test_a_round_that_does_not_count_stays_so() -> None:
     one = contender(None, SIZES[:40])
     one.logs[3] = None

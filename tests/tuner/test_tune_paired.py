@@ -16,7 +16,7 @@ from cputune import Plan, Step
 from cputune.records.result import Throughput
 from cputune.records.steps import Crashed
 from cputune.tuner.confirmation import Confirmation
-from cputune.tuner.contenders import Contender, gain_of
+from cputune.tuner.contenders import Contender, doubt_each, gain_of
 from cputune.tuner.gains import (
     DELTA,
     DOUBT,
@@ -29,6 +29,7 @@ from cputune.tuner.gains import (
     Piece,
     Scattered,
     _fit,
+    _scatter,
     center_of,
     gain_side_by_side,
     throughput,
@@ -90,6 +91,21 @@ def test_a_round_that_was_disturbed_counts_for_one_rank() -> None:
     assert wild is not None
     assert abs(wild.mean - calm.mean) < 0.02
     assert wild.half_width < 1.5 * calm.half_width
+
+
+def test_many_rounds_scatter_as_they_were_drawn() -> None:
+    rng = random.Random(2)
+    blocks = [drawn(rng, 200, center) for center in (0.1, 0.4)]
+    assert _scatter(blocks, 0.01) == pytest.approx(0.05, rel=0.1)
+
+
+def test_a_few_rounds_are_taken_to_scatter_as_steps_usually_do() -> None:
+    """A round is the difference of two steps. Of a block its middle is no free value."""
+    assert _scatter([[0.3]], NOISE) == pytest.approx(math.sqrt(2) * NOISE)
+    own = 0.1 / 0.6745 * math.sqrt(2 / 1)
+    usual = NOISE_WEIGHT * 2 * NOISE**2
+    expected = math.sqrt((usual + own**2) / (NOISE_WEIGHT + 1))
+    assert _scatter([[0.0, 0.2]], NOISE) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("count", [3, 6, 12, 30])
@@ -208,6 +224,14 @@ def test_what_still_changes_with_the_steps_of_a_process_is_not_taken_for_the_gai
     assert young.high > 0, "it may be no loss at all"
 
 
+@pytest.mark.parametrize(("to_come", "settles"), [(0.009, False), (0.011, True), (-0.011, True)])
+def test_less_than_half_of_what_counts_as_a_difference_is_no_change(
+    to_come: float, settles: bool
+) -> None:
+    gain = Gain(mean=0.1, low=0.0, high=0.2, pairs=9, to_come=to_come)
+    assert gain.settles is settles
+
+
 def test_what_is_level_is_seldom_said_to_change() -> None:
     rng = random.Random(5)
     gains = [settles(rng, 0.0) for _ in range(200)]
@@ -316,6 +340,11 @@ def test_a_gain_needs_two_rounds_that_both_have() -> None:
     rival.logs.append(0.45)
     gain = gain_over(base, rival)
     assert (gain.pairs, gain.mean) == (2, pytest.approx(0.25))
+
+
+@pytest.mark.parametrize(("rivals", "doubt"), [(1, DOUBT), (2, DOUBT / 2), (3, DOUBT / 2)])
+def test_the_luckiest_of_several_rivals_is_half_as_often_wrong(rivals: int, doubt: float) -> None:
+    assert doubt_each(contenders(1 + rivals)[1:]) == pytest.approx(doubt)
 
 
 def half_width(speed: Throughput) -> float:

@@ -142,7 +142,7 @@ def test_a_second_step_of_some_seconds_is_judged_by_earlier_runs(
     race = Race(
         fastest=Estimate(center=0.0, error=0.02, kept=(0.0,) * 5, warmup=0, level=True),
         excesses=[[0.1, 0.2], *[[0.0, 0.0]] * 5],
-        step_seconds=5.0,
+        step_seconds=LONG_STEP_SECONDS,
     )
     assert race.verdict(steps) == verdict
 

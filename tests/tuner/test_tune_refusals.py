@@ -124,6 +124,17 @@ def test_a_batch_that_cannot_be_divided_ends_all_plans_of_several_ranks() -> Non
     assert {p.world_size for p in SPACE.plans() if not refusal.meets(p)} == {1}
 
 
+def test_other_failures_of_several_ranks_end_that_number_of_ranks() -> None:
+    two, four = plan(ranks=2, threads=2), plan(ranks=4, threads=1)
+    assert names(ran(TODAY), failed(two, "rank 1 died", kind=Crashed.kind)) == ["ranks=2"]
+    assert names(ran(two), failed(four, "the batch has two samples")) == ["ranks=4"]
+
+
+def test_one_rank_that_cannot_run_so_says_nothing_of_several() -> None:
+    trial = failed(plan(precision="bf16"), "this model has no bf16")
+    assert names(ran(TODAY), trial) == ["precision=bf16"]
+
+
 class FakeRefusing(FakeRunner):
     """Ranks that stay in one precision, whatever they are told; they say so."""
 
