@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import pytest
 from golden_texts import Golden
-from machines import AVX512, TODAY, Model, SimulatedRunner, machine, simulated
+from machines import AVX512, MACHINES, TODAY, Model, SimulatedRunner, machine, simulated
 from starting import tuned
 from tuner.fakes import SMALL, FakeKeepingRunner, FakeRunner, steady, truthful
 
@@ -350,3 +350,11 @@ def test_a_hang_in_a_step_is_no_slow_start() -> None:
     assert ended.result.trials[1].kind == TimedOut.kind
     assert len(ended.result.trials) > 3
     assert ended.result.not_compared is None
+
+
+@pytest.mark.parametrize("seed", [10, 21])
+def test_no_time_is_kept_for_a_comparison_before_there_is_a_plan_to_compare(seed: int) -> None:
+    """A delayed step of the baseline let all of six minutes look too short for another trial."""
+    named = {one.name: one for one in MACHINES}["eight-sockets-18-cores-batch-8"]
+    result = tuned(named.runner(seed), named.workload, named.facts, budget=20, seed=seed)
+    assert result.outcome == "faster"
