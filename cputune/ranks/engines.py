@@ -323,7 +323,7 @@ def batch_job(
         step = Srun().on_node(number, far_command())
         commands.append(
             {
-                "argv": ["sh", "-c", JOB_STEP, name, *step],
+                "argv": ["sh", "-c", JOB_STEP, name] + list(step),
                 "env": ours,
                 "input": sent_lines(script_text("hold.py"), question).decode(),
                 "relay": reporting[SOCKET_VARIABLE],

@@ -212,19 +212,21 @@ class Srun(Reach):
     name: str = "srun"
 
     def argv(self, node: Node, program: Sequence[str]) -> tuple[str, ...]:
-        cpus = () if node.cpus is None else (f"--cpus-per-task={node.cpus}",)
-        return (*self._step("-w", node.name), *cpus, *program)
+        step = self._step(["-w", node.name])
+        if node.cpus is not None:
+            step.append(f"--cpus-per-task={node.cpus}")
+        return tuple(step) + tuple(program)
 
     def on_node(self, number: int, program: Sequence[str]) -> tuple[str, ...]:
         """The command on a node of a job by its number there, from 0."""
-        return (*self._step(f"--relative={number}"), *program)
+        return tuple(self._step([f"--relative={number}"])) + tuple(program)
 
-    def _step(self, *where: str) -> list[str]:
+    def _step(self, where: list[str]) -> list[str]:
         argv = ["env"]
         for name in INHERITED:
             argv += ["-u", name]
-        argv += [self.program, *where, "-N1", "-n1", "--overlap", "--cpu-bind=none", "--quiet"]
-        return argv
+        argv.append(self.program)
+        return argv + where + ["-N1", "-n1", "--overlap", "--cpu-bind=none", "--quiet"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
