@@ -35,9 +35,11 @@ def write(path: Path, text: str) -> None:
     path.chmod(0o755)
 
 
-def submitted(slurm: Path, script: str, nodes: int = 1) -> Launched:
+def submitted(slurm: Path, script: str, nodes: int = 1, *, runs: bool = True) -> Launched:
     """What is observed of a job of one rank; sbatch waits for its end."""
-    write(slurm / "sbatch", f'#!/bin/sh\ntouch "{slurm}/job"\n{script}\n')
+    if runs:
+        script = f'touch "{slurm}/job"\n{script}'
+    write(slurm / "sbatch", f"#!/bin/sh\n{script}\n")
     environment = {
         **os.environ,
         "PATH": f"{slurm}:{os.environ['PATH']}",
@@ -83,7 +85,7 @@ def test_a_job_is_judged_by_its_own_end_and_not_by_that_of_the_step(slurm: Path)
 
 
 def test_a_job_that_is_not_accepted_waits_for_nothing(slurm: Path) -> None:
-    seen = submitted(slurm, f"rm {slurm}/job\necho sbatch: error: no such partition >&2\nexit 1")
+    seen = submitted(slurm, "echo sbatch: error: no such partition >&2\nexit 1", runs=False)
     assert (seen.returncode, seen.ranks) == (1, ())
     assert "no such partition" in seen.output
     assert not (slurm / "steps").exists()
