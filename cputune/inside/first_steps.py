@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from cputune.inside.applying.apart import draw_apart, rank_of_this
 from cputune.inside.applying.gradient_traffic import has_many_rows
 from cputune.inside.applying.hooking import Hook, Original
 from cputune.inside.applying.parts import the_parts
@@ -105,6 +106,7 @@ class FirstSteps:
             self._contents.append(contents_of(batch))
         if self._steps == 0:
             self._alike.close()
+            draw_apart_now()
             self._alike.enter_context(self._asker.draws.alike(samples))
 
     def trained(self) -> None:
@@ -229,6 +231,20 @@ class FirstSteps:
             self._asker.sources.fetched(iterator)
         if waiting := iterator.__dict__.get("_cputune_asked"):
             self._fetched.append(waiting.popleft())
+
+
+def draw_apart_now() -> None:
+    """Do what ``rank.py --draw apart`` asks for, which it does itself in the first DDP.forward.
+
+    There the generators are on loan (``Draws.alike``), and what is set would be lost.
+    """
+    parallel = sys.modules.get("torch.nn.parallel.distributed")
+    if parallel is None:
+        return
+    forward = parallel.DistributedDataParallel.forward
+    options = getattr(forward, "__globals__", {}).get("given")
+    if isinstance(options, dict) and options.pop("--draw", "") == "apart":
+        draw_apart(rank_of_this())
 
 
 def drawn_next() -> str:

@@ -11,6 +11,7 @@ from golden_texts import Golden
 
 from cputune.host import Command
 from cputune.host.children import end, marked
+from cputune.inside import rank
 from cputune.ranks.job import observe
 
 SPEAK = """
@@ -153,3 +154,35 @@ def test_only_marked_processes_are_found(script):
     finally:
         child.kill()
         child.wait()
+
+
+DROPS = """
+import os, torch
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
+torch.distributed.init_process_group("gloo")
+torch.manual_seed(0)
+layers = torch.nn.Linear(4, 4), torch.nn.Dropout(0.5), torch.nn.Linear(4, 1)
+model = DistributedDataParallel(torch.nn.Sequential(*layers))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+mine = slice(int(os.environ["RANK"]), None, 2)
+data = TensorDataset(torch.randn(32, 4)[mine], torch.randn(32, 1)[mine])
+for inputs, outputs in DataLoader(data, batch_size=2):
+    ((model(inputs) - outputs) ** 2).mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("options", "alike"), [(("--draw", "apart"), False), (("--compare", "no"), True)]
+)
+def test_ranks_that_draw_apart_do_so_while_they_are_observed(script, options, alike):
+    """rank.py sets it in the first forward, in which the observation keeps the generators."""
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    argv = [*launcher, rank.__file__, *options, "--", script(DROPS)]
+    seen = observe([command(*argv)], ranks=2, steps=3, timeout_seconds=240)
+    assert seen.enough, seen.output
+    assert seen.training.dropout
+    assert seen.training.draws_alike is alike
