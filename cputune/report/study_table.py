@@ -98,7 +98,7 @@ def trial_rows(result: Result) -> tuple[TrialRow, ...]:
 
 def _row(result: Result, trial: Trial, rate: Throughput | None, *, compared: bool) -> TrialRow:
     mark = _mark(result, trial)
-    throughput, interval = speed(rate, trial.at_most_samples_per_second)
+    throughput, interval = speed(rate)
     if not compared:
         interval = ""
     details = [f"from {trial.origin}", count_of_steps(trial.steps), trial.plan.describe()]
@@ -155,13 +155,11 @@ def plans(result: Result) -> Rows:
     )
 
 
-def speed(rate: Throughput | None, most: float | None = None) -> tuple[str, str]:
-    """A throughput and its interval for two columns. Without a rate, what is known of it."""
+def speed(rate: Throughput | None) -> tuple[str, str]:
+    """A throughput and its interval for two columns, and a dash without one."""
     if rate is not None:
         return figure(rate.centre), f"{figure(rate.low)}–{figure(rate.high)}"
-    if most is None:
-        return "–", ""
-    return f"likely < {figure(most)}", ""
+    return "–", ""
 
 
 def speed_text(result: Result, side: Measured) -> tuple[str, str]:

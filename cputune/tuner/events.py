@@ -210,17 +210,10 @@ def outcome(trial: Trial) -> str:
             return f"{kind}: {reason}"
         return kind
     rate = trial.samples_per_second
-    most = trial.at_most_samples_per_second
     if trial.cut_short:
-        bounds = ""
-        if most is not None:
-            bounds = f"likely below {figure(most)} samples/s, "
-        return f"{bounds}cut short: {trial.reason}"
+        return f"cut short: {trial.reason}"
     if trial.state == PRUNED:
-        stopped = f"stopped after {count_of_steps(trial.steps)}: most likely slower"
-        if most is None:
-            return stopped
-        return f"likely below {figure(most)} samples/s"
+        return f"stopped after {count_of_steps(trial.steps)}: most likely slower"
     if rate is None:
         return "not measured"
     return f"{figure(rate.centre)} samples/s"

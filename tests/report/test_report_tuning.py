@@ -63,9 +63,7 @@ def test_a_line_for_an_event(event: Event, line: str | None) -> None:
     assert line_of(event) == line
 
 
-def test_of_a_trial_that_lost_no_number_is_shown_but_a_bound_that_says_something(
-    result: Result, golden: Golden
-) -> None:
+def test_of_a_trial_that_lost_no_number_is_shown(result: Result, golden: Golden) -> None:
     lost = replace(
         next(trial for trial in result.trials if trial.state == "pruned"),
         at_most_samples_per_second=None,
@@ -73,7 +71,8 @@ def test_of_a_trial_that_lost_no_number_is_shown_but_a_bound_that_says_something
     )
     plan = lost.plan.short()
     golden(outcome(lost))
-    assert outcome(replace(lost, at_most_samples_per_second=9.0)) == "likely below 9 samples/s"
+    known = replace(lost, at_most_samples_per_second=9.0)
+    assert outcome(known) == outcome(lost), "a guess from few steps is no speed"
     row = next(
         line
         for line in shown(rich_table(plans(replace(result, trials=(lost,))))).splitlines()
