@@ -236,7 +236,8 @@ class FirstSteps:
 def draw_apart_now() -> None:
     """Do what ``rank.py --draw apart`` asks for, which it does itself in the first DDP.forward.
 
-    There the generators are on loan (``Draws.alike``), and what is set would be lost.
+    Within the first step ``Draws.alike`` sets the generators, and then restores their old states:
+    what ``rank.py`` sets there would be lost.
     """
     parallel = sys.modules.get("torch.nn.parallel.distributed")
     if parallel is None:

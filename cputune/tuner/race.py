@@ -233,8 +233,8 @@ class Race:
 
         That is what earlier runs had. But plans differ in their warm-up: the second step took 2.0
         to 2.9 times as long as the later ones with ``malloc=huge_pages``, which touches fresh
-        memory, and 1.0 times with other plans (Zen 4, two cores). So a second step that is short
-        says little, and a later one only if the run does not get faster any more.
+        memory, and 1.0 times with other plans (Zen 4, two cores). So a long second step does not
+        show that a plan is slow, nor does a later one while the run still gets faster.
         """
         index = len(logs) - 1
         learnt = self._excess(index, sure=True)

@@ -179,7 +179,7 @@ for inputs, outputs in DataLoader(data, batch_size=2):
     ("options", "alike"), [(("--draw", "apart"), False), (("--compare", "no"), True)]
 )
 def test_ranks_that_draw_apart_do_so_while_they_are_observed(script, options, alike):
-    """rank.py sets it in the first forward, in which the observation keeps the generators."""
+    """rank.py sets it in the first forward, after which the observation restores the generators."""
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     argv = [*launcher, rank.__file__, *options, "--", script(DROPS)]
     seen = observe([command(*argv)], ranks=2, steps=3, timeout_seconds=240)
