@@ -1,21 +1,25 @@
 """The confirmation: the baseline and the best plans, measured once more side by side.
 
-A plan that is compared is a contender; each contender but the baseline is a rival. All processes
-are alive at the same time. In a round each contender takes some steps while the others are stopped,
-so that the machine affects all alike. The order of a round is random and reversed in the next, so
-that drift cancels; the order of starts is reversed from block to block.
+A plan that is compared is a contender; each contender but the baseline is a rival. Processes of a
+block are alive at the same time. In a round each contender takes some steps while the others are
+stopped, so that the machine affects all alike. The order of a round is random and reversed in the
+next, so that drift cancels.
 
-A block is a number of rounds with the same processes. The first block finds the best rival, the
-leader; it uses the processes of the trials if they are alive. Later blocks start new processes, as
-an emitted launch does, and compare the leader with the baseline. The second one also runs the plans
-between the two, which shows what each change is worth. If two plans do not fit into memory, or the
-runner runs one plan at a time, a block is one round of processes that run one after the other.
+A block is a number of rounds with the same processes. If several rivals may be the best, they run
+in a first block, which chooses the leader and does not enter its factor: with more processes alive
+all plans are slower, and not all alike. In the next blocks only the baseline and the leader are
+alive. The first of them uses the processes of the trials, later ones start new processes, as an
+emitted launch does. If two plans do not fit into memory, or the runner runs one plan at a time, a
+block is one round of processes that run one after the other.
 
 From the second block on the interval of the gain decides when to stop: the leader is faster by more
 than ``DELTA`` and it is known by how much (``NARROW``), the two are equivalent, or the leader is
 slower. It ends undecided if time or blocks are spent, or the rest is not likely to decide. The
 interval's error rate (``DOUBT``) allows for a look after every block. ``benchmarks/aa.py`` measures
 the numbers below.
+
+If the leader is faster, a last block runs the plans between the two as well, if there is time. It
+shows what each change is worth.
 """
 
 from __future__ import annotations
@@ -24,11 +28,12 @@ import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 
 from cputune.plans.plan import Plan
-from cputune.records.result import LEAST_BLOCKS, ConfirmRun
+from cputune.records.result import LEAST_BLOCKS, ConfirmRun, Role
 from cputune.records.steps import LivingRunner, ReportingLiving, Runner, TimeUp
 from cputune.tuner.changes import Change, rungs_of, why_not_one_by_one, worths
 from cputune.tuner.contenders import (
@@ -45,17 +50,23 @@ from cputune.tuner.gains import MOST_BLOCKS, PROCESS, Gain, throughput
 from cputune.tuner.measuring import Measuring
 from cputune.tuner.profile import profile_plan
 from cputune.tuner.race import LEAST_KEPT, Verdict
-from cputune.tuner.turns import Started, TooShort, seconds_of
+from cputune.tuner.spending import (
+    FEWEST_ROUNDS,
+    LONG_ENOUGH_SECONDS,
+    block_seconds,
+    comparison_seconds,
+    least_rounds,
+    round_seconds,
+)
+from cputune.tuner.turns import WARMUP_SECONDS, Started, TooShort, seconds_of
 
 MOST_ROUNDS, GIVEN_UP = 50, 12
 """The most rounds of a block; a block ends after GIVEN_UP rounds if nearly all of them were
 delayed."""
 
-LEAST_ROUNDS, LATER_ROUNDS, OLD_STEPS = 6, 3, 30
-"""The fewest rounds of the first block, and of each later one. The first continues until its
-processes have taken ``OLD_STEPS``, which shows a long warm-up. New processes say more than further
-rounds (``benchmarks/aa.py``).
-"""
+OLD_STEPS = 30
+"""The first block continues until its processes have taken so many steps, which shows a long
+warm-up, or ``LONG_ENOUGH_SECONDS``."""
 
 STEPS_ALONE = 12
 """The most steps of a plan that runs alone, warm-up included."""
@@ -63,20 +74,35 @@ STEPS_ALONE = 12
 MOST_ALONE = 5
 """The most blocks if processes run one after the other."""
 
-LEAST_TURNS = 3
-"""A further block is started if its plans have time for so few steps after their warm-up."""
-
-NARROW, SHARE_OF_GAIN = 0.1, 0.36
-"""How narrow (log) the interval of a gain has to be, or its half as a share of the gain."""
-
 UNTIL_PROFILE = 0.95
 """Share of a given time after which the confirmation ends: the rest is for the profile."""
 
 TELL_APART_SECONDS = 20.0
-"""Seconds of steps in the first block if several rivals are left."""
+"""Seconds of steps in the block that chooses a leader, if several rivals are left."""
 
 CLEARLY = 0.1
 """Error rate of the interval by which a slower rival is dropped."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """A block of the comparison.
+
+    Attributes:
+        contenders: those whose rounds have the same numbers; those that do not race get empty ones.
+        racing: those whose processes are alive, in the order of their starts.
+        leader: the rival that is compared with the baseline; None if the block chooses.
+        is_first: its processes are those of the trials, if they are alive.
+        is_aside: it shows what changes are worth, and is not part of the comparison.
+    """
+
+    number: int
+    contenders: Sequence[Contender]
+    racing: Sequence[Contender]
+    leader: Contender | None = None
+    is_first: bool = False
+    is_aside: bool = False
+
 
 ChangesTo = Callable[[Plan], Sequence[Change]]
 """The changes from the baseline to a plan; none if they cannot be alive at once."""
@@ -120,11 +146,20 @@ class Confirmation:
     """Compares the baseline with its rivals, and knows the leader."""
 
     def __init__(self, measuring: Measuring, baseline: Plan, rivals: Sequence[Plan]) -> None:
+        """``rivals``, the most promising first."""
         self._measuring = measuring
         self.baseline = Contender(role="baseline", plan=baseline)
         self.rivals = [Contender(role="candidate", plan=plan) for plan in rivals]
-        self._between: tuple[Contender, ...] = ()
         self._begun = measuring.timer.used_seconds
+        self._step_seconds: dict[tuple[Role, Plan], float] = {}
+
+    def _steps_of(self, *contenders: Contender) -> list[float]:
+        """The seconds of a step of the baseline, and of these, as they were last."""
+        steps = []
+        for contender in (self.baseline, *contenders):
+            known = self._measuring.settled.get(contender.plan, 0.0)
+            steps.append(self._step_seconds.get((contender.role, contender.plan), known))
+        return steps
 
     @property
     def _noise(self) -> float:
@@ -144,59 +179,92 @@ class Confirmation:
         """
         fresh = fresh or runner
         for each in (runner, fresh):
-            self._measuring.hold_to_time(each, 1.0, together=1 + len(self.rivals))
-        if not self.is_over:
-            self._block(runner, 0, (self.baseline, *self.rivals))
-        path: Sequence[Change] = ()
+            self._measuring.hold_to_time(each, together=1 + len(self.rivals))
+        numbers = count()
+        if self._may_choose():
+            self._choose(runner, next(numbers))
         leader: Contender | None = None
-        for block in range(1, MOST_BLOCKS):
-            leads = self._leader()
-            if self.is_over or leads is None:
-                break
+        for pair in range(MOST_BLOCKS):
             if leader is None or leader.out is not None:  # a leader that fell: the next one
-                leader, gain = leads
-                if block == 1 and gain.mean > 2 * PROCESS:
-                    path = self._if_time(changes_to(leader.plan))
-                    self._join(path)
-            racing = [self.baseline, leader]
-            if block == 1:
-                racing += self._between
-            self._block(fresh if block % 2 else runner, block, racing, leader)
+                leader = next((rival for rival in self.rivals if rival.out is None), None)
+            if self.is_over or leader is None:
+                break
+            block = Block(
+                number=next(numbers),
+                contenders=(self.baseline, *self.rivals),
+                racing=(self.baseline, leader),
+                leader=leader,
+                is_first=pair == 0,
+            )
+            self._block(fresh if pair % 2 else runner, block)
             if leader.out is None and self._has_answer(leader):
                 break
         if leader is not None:
-            self._note_worths(leader, path)
+            self._note_settling(leader)
+            self._measure_changes(fresh, leader, changes_to, next(numbers))
 
-    def _if_time(self, path: Sequence[Change]) -> Sequence[Change]:
-        """The changes, unless measuring the plans between them takes the time of the leader."""
+    def _choose(self, runner: LivingRunner, number: int) -> None:
+        """Let the rivals take turns, and order them by their speed.
+
+        Their rounds do not enter a factor: more plans are alive than when one of them trains. The
+        baseline waits.
+        """
+        choosing = [Contender(role="candidate", plan=rival.plan) for rival in self.rivals]
+        block = Block(number=number, contenders=choosing, racing=choosing, is_first=True)
+        self._block(runner, block)
+        behind = {}
+        for rival, chosen in zip(self.rivals, choosing, strict=True):
+            rival.out = chosen.out
+            gain = gain_of(choosing[0], chosen, self._noise)
+            behind[id(rival)] = 0.0 if gain is None else -gain.mean
+        self.rivals.sort(key=lambda rival: (rival.out is not None, behind[id(rival)]))
+
+    def _may_choose(self) -> bool:
+        """Whether there are several rivals, and time to let them take turns."""
+        if len(self.rivals) < 2 or self.is_over:
+            return False
         measuring = self._measuring
-        plans = 1 + len(path)
-        needed = measuring.block_seconds(turns=2 + LEAST_ROUNDS, plans=plans)
-        if plans == 2 or needed < measuring.timer.left(UNTIL_PROFILE):
-            return path
-        measuring.findings.notes.append(
-            "What each change brings by itself was not measured: the time limit is too short."
-        )
-        return ()
+        today, *steps = self._steps_of(*self.rivals)
+        gain = 0.0
+        if today > 0 and steps[0] > 0:
+            gain = math.log(today / steps[0])
+        one = round_seconds(steps)
+        choosing = max(FEWEST_ROUNDS * one, TELL_APART_SECONDS)
+        if not all(rival.plan in measuring.living for rival in self.rivals):
+            choosing += measuring.block_start_seconds + WARMUP_SECONDS
+        left = measuring.timer.left(UNTIL_PROFILE) - comparison_seconds(measuring, gain, steps[0])
+        return choosing <= left
 
-    def _join(self, path: Sequence[Change]) -> None:
-        """Add the plans between the baseline and the leader to the second block."""
-        self._between = tuple(Contender(role="candidate", plan=on.plan) for on in path[:-1])
-        for between in self._between:
-            for _ in self.baseline.logs:
-                between.add(0)  # they had no part in the first block
+    def _measure_changes(
+        self, runner: LivingRunner, leader: Contender, changes_to: ChangesTo, number: int
+    ) -> None:
+        """Record what each change on the way to the leader is worth, or why that is not known.
 
-    def _note_worths(self, leader: Contender, path: Sequence[Change]) -> None:
-        """Record what each change is worth, or why that is not known."""
-        findings, total = self._measuring.findings, self._gain(leader)
-        if total is not None and total.settles:
-            findings.notes.append(
-                f"{leader.plan.describe()} still got faster or slower when it was last measured: "
-                "in a long run its speed may differ."
-            )
-        if not path or leader.out is not None or total is None:
+        All plans on the way run in one block, after the answer. The order of their starts is drawn.
+        """
+        measuring, total = self._measuring, self._gain(leader)
+        if total is None or leader.out is not None or total.mean <= 2 * PROCESS:
             return
-        contenders = (self.baseline, *self._between, leader)
+        path = changes_to(leader.plan)
+        if not path or self.baseline.out is not None:
+            return
+        contenders = [Contender(role="baseline", plan=self.baseline.plan)]
+        for change in path:
+            contenders.append(Contender(role="candidate", plan=change.plan))
+        if len(path) > 1:
+            steps = self._steps_of(*[leader] * len(path))
+            if measuring.timer.left(UNTIL_PROFILE) < block_seconds(measuring, steps):
+                measuring.findings.notes.append(
+                    "What each change brings by itself was not measured: the time limit is too "
+                    "short."
+                )
+                return
+            drawn = random.Random(number).sample(contenders, len(contenders))
+            block = Block(number=number, contenders=contenders, racing=drawn, is_aside=True)
+            self._block(runner, block)
+        else:
+            contenders = [self.baseline, leader]
+        findings = measuring.findings
         findings.rungs = rungs_of(path, contenders, self._noise, total)
         each = worths(path, contenders, self._noise, total)
         reason = why_not_one_by_one(each, total)
@@ -204,6 +272,14 @@ class Confirmation:
             findings.worth = each
         else:
             findings.notes.append(reason)
+
+    def _note_settling(self, leader: Contender) -> None:
+        total = self._gain(leader)
+        if total is not None and total.settles:
+            self._measuring.findings.notes.append(
+                f"{leader.plan.describe()} still got faster or slower when it was last measured: "
+                "in a long run its speed may differ."
+            )
 
     def one_after_another(self, runner: Runner) -> None:
         """The same if no two plans can be alive at once: each round starts new processes."""
@@ -223,7 +299,7 @@ class Confirmation:
             for contender in everybody:
                 contender.add(block, logs.get(contender.plan))
             level_rounds(everybody)
-            self._drop_slower()
+            self._drop_slower(self.rivals)
             leads = self._leader()
             decided = leads is not None and leads[1].is_decided
             if self.is_over or (decided and block + 1 >= LEAST_BLOCKS):
@@ -241,19 +317,18 @@ class Confirmation:
     def _has_answer(self, leader: Contender) -> bool:
         """Whether to stop: decided, not decidable, or too slow."""
         gain = self._gain(leader)
-        if gain is None or leader.out is not None:
+        if leader.out is not None:
             return True
-        if len(blocks_of(leader)) < LEAST_BLOCKS:
+        blocks = len(blocks_of(leader) & blocks_of(self.baseline))
+        if gain is None or blocks < LEAST_BLOCKS:
             return False
-        narrow = gain.half_width <= max(NARROW, SHARE_OF_GAIN * gain.mean)
-        if gain.is_decided and narrow and not gain.settles:
+        if gain.is_answer:
             return True
-        seconds_left = self._measuring.timer.left(UNTIL_PROFILE)
-        if seconds_left < self._measuring.block_seconds(
-            turns=LEAST_TURNS
-        ):  # it would end before its turns
+        measuring = self._measuring
+        steps = self._steps_of(leader)
+        seconds_left = measuring.timer.left(UNTIL_PROFILE)
+        if seconds_left < block_seconds(measuring, steps):  # it would end before its turns
             return True
-        blocks = len(blocks_of(leader))
         return not gain.can_be_decided(blocks, self._blocks_left(blocks))
 
     def _blocks_left(self, done: int) -> int:
@@ -275,48 +350,57 @@ class Confirmation:
                 racing.append(rival)
         return not racing or self.baseline.out is not None or self._measuring.timer.up(1.0)
 
-    def _block(
-        self,
-        runner: LivingRunner,
-        block: int,
-        racing: Sequence[Contender],
-        leader: Contender | None = None,
-    ) -> None:
+    def _block(self, runner: LivingRunner, block: Block) -> None:
         """Start new processes, or use those that are alive, let them take turns, then end them.
 
-        In every second block the last contender is started first: of two processes of one plan the
-        first was faster by 0.7 % (+-0.6 %, 14 confirmations of ``benchmarks/aa.py --real``).
+        In every second block the last contender is started first. The processes of a block that
+        chooses are kept for the next one.
         """
         measuring, direction = self._measuring, 1
-        if block % 2:
+        if block.number % 2:
             direction = -1
         started: list[Started] = []
         with ExitStack() as held, suppress(TimeUp):
-            for contender in racing[::direction]:
+            for contender in block.racing[::direction]:
                 begin = partial(runner.living, contender.plan)
                 rules = measuring.rules(contender.plan)
                 kept = measuring.living.take(contender.plan)
                 started.append(Started(contender, begin, rules, kept))
                 held.enter_context(closing(started[-1]))
-            self._rounds(started[::direction], block, leader)
-            if leader is not None and self._has_answer(leader):
+            self._rounds(started[::direction], block)
+            if block.leader is not None and self._has_answer(block.leader):
                 # Last: the profiler changes how malloc serves later steps.
-                self._profile(started, leader)
-        between = [contender.plan for contender in self._between]
+                self._profile(started, block.leader)
+            if block.leader is None and not block.is_aside:
+                self._keep_fastest(started)
         for entry in started[::direction]:
+            if entry.counted:
+                self._step_seconds[entry.contender.role, entry.contender.plan] = entry.step_seconds
             if isinstance(entry.living, ReportingLiving):
                 measuring.findings.add_reports(entry.contender.plan, entry.living.reports())
-            if entry.contender.plan not in between:
-                self._record_run(block, entry)
+            if not block.is_aside:
+                self._record_run(block.number, entry)
 
-    def _rounds(self, started: Sequence[Started], block: int, leader: Contender | None) -> None:
+    def _keep_fastest(self, started: Sequence[Started]) -> None:
+        """Keep the processes of the rival that leads, for the first block with the baseline."""
+        racing = [entry for entry in started if entry.is_in and entry.contender.measured]
+        ahead = self._ahead([entry.contender for entry in racing])
+        for entry in racing:
+            if entry.contender is ahead:
+                self._measuring.living.put_back(entry.contender.plan, entry.kept())
+
+    def _rounds(self, started: Sequence[Started], block: Block) -> None:
         """Measure rounds until there are enough. Raises TooShort."""
         measuring = self._measuring
+        begun = measuring.timer.used_seconds
         for entry in started:
             entry.warm_up(measuring.race)
-        begun = seconds_of(started)
-        measuring.timer.step_seconds += begun
-        order, places = random.Random(block), count()
+        warmed = seconds_of(started)
+        if not any(entry.was_kept for entry in started):
+            started_in = measuring.timer.used_seconds - begun - warmed
+            measuring.saw_block_start(max(0.0, started_in))
+        measuring.timer.step_seconds += warmed
+        order, places = random.Random(block.number), count()
         turned = list(started)
         quiet = since = 0
         for done in range(MOST_ROUNDS):
@@ -329,7 +413,7 @@ class Confirmation:
                     entry.rules = measuring.rules(entry.contender.plan)
                 since = done
             before = seconds_of(started)
-            if self._is_enough(leader, started, quiet, before - begun):
+            if self._is_enough(block, started, quiet, before - warmed):
                 return
             # Each random order is also run in reverse: what drifts in a round then cancels.
             if done % 2:
@@ -338,13 +422,14 @@ class Confirmation:
                 turned = order.sample(started, len(started))
             self._round(turned, block, places)
             measuring.timer.step_seconds += seconds_of(started) - before
-            if self.baseline.logs[-1] is not None:
+            if all(entry.contender.logs[-1] is not None for entry in started if entry.is_in):
                 quiet += 1
-            if done % 2:
+            if done % 2 and block.leader is not None:
                 self._report_standing()
-                self._drop_slower()
+            if done % 2 and block.leader is None and not block.is_aside:
+                self._drop_slower(block.contenders)
 
-    def _round(self, turned: Sequence[Started], block: int, places: Iterator[int]) -> None:
+    def _round(self, turned: Sequence[Started], block: Block, places: Iterator[int]) -> None:
         """Let each take a turn, in this order; ``places`` numbers the turns of the block.
 
         Contenders without processes here get an empty entry.
@@ -354,41 +439,37 @@ class Confirmation:
             if entry.is_in:
                 log = entry.turn(next(places))
                 measured[id(entry.contender)] = (log, entry.age)
-        contenders = (self.baseline, *self.rivals, *self._between)
-        for contender in contenders:
+        for contender in block.contenders:
             log, age = measured.get(id(contender), (None, math.inf))
-            contender.add(block, log, age)
-        level_rounds(contenders)
+            contender.add(block.number, log, age)
+        level_rounds(block.contenders)
 
     def _is_enough(
-        self, leader: Contender | None, started: Sequence[Started], quiet: int, seconds: float
+        self, block: Block, started: Sequence[Started], quiet: int, seconds: float
     ) -> bool:
         """Whether a block can end, from its quiet rounds and the seconds of their steps.
 
-        The first block tells the rivals apart and shows a long warm-up; it ends when the given time
-        just fits another one. A block with plans between baseline and leader takes as many rounds.
-        A leader that still settles is measured on.
+        A block that chooses tells the rivals apart. The first one with the baseline shows a long
+        warm-up. A leader that still settles is measured on.
         """
-        if self.is_over:
+        racing = [entry for entry in started if entry.is_in]
+        if len(racing) < 2 or self.is_over:
             return True
-        if leader is None:
-            timer = self._measuring.timer
-            racing = [entry for entry in started if entry.is_in]
-            round_seconds = sum(entry.step_seconds for entry in racing)
-            needed = self._measuring.block_seconds() + round_seconds
-            if timer.limited and quiet > 1 and timer.left(1.0) < needed:
-                return True
-            if quiet < LEAST_ROUNDS:
-                return False
-            rivals_left = sum(rival.out is None for rival in self.rivals)
-            old = min(entry.age for entry in racing) >= OLD_STEPS
-            return (rivals_left < 2 and old) or seconds > TELL_APART_SECONDS
-        least = LEAST_ROUNDS
-        if len(started) == 2:
-            least = LATER_ROUNDS
-        if quiet < least:
+        one = round_seconds([entry.step_seconds for entry in racing])
+        if block.leader is None and not block.is_aside and seconds > TELL_APART_SECONDS:
+            return quiet >= FEWEST_ROUNDS
+        least = least_rounds(one, first=block.is_first)
+        late = seconds > 2 * max(least * one, LONG_ENOUGH_SECONDS)
+        if quiet < least and not (late and quiet):  # delayed steps have taken the time
             return False
-        gain = self._gain(leader)
+        if block.is_aside or late:
+            return True
+        if block.leader is None:
+            return False
+        if block.is_first:
+            old = min(entry.age for entry in racing) >= OLD_STEPS
+            return old or seconds > LONG_ENOUGH_SECONDS
+        gain = self._gain(block.leader)
         return gain is None or not gain.settles
 
     def _report_standing(self) -> None:
@@ -419,18 +500,26 @@ class Confirmation:
     def _gain(self, rival: Contender) -> Gain | None:
         return gain_of(self.baseline, rival, self._noise, doubt=doubt_each(self.rivals))
 
-    def _drop_slower(self) -> None:
-        """Measure rivals no longer that are clearly slower than the leader."""
-        racing = [rival for rival in self.rivals if rival.out is None]
-        leads = None
-        if len(racing) > 1:
-            leads = self._leader()
-        if leads is None:
+    def _drop_slower(self, rivals: Sequence[Contender]) -> None:
+        """Measure rivals no longer that are clearly slower than the one that leads."""
+        racing = [rival for rival in rivals if rival.out is None]
+        ahead = self._ahead(racing)
+        if ahead is None:
             return
         for rival in racing:
-            behind = gain_of(rival, leads[0], self._noise, doubt=CLEARLY)
+            behind = gain_of(rival, ahead, self._noise, doubt=CLEARLY)
             if behind is not None and behind.low > 0:
                 rival.out = SLOWER
+
+    def _ahead(self, rivals: Sequence[Contender]) -> Contender | None:
+        """The fastest of these, by the rounds that they had together; None without any."""
+        if len(rivals) < 2:
+            return next(iter(rivals), None)
+        first, *others = rivals
+        fastest = fastest_of(first, others, self._noise)
+        if fastest is None or fastest[1].mean <= 0:
+            return first
+        return fastest[0]
 
     def _record_run(self, block: int, entry: Started) -> None:
         """Record what this block showed of a contender's speed."""

@@ -27,9 +27,9 @@ from dataclasses import dataclass
 from statistics import fmean, median
 
 from cputune.records.claims import EQUIVALENCE_MARGIN, EQUIVALENT, Speedup
-from cputune.records.result import Throughput
+from cputune.records.result import LEAST_BLOCKS, Throughput
 
-PROCESS, FREEDOM = 0.03, 1.0
+PROCESS, FREEDOM = 0.03, 3.0
 """How much two processes of a plan differ (log), and how many measurements that counts for.
 Measured by ``benchmarks/aa.py --real``: 1.8 % in seven A/A, up to 8 % between blocks of one
 comparison."""
@@ -50,6 +50,9 @@ is left, and how much likelier (log) the rounds have to be with it. Assumed, che
 
 NOISE_WEIGHT = 4.0
 """Rounds that the noise of steps counts for: a few rounds may agree by chance."""
+
+NARROW, SHARE_OF_GAIN = 0.1, 0.36
+"""How narrow (log) the interval of a gain has to be, or its half as a share of the gain."""
 
 MOST_BLOCKS = 24  # of a comparison
 
@@ -107,6 +110,12 @@ class Gain:
         """Whether further rounds would not change the outcome: it is beyond ``DELTA``."""
         return self.speedup.outcome == EQUIVALENT or self.low > DELTA or self.high < -DELTA
 
+    @property
+    def is_answer(self) -> bool:
+        """Whether it is decided, and known well enough to be stated."""
+        narrow = self.half_width <= narrow_enough(self.mean)
+        return self.is_decided and narrow and not self.settles
+
     def half_width_after(self, blocks: int, further: int) -> float:
         """The half width expected after ``further`` blocks.
 
@@ -143,6 +152,25 @@ class Gain:
     def settles(self) -> bool:
         """Whether the plan still gets faster or slower compared with the other."""
         return abs(self.to_come) > DELTA / 2
+
+
+def narrow_enough(mean: float) -> float:
+    """The half width (log) at which a gain is known well enough."""
+    return max(NARROW, SHARE_OF_GAIN * mean)
+
+
+def blocks_to_decide(mean: float, noise: float, rounds: int) -> int:
+    """How many blocks of ``rounds`` are likely to decide a gain (log), if all scatters as usual.
+
+    ``noise`` is that of a step.
+    """
+    variance = 2 * PROCESS**2 + 2 * noise**2 / rounds
+    for blocks in range(LEAST_BLOCKS, MOST_BLOCKS):
+        freedom = FREEDOM + blocks - 1
+        half = students_quantile(1 - DOUBT / 2, freedom) * math.sqrt(variance / blocks)
+        if half <= narrow_enough(mean) and mean - half > DELTA:
+            return blocks
+    return MOST_BLOCKS
 
 
 def gain_side_by_side(

@@ -16,8 +16,8 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import chain
+from statistics import median
 from typing import Any
 
 from cputune.errors import NotMeasurableError
@@ -79,6 +79,7 @@ class Findings:
         baseline: its contender in the confirmation.
         reports: what the ranks of each plan reported in the confirmation.
         time_up: all time was used when the comparison ended.
+        search_cut: plans that may be faster were not tried, since the comparison needed the time.
         host_lost: a host cannot be reached any more.
         baseline_seconds: how long the baseline took to start and to be measured.
         start_seconds: the slowest start so far.
@@ -97,6 +98,7 @@ class Findings:
     data: str | None = None
     cut_off: str | None = None
     time_up: bool = False
+    search_cut: bool = False
     interrupted: bool = False
     host_lost: bool = False
     taken_away: str | None = None
@@ -160,15 +162,8 @@ HANGS, LEAST_PATIENCE_SECONDS = 3.0, 60.0
 these seconds. Assumed: a busy machine makes a start two times as long.
 """
 
-TURNS_AND_SETTLING = 5
-"""How many steps a plan takes in a later block after its warm-up: two to settle, three turns."""
-
 NEAR_ENOUGH = 2 * WANDER
 """How far (log) a trial may be behind the fastest and still be compared."""
-
-STUDY_SHARE = 0.7
-"""Share of ``--max-time`` for the trials; the rest is for the confirmation."""
-
 
 MOST_RIVALS = 4
 """How many plans the first block compares with the baseline. With three, the worst twentieth of the
@@ -248,6 +243,9 @@ class LivingTrials:
     def __len__(self) -> int:
         return len(self._kept)
 
+    def __contains__(self, plan: Plan) -> bool:
+        return plan in self._kept
+
     def add(self, trial: Trial, run: Run, center: float) -> None:
         """Keep the processes that a run has left alive; ``center`` is its log seconds per sample.
 
@@ -273,6 +271,10 @@ class LivingTrials:
     def take(self, plan: Plan) -> LivingTrial | None:
         """The processes of a plan, which the caller ends; None if none are kept."""
         return self._kept.pop(plan, None)
+
+    def put_back(self, plan: Plan, kept: LivingTrial) -> None:
+        """Keep processes that were taken, for a later block."""
+        self._kept[plan] = kept
 
     def only(self, plans: Iterable[Plan]) -> None:
         """End all processes but those of these plans."""
@@ -300,8 +302,11 @@ class Measuring:
     Attributes:
         reference: the losses of the baseline, by step.
         start_seconds: from the start of the last run to its first step.
-        step_seconds: of a step of the baseline, the mean of its trial.
-        fastest_step_seconds: of a step of the fastest plan so far, also a mean of a trial.
+        block_start_seconds: from the start of a block of new processes to their first steps: the
+            last one, or the slowest start so far.
+        step_seconds: of a step of the baseline after its warm-up.
+        settled: of a step of each plan after its warm-up.
+        reserved_seconds: what the comparison needs; a trial is cut short before.
     """
 
     facts: HostFacts
@@ -312,8 +317,11 @@ class Measuring:
     reference: Sequence[float | None] = field(default=())
     start_seconds: float = 0.0
     slowest_start_seconds: float = 0.0
+    block_start_seconds: float = 0.0
     step_seconds: float = 0.0
-    fastest_step_seconds: float = math.inf
+    reserved_seconds: float = 0.0
+    starts: list[float] = field(default_factory=list)
+    settled: dict[Plan, float] = field(default_factory=dict)
     living: LivingTrials = field(init=False)
 
     def __post_init__(self) -> None:
@@ -348,7 +356,7 @@ class Measuring:
             if run.cut is not None or not contended:
                 return run, spent
             self.findings.contended_runs += 1
-            if self.timer.up(share_of(number), spent):
+            if self.timer.left(1.0, spent) <= self._reserved(number):
                 return run, spent
             quiet_once = self.findings.saw_quiet or self.findings.shared
             if not quiet_once and (busy := others()):
@@ -416,13 +424,13 @@ class Measuring:
         believe_delayed: bool = False,
         verdict: Callable[[Sequence[float]], Verdict] | None = None,
     ) -> Run:
-        share = share_of(number)
-        self.hold_to_time(runner, share)
+        reserved = self._reserved(number)
+        self.hold_to_time(runner, reserved)
         rules = replace(
             self.rules(plan, number),
             verdict=verdict or self.race.verdict,
             believe_delayed=believe_delayed,
-            out_of_time=lambda seconds: self.timer.up(share, seconds),
+            out_of_time=lambda seconds: self.timer.left(1.0, seconds) <= reserved,
             keeps=lambda run: number is not None and self._keeps(run),
         )
         begun = self.timer.used_seconds
@@ -432,44 +440,54 @@ class Measuring:
         self.start_seconds = run.start_seconds
         if run.steps:
             self.saw_start(run.start_seconds)
-            seconds = run.step_seconds / run.steps
+            self.settled[plan] = self._settled_seconds(run)
             if plan.as_found:
-                self.step_seconds = seconds
-            self.fastest_step_seconds = min(self.fastest_step_seconds, seconds)
+                self.step_seconds = self.settled[plan]
         elif run.cut is not None and run.start_seconds > HANGS * self.slowest_start_seconds > 0:
             run.failure = TimedOut(f"no first step in {run.start_seconds:.0f} s: {run.cut}")
         return run
 
-    def block_seconds(self, turns: int = TURNS_AND_SETTLING, plans: int = 2) -> float:
-        """About how long a block takes: the baseline, the fastest plan, and plans between the two.
+    def _settled_seconds(self, run: Run) -> float:
+        """Of a step of this run after its warm-up."""
+        if run.logs and run.samples:
+            return math.exp(self.race.estimate(run.logs).center) * run.samples
+        return run.step_seconds / run.steps
 
-        They start together and warm up, then each takes ``turns`` steps.
+    @property
+    def usual_start_seconds(self) -> float:
+        """The median time of a start; most starts are forked, and the first one is not."""
+        if not self.starts:
+            return 0.0
+        return median(self.starts)
+
+    def _reserved(self, number: int | None) -> float:
+        """The seconds at the end of the time that a run may not use.
+
+        The baseline may use all of it: nothing can be compared without it.
         """
-        fastest = min(self.fastest_step_seconds, self.step_seconds)
-        each = (self.step_seconds + fastest) / 2
-        return self.slowest_start_seconds + plans * (self.race.warmup + turns) * each
+        if number:
+            return self.reserved_seconds
+        return 0.0
 
-    def needs_all_time(self, blocks: int, starts: int = 6) -> bool:
-        """Whether a trial would take time that the comparison of two plans needs.
-
-        The steps of ``blocks`` of a comparison and ``starts`` have to fit into the rest of the
-        time. If starts are slow, few blocks are better than no trial.
-        """
-        steps = self.block_seconds() - self.slowest_start_seconds
-        return self.timer.left(1.0) < starts * self.slowest_start_seconds + blocks * steps
+    def saw_block_start(self, seconds: float) -> None:
+        """Record how long the new processes of a block took to their first steps."""
+        self.block_start_seconds = seconds
 
     def saw_start(self, seconds: float) -> None:
         """Record how long a run took to its first step."""
+        self.starts.append(seconds)
         self.slowest_start_seconds = max(self.slowest_start_seconds, seconds)
+        self.block_start_seconds = max(self.block_start_seconds, seconds)
         self.findings.start_seconds = self.slowest_start_seconds
 
-    def hold_to_time(self, runner: Runner, share: float, *, together: int = 1) -> None:
+    def hold_to_time(self, runner: Runner, reserved: float = 0.0, *, together: int = 1) -> None:
         """Limit how long a runner waits for steps and for a start.
 
-        ``together`` plans start at the same time, and slow each other down.
+        ``reserved`` are the seconds at the end of the time that it may not use. ``together`` plans
+        start at the same time, and slow each other down.
         """
         if isinstance(runner, PunctualRunner):
-            runner.keep_to(partial(self.timer.left, share))
+            runner.keep_to(lambda: self.timer.left(1.0) - reserved)
         if isinstance(runner, PatientRunner) and self.slowest_start_seconds:
             longest = max(LEAST_PATIENCE_SECONDS, HANGS * self.slowest_start_seconds)
             runner.start_within(together * longest)
@@ -506,16 +524,6 @@ def not_measurable(reason: str, busy: Sequence[str]) -> NotMeasurableError:
         hint="end the processes that use the CPUs, then the same command with --resume; "
         "--share-machine measures anyway, without a ratio if most steps are delayed",
     )
-
-
-def share_of(number: int | None) -> float:
-    """The share of ``--max-time`` at whose end a trial is cut short.
-
-    The baseline may use all of it: nothing can be compared without it.
-    """
-    if number:
-        return STUDY_SHARE
-    return 1.0
 
 
 def delays_itself(plan: Plan, facts: HostFacts) -> bool:

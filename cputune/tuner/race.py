@@ -16,7 +16,7 @@ import math
 from bisect import insort
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from statistics import median, median_low
+from statistics import fmean, median, median_low
 from typing import Literal
 
 from cputune.records.result import Throughput
@@ -135,9 +135,13 @@ LEAST_KEPT = 3
 FIRST_KEPT = 4
 """The same for the first trial of a study, from which the warm-up is learnt."""
 
-LONG_STEP_SECONDS, LONG_KEPT = 4.0, 2
+LONG_STEP_SECONDS, LONG_KEPT = 1.5, 2
 """Of steps that take so long, this many suffice: what delays a step for a moment is a small share
-of it, and six minutes hold few of them."""
+of it, and six minutes hold few of them. The warm-up is not waited for either: what earlier runs
+show of it is subtracted."""
+
+OF_EXCESS = 0.15
+"""Standard error of a first step whose excess is subtracted, as a share of that excess."""
 
 MOST_KEPT, MOST_STEPS = 8, 24
 """The most steps of a trial that count, and the most of all."""
@@ -154,8 +158,8 @@ USUAL_EXCESS = (1.1, 0.75, 0.45, 0.3, 0.2, 0.1)
 Seen: 1.0, 1.0, 0.66, 0.62, 0.57, then 0.49 s (BERT, torch 2.13, two cores).
 """
 
-MOST_DELAY = math.log(8)
-"""How much (log) a step may be delayed without the kernel reporting it."""
+MOST_DELAY, MOST_DELAY_SECONDS = math.log(8), 4.0
+"""How much (log), and how long, a step may be delayed without the kernel reporting it."""
 
 
 @dataclass(slots=True)
@@ -179,31 +183,60 @@ class Race:
             # A single step may have been delayed; a second one tells.
             doubt = 0.0
             if len(logs) == 1:
-                doubt = MOST_DELAY
+                doubt = self._most_delay
             if self._floor(logs, now) - doubt > to_beat:
                 return "lost"
         if len(logs) >= MOST_STEPS or len(now.kept) >= MOST_KEPT:
             return "enough"
-        if not now.level or len(now.kept) < self._least_kept or len(logs) < self.warmup + 2:
+        if not now.level or len(now.kept) < self._least_kept:
+            return "more"
+        if len(logs) < self.warmup + 2 and not self._subtracts:
             return "more"
         if self.fastest is None:
             return "enough"
         behind = now.center - SURE * now.error > self.fastest.center
-        if behind or now.error <= PROCESS:
+        certain = 2 * PROCESS if self._is_long else PROCESS
+        if behind or now.error <= certain:
             return "enough"
         return "more"
 
     @property
+    def _is_long(self) -> bool:
+        """Whether a step takes so long that few of them have to suffice."""
+        return self.step_seconds >= LONG_STEP_SECONDS
+
+    @property
+    def _subtracts(self) -> bool:
+        """Whether the warm-up of earlier runs is subtracted from the first steps of a run."""
+        return self._is_long and bool(self.excesses)
+
+    @property
     def _least_kept(self) -> int:
-        if self.step_seconds >= LONG_STEP_SECONDS:
+        if self._is_long:
             return LONG_KEPT
         if self.excesses:
             return LEAST_KEPT
         return FIRST_KEPT
 
+    @property
+    def _most_delay(self) -> float:
+        """How much (log) the first step of a run may have been delayed."""
+        if not self.step_seconds:
+            return MOST_DELAY
+        return min(MOST_DELAY, math.log1p(MOST_DELAY_SECONDS / self.step_seconds))
+
     def estimate(self, logs: Sequence[float]) -> Estimate:
-        """The centre of a run, without its own warm-up or the one that earlier runs had."""
-        return estimate(logs, self.noise.deviation, skip=self.warmup)
+        """The centre of a run, without its own warm-up or the one that earlier runs had.
+
+        Of long steps none is left out for the warm-up of earlier runs: it is subtracted.
+        """
+        noise = self.noise.deviation
+        if not self._subtracts:
+            return estimate(logs, noise, skip=self.warmup)
+        excess = [self._excess(index) for index in range(len(logs))]
+        now = estimate([log - off for log, off in zip(logs, excess, strict=True)], noise)
+        subtracted = fmean(excess[now.warmup :])
+        return replace(now, error=math.hypot(now.error, OF_EXCESS * subtracted))
 
     def throughput(self, now: Estimate) -> Throughput:
         """Samples per second of a run, from the steps that count."""
@@ -218,6 +251,10 @@ class Race:
         while self._excess(count) > 1.5 * self.noise.deviation:
             count += 1
         return count
+
+    def slower_first(self, steps: int) -> list[float]:
+        """For each of the first steps of a run, how many times as long it takes as later ones."""
+        return [math.exp(self._excess(index)) for index in range(steps)]
 
     def _floor(self, logs: Sequence[float], now: Estimate) -> float:
         """The lowest possible centre of this run if its warm-up is not over."""
@@ -274,10 +311,12 @@ class Race:
         noise = self.noise.deviation
         now = self.estimate(logs)
         last = len(logs) - 1
-        recent = now.kept[-2:]
+        center = fmean(now.kept[-2:])
+        if not self._subtracts:
+            center -= self._excess(last)
         return replace(
             now,
-            center=sum(recent) / len(recent) - self._excess(last),
+            center=center,
             error=math.hypot(now.error, self._most_excess(logs) / 2, noise / 2),
         )
 
@@ -290,7 +329,7 @@ class Race:
             return
         if self.fastest is None or result.center < self.fastest.center:
             self.fastest = result
-        if self.excesses and len(logs) < self.warmup + LEAST_KEPT:
+        if self._subtracts or (self.excesses and len(logs) < self.warmup + LEAST_KEPT):
             return
         self.noise.learn(result.kept)
         for index, value in enumerate(logs):

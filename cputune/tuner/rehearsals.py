@@ -10,10 +10,12 @@ from collections.abc import Callable, Sequence
 
 from cputune.plans.knobs.record import LeftOut
 from cputune.plans.plan import Plan
+from cputune.records.result import LEAST_BLOCKS
 from cputune.records.steps import RehearsalEnd, RehearsingRunner, Runner
 from cputune.text.plain import count
 from cputune.tuner.events import Message
 from cputune.tuner.measuring import Findings, Measuring
+from cputune.tuner.spending import block_seconds
 
 LEAST_SECONDS = 90.0
 STARTS, STEPS = 6, 40
@@ -54,7 +56,9 @@ def _rehearse(measuring: Measuring, runner: RehearsingRunner, plan: Plan) -> str
     expected = STARTS * measuring.slowest_start_seconds + STEPS * measuring.step_seconds
     longest = max(LEAST_SECONDS, expected)
     if measuring.timer.most_seconds is not None:
-        longest = min(longest, measuring.timer.left(1.0) - 2 * measuring.block_seconds())
+        steps = (measuring.step_seconds, measuring.settled.get(plan, measuring.step_seconds))
+        block = block_seconds(measuring, steps)
+        longest = min(longest, measuring.timer.left(1.0) - LEAST_BLOCKS * block)
     if longest < 2 * measuring.slowest_start_seconds:
         return "the time limit is too short to run the whole script with them (--max-time)"
     text = f"running the whole script with {plan.world_size} ranks, shortened"

@@ -297,6 +297,7 @@ class PlanSampler(BaseSampler):  # type: ignore[misc]  # optuna is not followed
         for plan in (*space.plans(), space.baseline):
             self._index.setdefault(plan, len(self._index))
         self._plans = tuple(self._index)
+        self.baseline = space.baseline
         self._model = SpeedModel(space.facts, self._plans)
         self._learnt_plans = 0
         self._proposed_at: object = None

@@ -402,13 +402,17 @@ def _fastest_allocator(of_plans: Collection[Mapping[str, KnobValue]]) -> KnobVal
     return DEFAULT
 
 
+MANY_CORES = 16
+"""From so many cores on, memory or synchronization may make all of a socket slower than half."""
+
+
 def _of_topology(
     facts: HostFacts, values: Mapping[Plan, Mapping[str, KnobValue]]
 ) -> Iterator[Mapping[str, KnobValue]]:
     """The layouts that caches and memory of one machine suggest.
 
     A rank per NUMA node, or per several whole ones; a rank per L3 cache; and one rank on one
-    socket, if the training hardly gains from more cores.
+    socket, or on half of the only one, if the training hardly gains from more cores.
     """
     cores = usable_cores(facts)
     nodes = len(groups(cores, by_node=True))
@@ -419,6 +423,8 @@ def _of_topology(
     sockets = groups(cores, by_node=False)
     if len(sockets) > 1:
         yield {**single, "ranks": 1, "threads": len(sockets[0])}
+    elif len(sockets[0]) >= MANY_CORES:
+        yield {**single, "ranks": 1, "threads": len(sockets[0]) // 2}
 
 
 def _liked(plan: Plan) -> tuple[object, ...]:

@@ -54,6 +54,7 @@ from cputune.records.steps import (
 from cputune.text.plain import count
 from cputune.tuner import rehearsals
 from cputune.tuner.conclusion import cannot_work, conclude
+from cputune.tuner.confirmation import UNTIL_PROFILE
 from cputune.tuner.events import (
     Message,
     OnEvent,
@@ -66,7 +67,6 @@ from cputune.tuner.exclusive import Neighbours
 from cputune.tuner.finalists import confirm_best
 from cputune.tuner.layouts import UNDIVIDED
 from cputune.tuner.measuring import (
-    STUDY_SHARE,
     USUAL_RUNS,
     Findings,
     Measuring,
@@ -80,6 +80,7 @@ from cputune.tuner.reading import Run
 from cputune.tuner.refusals import refusals
 from cputune.tuner.sampler import History, PlanSampler
 from cputune.tuner.space import SearchSpace, space_of
+from cputune.tuner.spending import MOST_RESERVED, comparison_seconds, trial_seconds
 from cputune.tuner.storage import (
     StudyStorage,
     identity_of,
@@ -111,19 +112,9 @@ def _equal_to_today(count: int) -> str:
 
 NOBODY = Neighbours()
 
-RESERVED = 8
-"""How many blocks of a comparison have to fit when another trial is begun, with six starts.
-
-The first block compares several plans and takes longer than later ones. With 3 a study of six
-minutes decided 19 of 64 gains of 1.3 if a step takes 1.5 to 6 s, with 6 38 and with 8 46; the plan
-that it recommends is as near to the optimum (``benchmarks/cores.py``)."""
-
-RESERVED_FIRST = 3
-"""The same until a plan other than the baseline is measured: before, there is nothing to compare.
+FEW_TRIALS = 4
+"""If the time holds fewer trials than this before the comparison, the topology's plan is the first.
 """
-
-FEW_TRIALS = RESERVED + 3
-"""The rest of the time holds few trials if fewer blocks than this fit into it."""
 
 
 OpenRunner = Callable[[Workload, bool], AbstractContextManager[Runner]]
@@ -367,7 +358,7 @@ class TuningStudy:
 
     def _check_model(self, runner: CheckingRunner) -> None:
         """Check the model, unless the comparison of two plans needs the time."""
-        if self._timer.limited and self._measuring.needs_all_time(blocks=4, starts=4):
+        if self._timer.limited and self._left_for_trials() < FEW_TRIALS * self._usual_trial():
             runner.check_model(())
             return
         text = "checking what can be changed without changing what the model learns"
@@ -468,9 +459,7 @@ class TuningStudy:
         """Measure one plan after another until the budget, the time or the plans are spent."""
         findings = self._findings
         while len(findings.trials) < self._options.budget and not findings.host_lost:
-            blocks = RESERVED if findings.has_rival else RESERVED_FIRST
-            short = self._timer.limited and self._measuring.needs_all_time(blocks)
-            if findings.cut_off is not None or short or self._timer.up(STUDY_SHARE):
+            if findings.cut_off is not None or self._timer.up(1.0):
                 findings.notes.append("The search ended early: the time limit was reached.")
                 findings.time_up = True
                 return
@@ -483,13 +472,46 @@ class TuningStudy:
                 )
                 return
             origin, plan = following
+            if self._timer.limited and not self._has_time_for(plan, sampler):
+                findings.search_cut = True
+                return
             begun = self._storage.begin(space, None if origin == "sampler" else plan)
             self._measure(runner, begun, origin)
+
+    def _has_time_for(self, plan: Plan, sampler: PlanSampler) -> bool:
+        """Whether this plan can be tried, and the best one still be compared with the baseline.
+
+        Keeps the time of the comparison from the trial.
+        """
+        belief, measuring = sampler.believe(), self._measuring
+        today = belief[sampler.baseline][0]
+        best = min(belief[other][0] for other in self._history.plans)
+        if not self._findings.has_rival:
+            best = min(best, belief[plan][0])
+        gain = today - best
+        fastest_seconds = measuring.step_seconds * math.exp(-gain)
+        reserved = min(
+            comparison_seconds(measuring, gain, fastest_seconds),
+            MOST_RESERVED * (self._timer.most_seconds or 0.0),
+        )
+        measuring.reserved_seconds = reserved
+        seconds = measuring.step_seconds * math.exp(belief[plan][0] - today)
+        return self._timer.left(UNTIL_PROFILE) >= reserved + trial_seconds(measuring, seconds)
+
+    def _left_for_trials(self) -> float:
+        """The seconds before a comparison that decides a gain of two."""
+        measuring = self._measuring
+        half = measuring.step_seconds / 2
+        return self._timer.left(UNTIL_PROFILE) - comparison_seconds(measuring, math.log(2), half)
+
+    def _usual_trial(self) -> float:
+        """The seconds of a trial of a plan that is twice as fast as the baseline."""
+        return trial_seconds(self._measuring, self._measuring.step_seconds / 2)
 
     def _following(self, space: SearchSpace, sampler: PlanSampler) -> tuple[Origin, Plan] | None:
         """The next plan and its origin, if any."""
         suggestions = space.suggestions
-        if self._timer.limited and self._measuring.needs_all_time(blocks=FEW_TRIALS):
+        if self._timer.limited and self._left_for_trials() < FEW_TRIALS * self._usual_trial():
             # Of few trials the topology's plan is worth most: it has a faster allocator too.
             suggestions = tuple(sorted(suggestions, key=lambda named: named[0] != "topology"))
         for origin, plan in suggestions:

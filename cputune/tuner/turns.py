@@ -45,6 +45,12 @@ AWAKE_STEPS = 2
 """The most warm-up steps of new processes, and of processes that were stopped since they were warm.
 """
 
+WARMUP_SECONDS = 8.0
+"""After this time new processes are warm enough: what makes first steps slow are imports, caches
+and memory that is touched for the first time, and of a long step that is a small share. A ratio
+that still changes is noticed (``Gain.settles``).
+"""
+
 
 class TooShort(Exception):  # noqa: N818
     """A script ends before its warm-up and one turn are over."""
@@ -62,6 +68,17 @@ class Unstarted:
 
     def close(self) -> None:
         """Nothing runs."""
+
+
+class Ended:
+    """Processes that another block closes."""
+
+    def turn(self, steps: int) -> Sequence[Step]:
+        """Take no step."""
+        return ()
+
+    def close(self) -> None:
+        """Nothing runs here."""
 
 
 class Started:
@@ -94,6 +111,8 @@ class Started:
             self.living = self._start()
         else:
             self.living, read = kept.living, kept.run
+            if read.trace:
+                self.step_seconds = read.trace[-1][0]
             self._turns_of_this_life, self._steps_before = 1, read.steps
             self.run = Run(losses=list(read.losses), sizes=list(read.sizes))
 
@@ -113,20 +132,32 @@ class Started:
         """End its processes."""
         self.living.close()
 
+    def kept(self) -> LivingTrial:
+        """Its processes for a later block, which closes them."""
+        living, self.living = self.living, Ended()
+        run = Run(steps=self.age, losses=list(self.run.losses), sizes=list(self.run.sizes))
+        run.trace = [(self.step_seconds, False)]
+        return LivingTrial(living=living, run=run, center=0.0, held_bytes=0)
+
     @property
     def is_in(self) -> bool:
         """Whether the contender is still being compared."""
         return self.contender.out is None
 
     def warm_up(self, race: Race) -> None:
-        """Take the first steps, until they are level. Raises TooShort."""
+        """Take the first steps, until they are level or took long enough. Raises TooShort."""
         usual = race.warmup + 2
-        self._read(AWAKE_STEPS if self._is_warm else usual)
+        if self._is_warm:
+            self._read(awake_steps(self.step_seconds))
+        else:
+            self._read(1)
+            self._read(warmup_steps(usual, self.step_seconds) - 1)
         while self.is_in and self.run.steps < MOST_WARMUP:
-            if self.run.logs and race.estimate(self.run.logs).level:
+            took_long = self.run.step_seconds >= WARMUP_SECONDS or not self.run.steps
+            if took_long or (self.run.logs and race.estimate(self.run.logs).level):
                 break
             self._read(2)
-        self._warmup = max(usual, self.run.steps)
+        self._warmup = max(1, self.run.steps)
 
     def turn(self, place: int) -> float | None:
         """Take one turn, at this place in the block; returns its log seconds per sample.
@@ -160,6 +191,8 @@ class Started:
     def _read(self, steps: int) -> list[SizedStep | None]:
         """Read a number of steps; None for one that does not count."""
         taken: list[SizedStep | None] = []
+        if steps < 1:
+            return taken
         try:
             for step in self.living.turn(steps):
                 before = len(self.run.counted)
@@ -196,6 +229,20 @@ class Started:
         self._read(self._warmup)
 
 
+def warmup_steps(usual: int, step_seconds: float) -> int:
+    """How many first steps of new processes do not count; ``usual`` if they are short."""
+    if step_seconds * usual <= WARMUP_SECONDS:
+        return usual
+    return max(1, int(WARMUP_SECONDS / step_seconds))
+
+
+def awake_steps(step_seconds: float) -> int:
+    """How many steps of processes do not count that were warm before they were stopped."""
+    if step_seconds >= LONG_STEP_SECONDS:
+        return 0
+    return AWAKE_STEPS
+
+
 def steps_of_turn(step_seconds: float, *, lone: bool) -> tuple[int, int]:
     """How many steps of a turn do not count, and how many do. ``lone`` is a plan of one rank."""
     if lone:
@@ -206,7 +253,14 @@ def steps_of_turn(step_seconds: float, *, lone: bool) -> tuple[int, int]:
     least = 1
     if skipped and step_seconds < TWICE_SECONDS:
         least = 2
+    if step_seconds * MOST_COUNTED <= TURN_SECONDS:
+        return skipped, MOST_COUNTED
     return skipped, min(max(least, round(TURN_SECONDS / step_seconds)), MOST_COUNTED)
+
+
+def turn_seconds(step_seconds: float) -> float:
+    """About how long a turn takes."""
+    return step_seconds * sum(steps_of_turn(step_seconds, lone=True))
 
 
 def seconds_of(started: Sequence[Started]) -> float:
