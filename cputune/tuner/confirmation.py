@@ -189,19 +189,35 @@ class Confirmation:
                 leader = next((rival for rival in self.rivals if rival.out is None), None)
             if self.is_over or leader is None:
                 break
-            block = Block(
-                number=next(numbers),
-                contenders=(self.baseline, *self.rivals),
-                racing=(self.baseline, leader),
-                leader=leader,
-                is_first=pair == 0,
-            )
-            self._block(fresh if pair % 2 else runner, block)
+            self._pair(fresh if pair % 2 else runner, next(numbers), leader, is_first=pair == 0)
             if leader.out is None and self._has_answer(leader):
                 break
-        if leader is not None:
-            self._note_settling(leader)
-            self._measure_changes(fresh, leader, changes_to, next(numbers))
+        if leader is None:
+            return
+        self._note_settling(leader)
+        self._measure_changes(fresh, leader, changes_to, next(numbers))
+        while self._measuring.findings.search_cut and self._has_time_for_block(leader):
+            self._pair(fresh, next(numbers), leader)
+
+    def _pair(
+        self, runner: LivingRunner, number: int, leader: Contender, *, is_first: bool = False
+    ) -> None:
+        """Measure a block of the baseline and the leader."""
+        block = Block(
+            number=number,
+            contenders=(self.baseline, *self.rivals),
+            racing=(self.baseline, leader),
+            leader=leader,
+            is_first=is_first,
+        )
+        self._block(runner, block)
+
+    def _has_time_for_block(self, leader: Contender) -> bool:
+        """Whether another block of the baseline and the leader would come to its turns."""
+        if self.is_over or leader.out is not None:
+            return False
+        needed = block_seconds(self._measuring, self._steps_of(leader))
+        return needed <= self._measuring.timer.left(UNTIL_PROFILE)
 
     def _choose(self, runner: LivingRunner, number: int) -> None:
         """Let the rivals take turns, and order them by their speed.
@@ -324,10 +340,7 @@ class Confirmation:
             return False
         if gain.is_answer:
             return True
-        measuring = self._measuring
-        steps = self._steps_of(leader)
-        seconds_left = measuring.timer.left(UNTIL_PROFILE)
-        if seconds_left < block_seconds(measuring, steps):  # it would end before its turns
+        if not self._has_time_for_block(leader):
             return True
         return not gain.can_be_decided(blocks, self._blocks_left(blocks))
 

@@ -112,9 +112,13 @@ def _equal_to_today(count: int) -> str:
 
 NOBODY = Neighbours()
 
-FEW_TRIALS = 4
-"""If the time holds fewer trials than this before the comparison, the topology's plan is the first.
+FEW_TRIALS = 10
+"""If the time holds fewer trials than this before the comparison, the guide's plan is not tried
+first: the topology's has a faster allocator too.
 """
+
+FEWEST_TRIALS = 4
+"""If the time holds fewer trials than this, it is not spent on checking the model."""
 
 
 OpenRunner = Callable[[Workload, bool], AbstractContextManager[Runner]]
@@ -176,6 +180,7 @@ class TuningStudy:
         self._history = History()
         self._next = 0  # the number of the next trial
         self._space: SearchSpace | None = None
+        self._few_trials = False
         self._storage = StudyStorage(
             options.study,
             resume=options.resume,
@@ -358,7 +363,7 @@ class TuningStudy:
 
     def _check_model(self, runner: CheckingRunner) -> None:
         """Check the model, unless the comparison of two plans needs the time."""
-        if self._timer.limited and self._left_for_trials() < FEW_TRIALS * self._usual_trial():
+        if self._holds_less_than(FEWEST_TRIALS):
             runner.check_model(())
             return
         text = "checking what can be changed without changing what the model learns"
@@ -421,6 +426,7 @@ class TuningStudy:
             today = first.plan
         space = space_of(options, self._facts, self._workload, self._hosts, baseline=today)
         self._space = space
+        self._few_trials = self._holds_less_than(FEW_TRIALS)
         self._learn_refusals()
         if first is not None and first.observed and first.state == COMPLETED:
             same = [plan for plan in space.plans() if runs_alike(plan, first.observed)]
@@ -498,22 +504,18 @@ class TuningStudy:
         seconds = measuring.step_seconds * math.exp(belief[plan][0] - today)
         return self._timer.left(UNTIL_PROFILE) >= reserved + trial_seconds(measuring, seconds)
 
-    def _left_for_trials(self) -> float:
-        """The seconds before a comparison that decides a gain of two."""
-        measuring = self._measuring
-        half = measuring.step_seconds / 2
-        return self._timer.left(UNTIL_PROFILE) - comparison_seconds(measuring, math.log(2), half)
-
-    def _usual_trial(self) -> float:
-        """The seconds of a trial of a plan that is twice as fast as the baseline."""
-        return trial_seconds(self._measuring, self._measuring.step_seconds / 2)
+    def _holds_less_than(self, trials: int) -> bool:
+        """Whether fewer trials fit before the comparison, if plans are twice as fast."""
+        measuring, half = self._measuring, self._measuring.step_seconds / 2
+        comparison = comparison_seconds(measuring, math.log(2), half)
+        left = self._timer.left(UNTIL_PROFILE) - comparison
+        return self._timer.limited and left < trials * trial_seconds(measuring, half)
 
     def _following(self, space: SearchSpace, sampler: PlanSampler) -> tuple[Origin, Plan] | None:
         """The next plan and its origin, if any."""
         suggestions = space.suggestions
-        if self._timer.limited and self._left_for_trials() < FEW_TRIALS * self._usual_trial():
-            # Of few trials the topology's plan is worth most: it has a faster allocator too.
-            suggestions = tuple(sorted(suggestions, key=lambda named: named[0] != "topology"))
+        if self._few_trials:
+            suggestions = tuple(named for named in suggestions if named[0] == "topology")
         for origin, plan in suggestions:
             if plan not in self._history.tried and sampler.may_run(plan):
                 return origin, plan
