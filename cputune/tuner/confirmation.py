@@ -53,7 +53,9 @@ from cputune.tuner.race import LEAST_KEPT, Verdict
 from cputune.tuner.spending import (
     FEWEST_ROUNDS,
     LONG_ENOUGH_SECONDS,
+    TELL_APART_SECONDS,
     block_seconds,
+    choosing_seconds,
     comparison_seconds,
     least_rounds,
     round_seconds,
@@ -76,9 +78,6 @@ MOST_ALONE = 5
 
 UNTIL_PROFILE = 0.95
 """Share of a given time after which the confirmation ends: the rest is for the profile."""
-
-TELL_APART_SECONDS = 20.0
-"""Seconds of steps in the block that chooses a leader, if several rivals are left."""
 
 CLEARLY = 0.1
 """Error rate of the interval by which a slower rival is dropped."""
@@ -244,10 +243,9 @@ class Confirmation:
         gain = 0.0
         if today > 0 and steps[0] > 0:
             gain = math.log(today / steps[0])
-        one = round_seconds(steps)
-        choosing = max(FEWEST_ROUNDS * one, TELL_APART_SECONDS)
+        choosing = choosing_seconds(steps)
         if not all(rival.plan in measuring.living for rival in self.rivals):
-            choosing += measuring.block_start_seconds + WARMUP_SECONDS
+            choosing += measuring.block_start_seconds + WARMUP_SECONDS * len(steps)
         left = measuring.timer.left(UNTIL_PROFILE) - comparison_seconds(measuring, gain, steps[0])
         return choosing <= left
 

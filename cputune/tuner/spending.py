@@ -22,6 +22,9 @@ New processes say more than further rounds (``benchmarks/aa.py``)."""
 LONG_ENOUGH_SECONDS, LATER_SECONDS = 20.0, 10.0
 """A block whose rounds took so long has shown enough: the first one, a later one."""
 
+TELL_APART_SECONDS = 20.0
+"""Seconds of steps in the block that chooses a leader, if several rivals are left."""
+
 STEPS_OF_TRIAL = 4
 """The steps of a trial that runs to its end, if they are short: three count."""
 
@@ -34,7 +37,7 @@ longer it takes."""
 MOST_RESERVED = 0.5
 """The largest share of the time that is kept for the comparison while other plans may be faster."""
 
-DELAYED_STEPS = 3
+DELAYED_STEPS = 4
 """For so many steps of the baseline time is kept in addition: a step may be delayed, and its round
 is repeated. Without, one in twenty comparisons of steps of ten seconds ended without a factor."""
 
@@ -65,6 +68,13 @@ def kept_block_seconds(steps: Sequence[float]) -> float:
     """The same of a first block whose processes are alive."""
     one = round_seconds(steps)
     rounds = max(least_rounds(one, first=True) * one, LONG_ENOUGH_SECONDS)
+    return rounds + sum(awake_steps(step) * step for step in steps)
+
+
+def choosing_seconds(steps: Sequence[float]) -> float:
+    """The same of a block in which rivals whose processes are alive are told apart."""
+    one = round_seconds(steps)
+    rounds = max(FEWEST_ROUNDS * one, TELL_APART_SECONDS + one / 2)
     return rounds + sum(awake_steps(step) * step for step in steps)
 
 
