@@ -3,7 +3,7 @@
 A plan that is compared is a contender; each contender but the baseline is a rival. All processes
 are alive at the same time. In a round each contender takes some steps while the others are stopped,
 so that the machine affects all alike. The order of a round is random and reversed in the next, so
-that drift cancels; the order of starts is reversed from block to block.
+that drift cancels; so is the order of starts from block to block (``turns.order_of_starts``).
 
 A block is a number of rounds with the same processes. The first block finds the best rival, the
 leader; it uses the processes of the trials if they are alive. Later blocks start new processes, as
@@ -45,7 +45,14 @@ from cputune.tuner.gains import MOST_BLOCKS, PROCESS, Gain, throughput
 from cputune.tuner.measuring import Measuring
 from cputune.tuner.profile import profile_plan
 from cputune.tuner.race import LEAST_KEPT, Verdict
-from cputune.tuner.turns import Started, TooShort, seconds_of
+from cputune.tuner.turns import (
+    Started,
+    TooShort,
+    agree_on_skipped,
+    note_places,
+    order_of_starts,
+    seconds_of,
+)
 
 MOST_ROUNDS, GIVEN_UP = 50, 12
 """The most rounds of a block; a block ends after GIVEN_UP rounds if nearly all of them were
@@ -284,26 +291,24 @@ class Confirmation:
     ) -> None:
         """Start new processes, or use those that are alive, let them take turns, then end them.
 
-        In every second block the last contender is started first: of two processes of one plan the
-        first was faster by 0.7 % (+-0.6 %, 14 confirmations of ``benchmarks/aa.py --real``).
+        The order of starts (``order_of_starts``) is a term of the gain.
         """
-        measuring, direction = self._measuring, 1
-        if block % 2:
-            direction = -1
+        measuring = self._measuring
         started: list[Started] = []
         with ExitStack() as held, suppress(TimeUp):
-            for contender in racing[::direction]:
+            for contender in order_of_starts(racing, block):
                 begin = partial(runner.living, contender.plan)
                 rules = measuring.rules(contender.plan)
                 kept = measuring.living.take(contender.plan)
                 started.append(Started(contender, begin, rules, kept))
                 held.enter_context(closing(started[-1]))
-            self._rounds(started[::direction], block, leader)
+            note_places(started)
+            self._rounds(started, block, leader)
             if leader is not None and self._has_answer(leader):
                 # Last: the profiler changes how malloc serves later steps.
                 self._profile(started, leader)
         between = [contender.plan for contender in self._between]
-        for entry in started[::direction]:
+        for entry in started:
             if isinstance(entry.living, ReportingLiving):
                 measuring.findings.add_reports(entry.contender.plan, entry.living.reports())
             if entry.contender.plan not in between:
@@ -314,6 +319,7 @@ class Confirmation:
         measuring = self._measuring
         for entry in started:
             entry.warm_up(measuring.race)
+        agree_on_skipped(started)
         begun = seconds_of(started)
         measuring.timer.step_seconds += begun
         order, places = random.Random(block), count()
@@ -349,15 +355,15 @@ class Confirmation:
 
         Contenders without processes here get an empty entry.
         """
-        measured: dict[int, tuple[float | None, float]] = {}
+        measured: dict[int, tuple[float | None, float, float | None]] = {}
         for entry in turned:
             if entry.is_in:
                 log = entry.turn(next(places))
-                measured[id(entry.contender)] = (log, entry.age)
+                measured[id(entry.contender)] = (log, entry.age, entry.place)
         contenders = (self.baseline, *self.rivals, *self._between)
         for contender in contenders:
-            log, age = measured.get(id(contender), (None, math.inf))
-            contender.add(block, log, age)
+            log, age, place = measured.get(id(contender), (None, math.inf, None))
+            contender.add(block, log, age, place)
         level_rounds(contenders)
 
     def _is_enough(
