@@ -10,7 +10,8 @@
 
 A/A are plans that are the same: a gain that is called there is false. For each question: how
 often the 95 % interval held the truth, how often a gain was called, how often it was said that a
-plan still gets faster or slower, half of the interval's width, and the seconds from the first start
+plan still gets faster or slower, the bias (mean of log(stated/true)), half of the interval's width,
+and the seconds from the first start
 to the answer (the median, and the 95th percentile), and of the steps of all turns. ``among 4`` is
 the best of four rivals that are all like the baseline, or as much faster.
 
@@ -88,18 +89,33 @@ WORLDS: dict[str, dict[str, Any]] = {
         "run_noise": 0.01,
         "todays_warmup": tuple(1 + 0.4 * math.exp(-at / 20) for at in range(50)),
     },
+    **{
+        f"starts {starts} %, crowd {crowd} %": {
+            "noise": 0.04,
+            "delays": 0.0,
+            "run_noise": 0.02,
+            "start_order": starts / 100,
+            "crowd": crowd / 100,
+        }
+        for starts in (0, 4, 8)
+        for crowd in (0, 8)
+    },
 }
 """White noise of 4 %, with processes of one plan that differ by so much, on a machine that wanders
 by so much over 15 s; with one step in twenty three times as long and the kernel silent; with
 batches of which one has half or twice the tokens of the next; with a ratio of two plans that
 wanders by 3 % over a minute; that drifts by 2 % in each (the truth is the mean of it); with
 a tenth of the steps twice as long; and with first steps that are slower, in all plans, in the
-rivals alone, or in today's launch alone."""
+rivals alone, or in today's launch alone. In the last ones processes of one plan differ by 2 %, the
+first that is started for a block is slower than the last by so much, in proportion to the place
+(those of trials by the order of the trials), and the baseline is slower by so much while more than
+two are alive."""
 
 QUESTIONS = (
     ("A/A", 1, 1.0),
     ("A/A among 4", 4, 1.0),
     ("1.07", 1, 1.07),
+    ("1.07 among 4", 4, 1.07),
     ("1.25", 1, 1.25),
     ("1.3 among 4", 4, 1.3),
     ("2.0", 1, 2.0),
@@ -124,6 +140,11 @@ class Answer:
         return self.low <= self.truth <= self.high
 
     @property
+    def off(self) -> float:
+        """How far (log) what was said is above the truth."""
+        return math.log(self.ratio / self.truth)
+
+    @property
     def half_width(self) -> float:
         """Half of the interval's width, as a log."""
         return math.log(self.high / self.low) / 2
@@ -133,7 +154,9 @@ class Planted:
     """A runner of which the steps of the rivals are told as ``ratio`` times shorter.
 
     What else befalls them alone: the ratio wanders, or drifts in a minute, by so much (log), and
-    their first steps are longer, or those of today's launch. ``seconds`` is the clock of it all.
+    their first steps are longer, or those of today's launch. Of processes that are alive at once
+    the first is slower than the last by ``start_order``, and while more than two are alive, the
+    baseline is slower by ``crowd`` (log). ``seconds`` is the clock of it all.
     """
 
     def __init__(
@@ -147,6 +170,8 @@ class Planted:
         drift: float = 0.0,
         rival_warmup: Sequence[float] = (),
         todays_warmup: Sequence[float] = (),
+        start_order: float = 0.0,
+        crowd: float = 0.0,
     ) -> None:
         self._runner = runner
         self._baseline = baseline
@@ -157,6 +182,9 @@ class Planted:
         self.warmups = (todays_warmup, rival_warmup)
         self.seconds = 0.0
         self.trends: list[float] = []
+        self._start_order, self._crowd = start_order, crowd
+        self._started: list[Told] = []
+        self._alive: list[Told] = []
 
     def steps(self, plan: Plan) -> Iterator[Step]:
         """As the runner's."""
@@ -165,7 +193,27 @@ class Planted:
     def living(self, plan: Plan) -> Living:
         """The plan; in rivals each step is shorter."""
         self.seconds += START_SECONDS
-        return Told(self._runner.living(plan), self, rival=plan is not self._baseline)
+        told = Told(self._runner.living(plan), self, rival=plan is not self._baseline)
+        if not self._alive:
+            self._started = []
+        self._started.append(told)
+        self._alive.append(told)
+        return told
+
+    def ended(self, told: Told) -> None:
+        """It is alive no longer."""
+        if told in self._alive:
+            self._alive.remove(told)
+
+    def slower(self, told: Told, *, rival: bool) -> float:
+        """How much longer (log) its steps are for the order of starts and the crowd."""
+        longer = 0.0
+        if len(self._started) > 1:
+            place = self._started.index(told) / (len(self._started) - 1) - 0.5
+            longer -= self._start_order * place
+        if not rival and len(self._alive) > 2:
+            longer += self._crowd
+        return longer
 
     def ratio(self) -> float:
         """How much shorter the steps of the rivals are now."""
@@ -193,6 +241,7 @@ class Told:
                 seconds /= self._planted.ratio()
             warmup = self._planted.warmups[self._rival]
             seconds *= warmup[self._taken] if self._taken < len(warmup) else 1.0
+            seconds *= math.exp(self._planted.slower(self, rival=self._rival))
             self._taken += 1
             self._planted.seconds += seconds
             told.append(replace(step, seconds=seconds))
@@ -200,6 +249,7 @@ class Told:
 
     def close(self) -> None:
         """End it."""
+        self._planted.ended(self)
         self._living.close()
 
 
@@ -226,6 +276,14 @@ class OfTrials(LivingTrials):
         self._processes = {id(plan): runner.living(plan) for plan in plans}
         for living in self._processes.values():
             living.turn(TRIAL_STEPS)
+
+    def only(self, plans: Iterable[Plan]) -> None:
+        """End those of all other plans."""
+        for known in set(self._processes) - {id(plan) for plan in plans}:
+            self._processes.pop(known).close()
+
+    def __contains__(self, plan: Plan) -> bool:
+        return id(plan) in self._processes
 
     def take(self, plan: Plan) -> LivingTrial | None:
         """Those of this very plan."""
@@ -277,7 +335,7 @@ def ask(
     )
 
 
-PLANTED = ("ratio_wander", "drift", "rival_warmup", "todays_warmup")
+PLANTED = ("ratio_wander", "drift", "rival_warmup", "todays_warmup", "start_order", "crowd")
 FACTS = machine(cores_per_socket=2)
 PLAN = Plan(processes_per_node=1, threads_per_process=2, cpus=((0, 1),))
 
@@ -320,6 +378,7 @@ def row(name: str, answers: Sequence[Answer | None]) -> None:
         f"  {name:<16}{100 * statistics.fmean(a.holds for a in given):>9.1f}%"
         f"{100 * statistics.fmean(a.low > 1 for a in given):>9.1f}%"
         f"{100 * statistics.fmean(a.settles for a in given):>9.1f}%"
+        f"{100 * statistics.fmean(a.off for a in given):>+9.1f}%"
         f"{100 * statistics.median(a.half_width for a in given):>9.1f}%"
         f"{statistics.median(a.seconds for a in given):>9.0f}"
         f"{sorted(a.seconds for a in given)[int(0.95 * len(given))]:>9.0f}"
@@ -330,8 +389,8 @@ def row(name: str, answers: Sequence[Answer | None]) -> None:
 
 def heading(text: str) -> None:
     """The head of a table."""
-    print(f"\n{text}\n  {'question':<16}{'holds':>10}{'gain':>10}{'changes':>10}{'+-':>10}", end="")
-    print(f"{'seconds':>9}{'95th pct':>9}{'in turns':>10}")
+    print(f"\n{text}\n  {'question':<16}{'holds':>10}{'gain':>10}{'changes':>10}", end="")
+    print(f"{'bias':>10}{'+-':>10}{'seconds':>9}{'95th pct':>9}{'in turns':>10}")
 
 
 def on_simulated_machines(

@@ -5,13 +5,17 @@
 Reads what `cputune tune` has found for a recipe, emits its torchrun.sh, and starts beside it: the
 launch as found, bf16 by hand, tcmalloc preloaded by hand, torch's own `run_cpu`, torchrun,
 `accelerate launch`, and `ipexrun` where it is installed; of a recipe whose samples are padded to
-one length also tcmalloc with each batch padded to its longest by hand. All are alive at once and
-take three steps in turn (the first of them does not count), so that each round compares all of
-them. Prints a Markdown table: samples per second (median), and how much faster the tuned launch is,
-with the 95 % interval over rounds.
+one length also tcmalloc with each batch padded to its longest by hand.
 
-Needs a quiet machine, and about 1 GiB of memory for each process. Start-up takes ten seconds a
-launch; the rest of the time is measured.
+Each is compared with the tuned launch alone, as `tune` compares its plans: at least three blocks of
+new processes of the two, in alternating order of starts, taking turns. So the interval has the
+scatter between processes, and no crowd of launches slows down those that suffer from it. All at
+once would be quicker, but wrong: glibc's malloc loses up to 18 % with four alive. The tuned launch
+is compared with itself, too, as a control: 1.00 has to be in that interval. Prints a Markdown
+table: samples per second (median), and how much faster the tuned launch is, with the 95 % interval.
+
+Needs a quiet machine, and memory for two launches. The minutes are divided among the launches; each
+takes at least three blocks, of two starts of some ten seconds.
 """
 
 from __future__ import annotations
@@ -23,10 +27,11 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
-from turns import Contender, ratio, side_by_side, table
+from turns import Contender, in_blocks, table
 
 import cputune
 from cputune.host.facts import HostFacts
@@ -37,8 +42,10 @@ from cputune.plans.workload import Recipe, Workload
 from cputune.ranks.runner import ProcessRunner
 from cputune.records.result import Result
 from cputune.stack import ipex_use, versions_of
+from cputune.tuner.gains import Gain
 
 TUNED = "cputune's torchrun.sh"
+CONTROL = "the same launch once more (control)"
 BY_HAND = "longest.json"
 """The recipe as a collator would have it that pads each batch to its longest sample."""
 
@@ -48,7 +55,7 @@ def main() -> None:
     parser.add_argument("result", nargs="?", default="cputune.json", type=Path)
     parser.add_argument("--minutes", type=float, default=5.5)
     arguments = parser.parse_args()
-    until = time.monotonic() + 60 * arguments.minutes
+    begun = time.monotonic()
     result = Result.load(arguments.result)
     recipe = result.workload.recipe
     if recipe is None:
@@ -68,9 +75,20 @@ def main() -> None:
             contender(facts, recipe, name, words, ranks)
             for name, words, ranks in launches(facts, result)
         ]
-        side_by_side(contenders, until=until)
+        tuned, *others = contenders
+        control = contender(facts, recipe, CONTROL, ["bash", "torchrun.sh"], tuned.plan.world_size)
+        gains = {}
+        with ExitStack() as ended:
+            for one in (tuned, control, *others):
+                ended.enter_context(one.runner)
+            for number, other in enumerate((control, *others), start=1):
+                until = begun + 60 * arguments.minutes * number / len(contenders)
+                gain = in_blocks(tuned, other, until=until)
+                print(f"{other.name}: {other.failed or text_of(gain)}", file=sys.stderr, flush=True)
+                if gain is not None:
+                    gains[other.name] = gain
         os.chdir("/")
-    report(facts, result, contenders)
+    report(facts, result, tuned, [control, *others], gains)
 
 
 def launches(facts: HostFacts, result: Result) -> Iterator[tuple[str, list[str], int]]:
@@ -135,22 +153,35 @@ def contender(
     return Contender(name=name, runner=ProcessRunner(job, facts, fresh=True), plan=plan)
 
 
-def report(facts: HostFacts, result: Result, contenders: list[Contender]) -> None:
+def text_of(gain: Gain | None) -> str:
+    """How many times as fast, with the 95 % interval."""
+    if gain is None:
+        return "not compared"
+    speedup = gain.speedup
+    return f"{speedup.ratio:.2f} ({speedup.low:.2f}–{speedup.high:.2f})"
+
+
+def report(
+    facts: HostFacts,
+    result: Result,
+    tuned: Contender,
+    others: Sequence[Contender],
+    gains: Mapping[str, Gain],
+) -> None:
     """The table, what was launched, and what could not be."""
-    ran = [one for one in contenders if one.seconds and one.failed is None]
-    tuned = next((one for one in ran if one.name == TUNED), None)
-    if tuned is None:
-        sys.exit("the tuned launch did not run")
-    rows = {
-        one.name: (f"{one.samples_per_second:.1f}", "" if one is tuned else ratio(tuned, one))
-        for one in sorted(ran, key=lambda one: -one.samples_per_second)
-    }
+    if not tuned.seconds:
+        sys.exit(f"the tuned launch did not run: {tuned.failed}")
+    ran = [tuned, *[one for one in others if one.name in gains]]
+    rows = {}
+    for one in sorted(ran, key=lambda one: -one.samples_per_second):
+        gain = gains.get(one.name)
+        rows[one.name] = (f"{one.samples_per_second:.1f}", "" if gain is None else text_of(gain))
     print(table(rows, ("launch", "samples/s", "the tuned launch is faster by ×")))
     versions = ", ".join(f"{name} {version}" for name, version in result.versions.items())
     print(f"\n{facts.cpu.model_name}, {len(facts.topology.allowed_cores)} cores; {versions}.")
     print(f"{result.workload.name}, global batch {result.workload.global_batch_size};", end=" ")
     print(f"tuned: {result.best.plan.describe()}; {len(tuned.seconds)} rounds.")
-    for one in contenders:
+    for one in (tuned, *others):
         if one.failed is not None:
             print(f"{one.name}: {one.failed}")
 

@@ -9,17 +9,31 @@ import math
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
+from functools import partial
 from statistics import median, stdev
 
 from cputune.plans.plan import Plan
 from cputune.ranks.runner import ProcessRunner
 from cputune.records.steps import TrialError
-from cputune.tuner.gains import center_of, students_quantile
+from cputune.tuner.contenders import Contender as Compared, gain_of, level_rounds
+from cputune.tuner.gains import Gain, center_of, students_quantile
+from cputune.tuner.race import Race
+from cputune.tuner.reading import Rules
+from cputune.tuner.turns import (
+    Started,
+    TooShort,
+    agree_on_skipped,
+    note_places,
+    order_of_starts,
+)
 
 WARMUP = 6
 """First steps of a launch, which do not count: they are slower, some four of them."""
+
+BLOCKS, ROUNDS = 3, 6
+"""The fewest blocks of new processes of a comparison, and the rounds of each."""
 
 TURN = 3
 """Steps of a turn, of which the first does not count: caches hold what others left there."""
@@ -90,6 +104,61 @@ def ratio(one: Contender, other: Contender) -> str:
     half = students_quantile(0.975, len(logs) - 1) * stdev(logs) / math.sqrt(len(logs))
     center, low, high = (math.exp(center_of(logs) + off) for off in (0.0, -half, half))
     return f"{center:.2f} ({low:.2f}–{high:.2f})"
+
+
+def in_blocks(one: Contender, other: Contender, *, until: float) -> Gain | None:
+    """The gain of ``one`` over ``other``, by the rules of the product's own comparison.
+
+    Both are started anew for each of at least ``BLOCKS`` blocks, in alternating order, and nothing
+    else is alive. The interval has the scatter between processes, which one of rounds alone has
+    not: of the same launch twice, all of six such intervals excluded 1. Further blocks are measured
+    as long as they are likely to end before the clock shows ``until``. None, with ``failed`` set,
+    if one of them fails.
+    """
+    race = Race()
+    pair = [
+        Compared(role="baseline", plan=other.plan),
+        Compared(role="candidate", plan=one.plan),
+    ]
+    launches = {id(pair[0]): other, id(pair[1]): one}
+    block, longest = 0, 0.0
+    while block < BLOCKS or time.monotonic() + longest < until:
+        began = time.monotonic()
+        with ExitStack() as ended:
+            started = []
+            for entry in order_of_starts(pair, block):
+                runner = launches[id(entry)].runner
+                started.append(Started(entry, partial(runner.living, entry.plan), Rules()))
+                ended.enter_context(closing(started[-1]))
+            note_places(started)
+            try:
+                for each in started:
+                    each.warm_up(race)
+                agree_on_skipped(started)
+                for at in range(ROUNDS):
+                    _round(pair, started[:: -1 if at % 2 else 1], block)
+            except TooShort as error:
+                one.failed = other.failed = str(error)
+        for entry in pair:
+            if entry.out is not None:
+                launches[id(entry)].failed = entry.out
+        if one.failed is not None or other.failed is not None:
+            return None
+        block, longest = block + 1, max(longest, time.monotonic() - began)
+    for entry in pair:
+        launches[id(entry)].seconds += [math.exp(log) for log in entry.measured]
+    return gain_of(pair[0], pair[1], race.noise.deviation, doubt=0.05)
+
+
+def _round(pair: Sequence[Compared], turned: Sequence[Started], block: int) -> None:
+    """A turn of each, in this order."""
+    measured = {}
+    for each in turned:
+        if each.is_in:
+            measured[id(each.contender)] = (each.turn(0), each.age, each.place)
+    for entry in pair:
+        entry.add(block, *measured.get(id(entry), ()))
+    level_rounds(pair)
 
 
 def table(rows: Mapping[str, Sequence[str]], head: Sequence[str]) -> str:

@@ -3,7 +3,7 @@
 A plan that is compared is a contender; each contender but the baseline is a rival. Processes of a
 block are alive at the same time. In a round each contender takes some steps while the others are
 stopped, so that the machine affects all alike. The order of a round is random and reversed in the
-next, so that drift cancels.
+next, so that drift cancels; so is the order of starts (``turns.order_of_starts``).
 
 A block is a number of rounds with the same processes. If several rivals may be the best, they run
 in a first block, which chooses the leader and does not enter its factor: with more processes alive
@@ -40,7 +40,6 @@ from cputune.tuner.contenders import (
     SLOWER,
     Contender,
     blocks_of,
-    doubt_each,
     fastest_of,
     gain_of,
     level_rounds,
@@ -58,9 +57,17 @@ from cputune.tuner.spending import (
     choosing_seconds,
     comparison_seconds,
     least_rounds,
-    round_seconds,
 )
-from cputune.tuner.turns import WARMUP_SECONDS, Started, TooShort, seconds_of
+from cputune.tuner.turns import (
+    WARMUP_SECONDS,
+    Started,
+    TooShort,
+    agree_on_skipped,
+    note_places,
+    order_of_starts,
+    round_seconds,
+    seconds_of,
+)
 
 MOST_ROUNDS, GIVEN_UP = 50, 12
 """The most rounds of a block; a block ends after GIVEN_UP rounds if nearly all of them were
@@ -221,12 +228,13 @@ class Confirmation:
     def _choose(self, runner: LivingRunner, number: int) -> None:
         """Let the rivals take turns, and order them by their speed.
 
-        Their rounds do not enter a factor: more plans are alive than when one of them trains. The
-        baseline waits.
+        Their rounds do not enter a factor: more plans are alive than when one of them trains. Nor do
+        their processes: those of the leader are the lucky ones. The baseline waits.
         """
         choosing = [Contender(role="candidate", plan=rival.plan) for rival in self.rivals]
         block = Block(number=number, contenders=choosing, racing=choosing, is_first=True)
         self._block(runner, block)
+        self._measuring.living.close()
         behind = {}
         for rival, chosen in zip(self.rivals, choosing, strict=True):
             rival.out = chosen.out
@@ -254,7 +262,7 @@ class Confirmation:
     ) -> None:
         """Record what each change on the way to the leader is worth, or why that is not known.
 
-        All plans on the way run in one block, after the answer. The order of their starts is drawn.
+        All plans on the way run in one block, after the answer.
         """
         measuring, total = self._measuring, self._gain(leader)
         if total is None or leader.out is not None or total.mean <= 2 * PROCESS:
@@ -273,8 +281,7 @@ class Confirmation:
                     "short."
                 )
                 return
-            drawn = random.Random(number).sample(contenders, len(contenders))
-            block = Block(number=number, contenders=contenders, racing=drawn, is_aside=True)
+            block = Block(number=number, contenders=contenders, racing=contenders, is_aside=True)
             self._block(runner, block)
         else:
             contenders = [self.baseline, leader]
@@ -364,27 +371,23 @@ class Confirmation:
     def _block(self, runner: LivingRunner, block: Block) -> None:
         """Start new processes, or use those that are alive, let them take turns, then end them.
 
-        In every second block the last contender is started first. The processes of a block that
-        chooses are kept for the next one.
+        The order of starts (``order_of_starts``) is a term of the gain.
         """
-        measuring, direction = self._measuring, 1
-        if block.number % 2:
-            direction = -1
+        measuring = self._measuring
         started: list[Started] = []
         with ExitStack() as held, suppress(TimeUp):
-            for contender in block.racing[::direction]:
+            for contender in order_of_starts(block.racing, block.number):
                 begin = partial(runner.living, contender.plan)
                 rules = measuring.rules(contender.plan)
                 kept = measuring.living.take(contender.plan)
                 started.append(Started(contender, begin, rules, kept))
                 held.enter_context(closing(started[-1]))
-            self._rounds(started[::direction], block)
+            note_places(started)
+            self._rounds(started, block)
             if block.leader is not None and self._has_answer(block.leader):
                 # Last: the profiler changes how malloc serves later steps.
                 self._profile(started, block.leader)
-            if block.leader is None and not block.is_aside:
-                self._keep_fastest(started)
-        for entry in started[::direction]:
+        for entry in started:
             if entry.counted:
                 self._step_seconds[entry.contender.role, entry.contender.plan] = entry.step_seconds
             if isinstance(entry.living, ReportingLiving):
@@ -392,25 +395,11 @@ class Confirmation:
             if not block.is_aside:
                 self._record_run(block.number, entry)
 
-    def _keep_fastest(self, started: Sequence[Started]) -> None:
-        """Keep the processes of the rival that leads, for the first block with the baseline."""
-        racing = [entry for entry in started if entry.is_in and entry.contender.measured]
-        ahead = self._ahead([entry.contender for entry in racing])
-        for entry in racing:
-            if entry.contender is ahead:
-                self._measuring.living.put_back(entry.contender.plan, entry.kept())
-
     def _rounds(self, started: Sequence[Started], block: Block) -> None:
         """Measure rounds until there are enough. Raises TooShort."""
         measuring = self._measuring
-        begun = measuring.timer.used_seconds
-        for entry in started:
-            entry.warm_up(measuring.race)
+        self._warm_up(started)
         warmed = seconds_of(started)
-        if not any(entry.was_kept for entry in started):
-            started_in = measuring.timer.used_seconds - begun - warmed
-            measuring.saw_block_start(max(0.0, started_in))
-        measuring.timer.step_seconds += warmed
         order, places = random.Random(block.number), count()
         turned = list(started)
         quiet = since = 0
@@ -433,26 +422,36 @@ class Confirmation:
                 turned = order.sample(started, len(started))
             self._round(turned, block, places)
             measuring.timer.step_seconds += seconds_of(started) - before
-            if all(entry.contender.logs[-1] is not None for entry in started if entry.is_in):
-                quiet += 1
-            if done % 2 and block.leader is not None:
-                self._report_standing()
-            if done % 2 and block.leader is None and not block.is_aside:
-                self._drop_slower(block.contenders)
+            quiet += _was_quiet(started)
+            if done % 2:
+                self._look_at(block)
+
+    def _warm_up(self, started: Sequence[Started]) -> None:
+        """Take the first steps of all, and note how long their starts took."""
+        measuring = self._measuring
+        begun = measuring.timer.used_seconds
+        for entry in started:
+            entry.warm_up(measuring.race)
+        warmed = seconds_of(started)
+        if not any(entry.was_kept for entry in started):
+            waited = measuring.timer.used_seconds - begun - warmed
+            measuring.saw_block_start(max(0.0, waited))
+        measuring.timer.step_seconds += warmed
+        agree_on_skipped(started)
 
     def _round(self, turned: Sequence[Started], block: Block, places: Iterator[int]) -> None:
         """Let each take a turn, in this order; ``places`` numbers the turns of the block.
 
         Contenders without processes here get an empty entry.
         """
-        measured: dict[int, tuple[float | None, float]] = {}
+        measured: dict[int, tuple[float | None, float, float | None]] = {}
         for entry in turned:
             if entry.is_in:
                 log = entry.turn(next(places))
-                measured[id(entry.contender)] = (log, entry.age)
+                measured[id(entry.contender)] = (log, entry.age, entry.place)
         for contender in block.contenders:
-            log, age = measured.get(id(contender), (None, math.inf))
-            contender.add(block.number, log, age)
+            log, age, place = measured.get(id(contender), (None, math.inf, None))
+            contender.add(block.number, log, age, place)
         level_rounds(block.contenders)
 
     def _is_enough(
@@ -483,6 +482,13 @@ class Confirmation:
         gain = self._gain(block.leader)
         return gain is None or not gain.settles
 
+    def _look_at(self, block: Block) -> None:
+        """Report how the leader stands, or drop rivals that are clearly slower."""
+        if block.leader is not None:
+            self._report_standing()
+        elif not block.is_aside:
+            self._drop_slower(block.contenders)
+
     def _report_standing(self) -> None:
         """Report how many times as fast the leader is so far."""
         leads = self._leader()
@@ -509,7 +515,7 @@ class Confirmation:
         return fastest_of(self.baseline, self.rivals, self._noise)
 
     def _gain(self, rival: Contender) -> Gain | None:
-        return gain_of(self.baseline, rival, self._noise, doubt=doubt_each(self.rivals))
+        return gain_of(self.baseline, rival, self._noise)
 
     def _drop_slower(self, rivals: Sequence[Contender]) -> None:
         """Measure rivals no longer that are clearly slower than the one that leads."""
@@ -562,3 +568,8 @@ class Confirmation:
             )
         )
         self._measuring.on_event(findings.confirm_runs[-1])
+
+
+def _was_quiet(started: Sequence[Started]) -> bool:
+    """Whether the last round has a number for each that is still compared."""
+    return all(entry.contender.logs[-1] is not None for entry in started if entry.is_in)

@@ -32,6 +32,8 @@ class Contender:
         blocks: the block number of each round.
         ages: how many steps the processes had taken before a round; infinite if each round has
             new ones.
+        places: in each round, where its processes were in the order of starts of their block, from
+            -0.5 (first) to 0.5 (last); None if that is not known.
         steps: those of each round that count.
         sizes: of the first steps of a process.
         doubt_of_data: the variance of ``logs`` if another plan takes other samples.
@@ -43,16 +45,24 @@ class Contender:
     logs: list[float | None] = field(default_factory=list)
     blocks: list[int] = field(default_factory=list)
     ages: list[float] = field(default_factory=list)
+    places: list[float | None] = field(default_factory=list)
     steps: dict[int, list[SizedStep]] = field(default_factory=dict)
     sizes: list[int] = field(default_factory=list)
     doubt_of_data: float = 0.0
     out: str | None = None
 
-    def add(self, block: int, log: float | None = None, age: float = math.inf) -> None:
+    def add(
+        self,
+        block: int,
+        log: float | None = None,
+        age: float = math.inf,
+        place: float | None = None,
+    ) -> None:
         """Record a round."""
         self.blocks.append(block)
         self.logs.append(log)
         self.ages.append(age)
+        self.places.append(place)
 
     @property
     def measured(self) -> list[float]:
@@ -106,16 +116,18 @@ def gain_of(
     count = max(baseline.blocks, default=-1) + 1
     blocks: list[list[float]] = [[] for _ in range(count)]
     ages: list[list[float]] = [[] for _ in range(count)]
+    later = [0.0] * count
     for at, block in enumerate(baseline.blocks[: len(other.logs)]):
         slow, fast = baseline.logs[at], other.logs[at]
         if slow is not None and fast is not None:
             blocks[block].append(slow - fast)
             ages[block].append(min(_age(other, at), _age(baseline, at)))
+            later[block] = _later(baseline, other, at)
     shared = 0.0
     if _order(baseline.plan) != _order(other.plan):
         shared = baseline.doubt_of_data + other.doubt_of_data
     return gain_side_by_side(
-        blocks, noise, ages=ages, doubt=doubt, shared=shared, elsewhere=elsewhere
+        blocks, noise, ages=ages, later=later, doubt=doubt, shared=shared, elsewhere=elsewhere
     )
 
 
@@ -131,31 +143,31 @@ def _age(contender: Contender, at: int) -> float:
     return math.inf
 
 
+def _later(contender: Contender, other: Contender, at: int) -> float:
+    """How much later a contender was started than another in the block of a round; 0: not known."""
+    if at >= min(len(contender.places), len(other.places)):
+        return 0.0
+    place, others = contender.places[at], other.places[at]
+    if place is None or others is None:
+        return 0.0
+    return place - others
+
+
 def fastest_of(
     baseline: Contender, rivals: Sequence[Contender], noise: float
 ) -> tuple[Contender, Gain] | None:
-    """The rival with the largest gain, and its gain, widened for the choice (``doubt_each``)."""
-    doubt = doubt_each(rivals)
+    """The rival with the largest gain, and its gain.
+
+    Rivals are told apart in rounds of their own, so the largest gain is no matter of luck.
+    """
     fastest: tuple[Contender, Gain] | None = None
     for rival in rivals:
         if rival.out is not None:
             continue
-        gain = gain_of(baseline, rival, noise, doubt=doubt)
+        gain = gain_of(baseline, rival, noise)
         if gain is not None and (fastest is None or gain.mean > fastest[1].mean):
             fastest = (rival, gain)
     return fastest
-
-
-def doubt_each(rivals: Sequence[Contender]) -> float:
-    """The error rate of each rival's interval, if the one with the largest gain is chosen.
-
-    Of equally fast plans the luckiest looks best in the first block; later blocks are free of this.
-    With half of the error rate, fewer than 3 % of the gains are false (benchmarks/aa.py, "A/A among
-    4").
-    """
-    if len(rivals) < 2:
-        return DOUBT
-    return DOUBT / 2
 
 
 def throughput_of(contender: Contender, noise: float) -> Throughput:

@@ -16,6 +16,10 @@ If the rounds suggest that a plan still gets faster or slower (a long warm-up), 
 decays with the steps of the processes is fitted in addition: the gain is what remains in the end,
 with a wider interval.
 
+Processes that start later are often faster, if several are alive: by 4 to 8 % from the first of
+four to the last, of the same launch on a quiet machine. So the place in the order of starts is a
+term, too: a difference in proportion to the distance of the two plans in that order.
+
 ``benchmarks/aa.py`` measures the numbers below.
 """
 
@@ -42,10 +46,16 @@ DOUBT = 0.015
 DELTA = 0.02
 """Plans within this (log) of each other are practically the same."""
 
-SETTLING, DIES, LIKELIER = 0.3, 20.0, math.log(2)
+SETTLING, DIES, LIKELIER = 0.3, 20.0, 0.0
 """How far (log) a difference may be off when processes start, after how many steps a third of that
-is left, and how much likelier (log) the rounds have to be with it. Assumed, checked by
-``benchmarks/aa.py`` ("warm-up").
+is left, and how much likelier (log) the rounds have to be with it. A turn of 0.6 s has several
+short steps, so few rounds are of young processes: with log(2) half of the warm-ups of fifty steps
+were not found, with 0 a sixth (12 comparisons, simulated as in test_tune_sidebyside.py).
+"""
+
+ORDER = 0.05
+"""How much (log) the first and the last of the processes started for a block may differ by their
+order: the standard deviation of the term before anything is measured.
 """
 
 NOISE_WEIGHT = 4.0
@@ -178,6 +188,7 @@ def gain_side_by_side(
     noise: float,
     *,
     ages: Sequence[Sequence[float]] | None = None,
+    later: Sequence[float] | None = None,
     doubt: float = DOUBT,
     shared: float = 0.0,
     elsewhere: Scattered = NOTHING_SEEN,
@@ -186,7 +197,9 @@ def gain_side_by_side(
 
     ``noise`` is that of a step. ``shared`` is the variance of an error that all blocks share.
     ``elsewhere`` is how blocks of other plans scattered here. ``ages`` are how many steps the
-    younger processes of a round had taken; None: enough that nothing changes any more.
+    younger processes of a round had taken; None: enough that nothing changes any more. ``later`` is
+    for each block how much later the first plan was started than the other, from -1 (the first of
+    all) to 1; None: not known, which is 0.
     """
     count = sum(map(len, blocks))
     if count < 2:
@@ -198,7 +211,11 @@ def gain_side_by_side(
             ages_here = ages[number]
         else:
             ages_here = [math.inf] * len(block)
-        pieces += _pieces_of(number, list(zip(block, ages_here, strict=True)), scatter)
+        later_here = 0.0
+        if later:
+            later_here = later[number]
+        rounds = list(zip(block, ages_here, strict=True))
+        pieces += _pieces_of(number, rounds, scatter, later_here)
     level, settling = _fit(pieces, 0.0), _fit(pieces, SETTLING)
     if settling.likely > level.likely + LIKELIER:
         fit = settling
@@ -222,15 +239,21 @@ def gain_side_by_side(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """Half of a block: its centre, the variance of that, and which share of settling remains."""
+    """Half of a block: its centre, the variance of that, and which share of settling remains.
+
+    ``later`` is how much later the first plan was started than the other (-1 to 1).
+    """
 
     block: int
     center: float
     variance: float
     unsettled: float
+    later: float = 0.0
 
 
-def _pieces_of(number: int, rounds: Sequence[tuple[float, float]], scatter: float) -> list[Piece]:
+def _pieces_of(
+    number: int, rounds: Sequence[tuple[float, float]], scatter: float, later: float
+) -> list[Piece]:
     """The two halves of a block of (difference, age), or one of a short block, without delayed
     rounds.
     """
@@ -252,6 +275,7 @@ def _pieces_of(number: int, rounds: Sequence[tuple[float, float]], scatter: floa
                     center=center_of(values),
                     variance=scatter**2 / len(half),
                     unsettled=math.exp(-fmean(ages) / DIES),
+                    later=later,
                 )
             )
     return pieces
@@ -273,27 +297,31 @@ class Fit:
 
 
 def _fit(pieces: Sequence[Piece], settling: float) -> Fit:
-    """Generalized least squares: processes differ, and a difference may decay.
+    """Generalized least squares: processes differ, by their order of starts too, and a difference
+    may decay.
 
     ``settling`` is its deviation (log) at the first step of a process; 0: none.
     """
     import numpy as np  # here: `compare` reads this module, and needs no numpy
 
-    rows = [(piece.block, piece.center, piece.variance, piece.unsettled) for piece in pieces]
-    block, centres, variances, unsettled = np.array(rows).T
+    rows = []
+    for piece in pieces:
+        rows.append((piece.block, piece.center, piece.variance, piece.unsettled, piece.later))
+    block, centres, variances, unsettled, later = np.array(rows).T
     covariance = np.diag(variances) + 2 * PROCESS**2 * (block[:, None] == block)
-    covariance += settling**2 * np.outer(unsettled, unsettled)
+    covariance += settling**2 * np.outer(unsettled, unsettled) + ORDER**2 * np.outer(later, later)
     inverse = np.linalg.inv(covariance)
     precision = float(inverse.sum())
     mean = float((inverse @ centres).sum()) / precision
     rest = inverse @ (centres - mean)
     dying = settling**2 * float(unsettled @ rest)
+    order = ORDER**2 * float(later @ rest)
     squares = float((centres - mean) @ rest)
     off = 0.0
     for number in np.unique(block):
         here = block == number
         weight = 1 / variances[here]
-        residuals = centres[here] - mean - dying * unsettled[here]
+        residuals = centres[here] - mean - dying * unsettled[here] - order * later[here]
         apart = float(weight @ residuals / weight.sum())
         off += apart**2 / (2 * PROCESS**2 + 1 / float(weight.sum()))
     return Fit(

@@ -272,10 +272,6 @@ class LivingTrials:
         """The processes of a plan, which the caller ends; None if none are kept."""
         return self._kept.pop(plan, None)
 
-    def put_back(self, plan: Plan, kept: LivingTrial) -> None:
-        """Keep processes that were taken, for a later block."""
-        self._kept[plan] = kept
-
     def only(self, plans: Iterable[Plan]) -> None:
         """End all processes but those of these plans."""
         for plan in set(self._kept) - set(plans):

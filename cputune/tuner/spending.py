@@ -7,13 +7,12 @@ processes that are alive cost no start; new ones take as long as earlier ones di
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from cputune.records.result import LEAST_BLOCKS
 from cputune.tuner.gains import DELTA, blocks_to_decide
 from cputune.tuner.measuring import Measuring
-from cputune.tuner.turns import awake_steps, turn_seconds, warmup_steps
+from cputune.tuner.turns import awake_steps, round_seconds, warmup_steps
 
 FEWEST_ROUNDS, FIRST_ROUNDS, LATER_ROUNDS = 2, 6, 3
 """The fewest rounds of any block; those of the first block, and of later ones, if they are short.
@@ -57,11 +56,6 @@ def trial_seconds(measuring: Measuring, step_seconds: float) -> float:
     race = measuring.race
     steps = STEPS_OF_TRIAL - 1 if step_seconds >= 1 else max(STEPS_OF_TRIAL, race.warmup + 2)
     return measuring.usual_start_seconds + step_seconds * sum(race.slower_first(steps))
-
-
-def round_seconds(steps: Sequence[float]) -> float:
-    """About how long a round takes of plans with steps of so many seconds."""
-    return sum(turn_seconds(step) for step in steps)
 
 
 def kept_block_seconds(steps: Sequence[float]) -> float:

@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean, median
 
 from cputune.errors import CputuneError
 from cputune.records.result import Turn
@@ -33,11 +34,17 @@ one step give 1.7 times as much information in the same time as rounds of three.
 """
 
 LONG_STEP_SECONDS = 3.0
-LONE_STEP_SECONDS = 0.4
-"""If a step takes longer than this, the first one after a pause counts too; the second number is
-for a plan of one rank. Ranks that wake up wait for each other: their first step takes 5 to 15 %
-longer. A single rank has cold caches: a first step of 0.7 s took 0.8 % longer (+-0.7 %, 258 turns
-of 18 processes), one of 0.47 s 1.2 % (+-0.9 %, 80 turns).
+"""If the mean step of the contenders of a block takes at least this long, the first step of a turn
+counts for each of them; below, for none.
+
+After a pause caches are cold, and ranks that wake up wait for each other. In three tunes on two AMX
+cores the first step of a turn was 5.5, 8.9 and 6.4 % slower than the later ones, and several ranks
+need 5 to 15 % more. If it counts for one plan alone, that is an error of the factor: factors of
+1.86, 1.96 and 2.27 became 1.80, 1.89 and 2.13, the ratios of the trials to 1, 1 and 3 %.
+
+To skip it costs a step of each turn: half of the time of a turn that counts one step. If it counts
+for all, the costs cancel in the ratio as far as they are alike; what they differ by (some percent)
+remains.
 """
 
 MOST_WARMUP = 12
@@ -70,22 +77,13 @@ class Unstarted:
         """Nothing runs."""
 
 
-class Ended:
-    """Processes that another block closes."""
-
-    def turn(self, steps: int) -> Sequence[Step]:
-        """Take no step."""
-        return ()
-
-    def close(self) -> None:
-        """Nothing runs here."""
-
-
 class Started:
     """The processes of a contender in one block, and what was measured of them.
 
     ``counted`` is each turn that counts, as its median log of seconds per sample. ``taken`` are the
-    steps of each turn.
+    steps of each turn, of which the first ``skipped`` do not count: as many for all contenders of a
+    block (``agree_on_skipped``). ``place`` is where its processes are in the order of starts
+    (``Contender.places``).
     """
 
     def __init__(
@@ -107,6 +105,8 @@ class Started:
         self._is_warm = self.was_kept = kept is not None
         self._steps_before = self._turns_of_this_life = self._warmup = 0
         self.step_seconds = TWICE_SECONDS
+        self.skipped = 1
+        self.place: float | None = None
         if kept is None:
             self.living = self._start()
         else:
@@ -131,13 +131,6 @@ class Started:
     def close(self) -> None:
         """End its processes."""
         self.living.close()
-
-    def kept(self) -> LivingTrial:
-        """Its processes for a later block, which closes them."""
-        living, self.living = self.living, Ended()
-        run = Run(steps=self.age, losses=list(self.run.losses), sizes=list(self.run.sizes))
-        run.trace = [(self.step_seconds, False)]
-        return LivingTrial(living=living, run=run, center=0.0, held_bytes=0)
 
     @property
     def is_in(self) -> bool:
@@ -165,8 +158,8 @@ class Started:
         None if other processes delayed it, it failed, or the script came to its end. Raises
         TooShort.
         """
-        lone, begun = self.contender.plan.world_size == 1, len(self.run.trace)
-        skipped, counted = steps_of_turn(self.step_seconds, lone=lone)
+        begun, skipped = len(self.run.trace), self.skipped
+        counted = steps_that_count(self.step_seconds, skipped=skipped)
         taken = self._read(skipped + counted)[skipped:]
         trace = self.run.trace[begun:]
         self.taken.append(turn_of(place, trace))
@@ -243,24 +236,65 @@ def awake_steps(step_seconds: float) -> int:
     return AWAKE_STEPS
 
 
-def steps_of_turn(step_seconds: float, *, lone: bool) -> tuple[int, int]:
-    """How many steps of a turn do not count, and how many do. ``lone`` is a plan of one rank."""
-    if lone:
-        counts_from = LONE_STEP_SECONDS
-    else:
-        counts_from = LONG_STEP_SECONDS
-    skipped = int(step_seconds < counts_from)
+def order_of_starts(contenders: Sequence[Contender], block: int) -> list[Contender]:
+    """The order in which the contenders of a block are started.
+
+    Two alternate. Of more the order is drawn, and reversed in the next block. If the number of
+    blocks is odd, ``gains.ORDER`` allows for what is left.
+    """
+    ordered = list(contenders)
+    if len(ordered) > 2:
+        ordered = random.Random(block // 2).sample(ordered, len(ordered))
+    if block % 2:
+        ordered.reverse()
+    return ordered
+
+
+def note_places(started: Sequence[Started]) -> None:
+    """Record where each is in this order of starts.
+
+    Of the processes of trials the baseline's are the oldest; of some old and some new ones the
+    effect is not known.
+    """
+    kept = [entry.was_kept for entry in started]
+    ordered = list(started)
+    if all(kept):
+        ordered.sort(key=lambda entry: entry.contender.role != "baseline")
+    if len(started) < 2 or (any(kept) and not all(kept)):
+        return
+    for at, entry in enumerate(ordered):
+        entry.place = at / (len(ordered) - 1) - 0.5
+
+
+def agree_on_skipped(started: Sequence[Started]) -> None:
+    """Decide for a block whether the first step of a turn counts: for all contenders, or for none.
+
+    They are warm: the mean of their steps decides (``LONG_STEP_SECONDS``).
+    """
+    skipped = steps_skipped([entry.step_seconds for entry in started if entry.is_in])
+    for entry in started:
+        entry.skipped = skipped
+
+
+def steps_skipped(step_seconds: Sequence[float]) -> int:
+    """How many first steps of a turn do not count, from the seconds of a step of each plan."""
+    return int(not step_seconds or fmean(step_seconds) < LONG_STEP_SECONDS)
+
+
+def steps_that_count(step_seconds: float, *, skipped: int) -> int:
+    """How many steps of a turn count, of which ``skipped`` before them do not."""
     least = 1
     if skipped and step_seconds < TWICE_SECONDS:
         least = 2
     if step_seconds * MOST_COUNTED <= TURN_SECONDS:
-        return skipped, MOST_COUNTED
-    return skipped, min(max(least, round(TURN_SECONDS / step_seconds)), MOST_COUNTED)
+        return MOST_COUNTED
+    return min(max(least, round(TURN_SECONDS / step_seconds)), MOST_COUNTED)
 
 
-def turn_seconds(step_seconds: float) -> float:
-    """About how long a turn takes."""
-    return step_seconds * sum(steps_of_turn(step_seconds, lone=True))
+def round_seconds(steps: Sequence[float]) -> float:
+    """About how long a round takes of plans with steps of so many seconds."""
+    skipped = steps_skipped(steps)
+    return sum(step * (skipped + steps_that_count(step, skipped=skipped)) for step in steps)
 
 
 def seconds_of(started: Sequence[Started]) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Iterable, Iterator
+from statistics import fmean
 
 import numpy as np
 import pytest
@@ -236,6 +237,57 @@ def test_what_is_level_is_seldom_said_to_change() -> None:
     rng = random.Random(5)
     gains = [settles(rng, 0.0) for _ in range(200)]
     assert sum(gain is not None and gain.settles for gain in gains) <= 6
+
+
+def ordered(
+    rng: random.Random, effect: float, *, told: bool, blocks: int = 3, apart: float = 0.02
+) -> Gain:
+    """The gain of 0.1 of processes of which the one that is started last is faster (log)."""
+    later = [(-1.0) ** (block + 1) for block in range(blocks)]
+    rounds = []
+    for place in later:
+        center = 0.1 + place * -effect + rng.gauss(0, apart) - rng.gauss(0, apart)
+        rounds.append([center + rng.gauss(0, 0.02) for _ in range(5)])
+    # The baseline is slower by the effect if it was started first.
+    gain = gain_side_by_side(rounds, NOISE, later=later if told else None)
+    assert gain is not None
+    return gain
+
+
+def test_an_odd_number_of_blocks_is_not_biased_by_the_order_of_starts() -> None:
+    rng = random.Random(6)
+    told, silent = ([ordered(rng, 0.08, told=knows) for _ in range(300)] for knows in (True, False))
+    bias = [abs(fmean(gain.mean for gain in gains) - 0.1) for gains in (told, silent)]
+    assert bias[0] < 0.01 < 0.02 < bias[1] < 0.03
+    width = [fmean(gain.half_width for gain in gains) for gains in (told, silent)]
+    assert 1.5 * width[0] < width[1]
+    assert sum(gain.low <= 0.1 <= gain.high for gain in told) >= 0.94 * 300
+
+
+def test_an_order_of_starts_without_effect_costs_little() -> None:
+    rng = random.Random(7)
+    gains = [ordered(rng, 0.0, told=True) for _ in range(300)]
+    silent = [ordered(rng, 0.0, told=False) for _ in range(300)]
+    width, without = (fmean(gain.half_width for gain in some) for some in (gains, silent))
+    assert width < 1.15 * without
+    assert sum(gain.low <= 0.1 <= gain.high for gain in gains) >= 0.94 * 300
+
+
+def test_a_gain_knows_in_which_order_the_plans_were_started() -> None:
+    base, rival = contenders(2)
+    for block, place in enumerate((-0.5, 0.5, None)):
+        for _ in range(3):
+            base.add(block, 0.1 * block, place=place)
+            rival.add(block, 0.0, place=None if place is None else -place)
+    expected = gain_side_by_side(
+        [[0.0] * 3, [0.1] * 3, [0.2] * 3], 0.05, ages=[[math.inf] * 3] * 3, later=[-1.0, 1.0, 0.0]
+    )
+    found = gain_over(base, rival)
+    assert expected is not None
+    assert (found.mean, found.half_width) == pytest.approx((expected.mean, expected.half_width))
+    silent = gain_side_by_side([[0.0] * 3, [0.1] * 3, [0.2] * 3], 0.05)
+    assert silent is not None
+    assert found.half_width != pytest.approx(silent.half_width, rel=1e-3)
 
 
 Seconds = Callable[[int, int], float]

@@ -73,7 +73,7 @@ def test_all_live_at_once_and_have_turns() -> None:
 def test_the_second_block_has_new_processes_of_the_leader_alone() -> None:
     runner = steady(1.0, 0.9, 0.5)
     base, rivals, findings = confirmed(runner, 2)
-    assert runner.begun[:5] == [0, 1, 2, 2, 0]
+    assert [set(runner.begun[:3]), *runner.begun[3:7]] == [{0, 1, 2}, 2, 0, 0, 2]
     assert 1 not in runner.begun[5:]
     assert rivals[0].out == SLOWER
     assert {run.round for run in findings.confirm_runs} == {0, 1, 2}
@@ -111,7 +111,7 @@ def test_rivals_that_are_alike_have_time_to_be_told_apart() -> None:
 def test_one_that_was_delayed_has_not_shown_that_it_is_slower() -> None:
     def steps(number: int) -> Iterator[Step]:
         for read in itertools.count():
-            late = 0.5 * (number == 2 and read == 3)
+            late = 0.5 * (number == 2 and read in (4, 5))  # of the first turn
             yield Step(seconds=(1.0, 0.5, 0.9)[number], samples=8, delayed_seconds=late)
 
     _, rivals, _ = confirmed(FakeLivingRunner(steps), 2)
@@ -121,7 +121,7 @@ def test_one_that_was_delayed_has_not_shown_that_it_is_slower() -> None:
 @pytest.mark.parametrize("failing", [0, 1])
 def test_where_there_is_nobody_to_compare_it_ends(failing: int) -> None:
     def steps(number: int) -> Iterator[Step]:
-        for _ in range(6 if number == failing else 10_000):
+        for _ in range(12 if number == failing else 10_000):
             yield Step(seconds=0.5, samples=8)
         raise Crashed("rank 0 died")
 
@@ -150,10 +150,14 @@ def test_the_plans_on_the_way_to_the_leader_live_in_the_second_block() -> None:
 
     runner = FakeLivingRunner(steps)
     _, _, findings = confirmed(runner, changes_to=way(2, 3, 1))
-    assert runner.begun == [0, 1, 3, 2, 1, 0]
+    assert runner.begun[:2] == [0, 1]
+    assert sorted(runner.begun[2:6]) == [0, 1, 2, 3]
+    assert {*runner.begun[6:]} <= {0, 1}
     assert [one.knob for one in findings.worth] == ["knob 2", "knob 3", "knob 1"]
     assert [one.speedup.ratio for one in findings.worth] == pytest.approx([1.25] * 3)
-    assert len(findings.confirm_runs) == 4, "those on the way are no candidates"
+    assert {run.plan for run in findings.confirm_runs} == {PLANS[0], PLANS[1]}, (
+        "those on the way are no candidates"
+    )
 
 
 def test_without_a_gain_there_is_no_way_to_look_at() -> None:
@@ -226,7 +230,7 @@ def test_a_block_is_given_up_where_not_a_third_of_its_rounds_is_quiet(
         yield from [Step(seconds=2.0, samples=8)] * 3
         for at in itertools.count():
             late = 0.0 if at in quiet else 1.0
-            yield from [Step(seconds=2.0, samples=8, delayed_seconds=late)] * (1 + bool(number))
+            yield from [Step(seconds=2.0, samples=8, delayed_seconds=late)] * 2
 
     base, _, _ = confirmed(FakeLivingRunner(steps))
     assert base.blocks.count(0) == rounds
@@ -261,7 +265,7 @@ def test_no_gain_is_looked_at_until_it_is_sure() -> None:
 
 def test_when_the_time_is_up_it_ends() -> None:
     base, _, _ = confirmed(steady(1.0, 1.0, noise=0.04), seconds=20.0)
-    assert len(base.logs) == 6
+    assert len(base.logs) == 3
 
 
 def test_a_time_that_was_given_is_used_until_there_is_an_answer() -> None:
@@ -361,7 +365,7 @@ def test_what_ranks_report_in_the_comparison_is_kept_also_of_plans_between() -> 
     runner = FakeReportingRunner(steady(1.0, 0.5, 0.8).script)
     _, _, findings = confirmed(runner, changes_to=way(2, 1))
     assert list(findings.reports) == [PLANS[0], PLANS[1], PLANS[2]]
-    assert begun[0] == 2
+    assert begun[0] >= 2
     assert findings.reports[PLANS[0]] == ({"applied": {"trainer": ["schedule"]}, "number": 0},)
     assert findings.reports[PLANS[2]] == ({"applied": {"trainer": []}, "number": 2},)
     assert PLANS[2] not in [run.plan for run in findings.confirm_runs]

@@ -16,7 +16,7 @@ from cputune.records.steps import Crashed, NoMeasurement
 from cputune.tuner.contenders import Contender
 from cputune.tuner.race import Race
 from cputune.tuner.reading import Rules
-from cputune.tuner.turns import Started, TooShort
+from cputune.tuner.turns import Started, TooShort, agree_on_skipped, note_places, order_of_starts
 
 
 def steps(*seconds: float) -> list[Step]:
@@ -112,28 +112,52 @@ class TestTurn:
             (20.0, 1),
         ],
     )
-    def test_takes_about_six_tenths_of_a_second(self, seconds: float, read: int) -> None:
-        one = started(repeat(Step(seconds, 1)))
+    @pytest.mark.parametrize("plan", [LONE, TWO])
+    def test_takes_about_six_tenths_of_a_second(
+        self, plan: Plan, seconds: float, read: int
+    ) -> None:
+        one = started(repeat(Step(seconds, 1)), plan=plan)
         one.warm_up(Race())
+        agree_on_skipped([one])
         assert one.turn(0) == pytest.approx(math.log(seconds))
         assert asked(one) == [3, read]
 
     @pytest.mark.parametrize(
         ("seconds", "read"),
-        [(0.1, 1 + 6), (0.39, 1 + 2), (0.4, 1), (1.0, 1), (20.0, 1)],
+        [
+            ((0.5, 0.2), (1 + 2, 1 + 3)),
+            ((5.0, 0.9), (1 + 1, 1 + 2)),  # 2.95 s in the mean
+            ((5.0, 1.0), (1, 1)),
+            ((9.0, 0.2), (1, 3)),
+        ],
     )
-    def test_of_a_lone_rank_counts_with_its_first_step_soon(
-        self, seconds: float, read: int
+    def test_of_all_contenders_skips_as_many_steps(
+        self, seconds: tuple[float, float], read: tuple[int, int]
     ) -> None:
-        one = started(repeat(Step(seconds, 1)), plan=LONE)
-        one.warm_up(Race())
-        one.turn(0)
-        assert asked(one) == [3, read]
+        both = [
+            started(repeat(Step(one, 1)), plan=plan)
+            for one, plan in zip(seconds, (LONE, TWO), strict=True)
+        ]
+        for one in both:
+            one.warm_up(Race())
+        agree_on_skipped(both)
+        for one in both:
+            one.turn(0)
+        assert tuple(asked(one)[-1] for one in both) == read
+        assert len({one.skipped for one in both}) == 1
 
-    def test_of_a_lone_rank_is_its_first_step(self) -> None:
-        one = started(steps(0.6, 0.6, 0.6, 0.9, 0.7), plan=LONE)
+    def test_of_long_steps_is_its_first_step(self) -> None:
+        one = started(steps(6.0, 6.0, 6.0, 9.0, 7.0), plan=LONE)
         one.warm_up(Race())
-        assert one.turn(0) == pytest.approx(math.log(0.9))
+        agree_on_skipped([one])
+        assert one.turn(0) == pytest.approx(math.log(9.0))
+
+    def test_of_one_that_fell_decides_nothing(self) -> None:
+        fell, one = started(dying(Crashed("rank 0 died"), 90.0)), started(repeat(Step(0.5, 1)))
+        for each in (fell, one):
+            each.warm_up(Race())
+        agree_on_skipped([fell, one])
+        assert one.skipped == 1
 
     def test_counts_without_its_first_step(self) -> None:
         one = warm(steps(9.0, 0.5, 0.7))
@@ -177,3 +201,26 @@ class TestTurn:
         assert (len(begun(one)), one.contender.out) == (3, None)
         with pytest.raises(TooShort):
             one.turn(0)
+
+
+class TestOrderOfStarts:
+    @pytest.mark.parametrize("count", [2, 3, 5])
+    def test_is_reversed_in_the_next_block(self, count: int) -> None:
+        all_of = [Contender(role="candidate", plan=plan) for plan in PLANS[:count]]
+        for block in (0, 2, 4):
+            first = order_of_starts(all_of, block)
+            assert order_of_starts(all_of, block + 1) == first[::-1]
+            assert sorted(map(id, first)) == sorted(map(id, all_of))
+
+    def test_of_several_is_drawn(self) -> None:
+        all_of = [Contender(role="candidate", plan=plan) for plan in PLANS[:4]]
+        assert len({tuple(map(id, order_of_starts(all_of, block))) for block in range(12)}) > 4
+
+    def test_has_a_place_for_each_that_was_started_in_it(self) -> None:
+        entries = [started(repeat(Step(0.5, 1))) for _ in range(4)]
+        entries[1].was_kept = True
+        note_places(entries)
+        assert [entry.place for entry in entries] == [-0.5, None, 0.0, 0.5]
+        alone = started(repeat(Step(0.5, 1)))
+        note_places([alone])
+        assert alone.place is None
