@@ -76,7 +76,7 @@ class Started:
 
     ``counted`` is each turn that counts, as its median log of seconds per sample. ``taken`` are the
     steps of each turn, of which the first ``skipped`` do not count: as many for all contenders of a
-    block (``agree_on_skipped``). ``place`` is where its processes are in the order of starts
+    block (``agree_on_skipped``). ``place`` is that of its processes in the order of starts
     (``Contender.places``).
     """
 
@@ -222,7 +222,7 @@ def order_of_starts(contenders: Sequence[Contender], block: int) -> list[Contend
 
 
 def note_places(started: Sequence[Started]) -> None:
-    """Record where each is in this order of starts; trials that were kept are not in it."""
+    """Record the place of each in this order of starts; trials that were kept are not in it."""
     new = [entry for entry in started if not entry.was_kept]
     if len(new) < 2:
         return
