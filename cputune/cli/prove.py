@@ -88,7 +88,7 @@ def command(
                 facts_of(python=trains),
                 max_time_seconds=most,
                 on_note=note,
-                on_proven=lambda proven: print_line(f"{proven.lever}: {proven.verdict}"),
+                on_proven=lambda proven: print_line(f"{proven.knob}: {proven.verdict}"),
                 on_wait=stop_if_interrupted,
             )
     except TrialError as error:
@@ -100,7 +100,7 @@ def command(
         print_json({"schema": "cputune.proof/1", **plain(proof)})
     else:
         print_blocks(blocks(proof), console())
-    ctx.exit(1 if proof.licence.unlike else 0)
+    ctx.exit(1 if proof.model_answers.unlike else 0)
 
 
 def _decisive_answers(answers: Sequence[Deviation]) -> list[Deviation]:
@@ -122,7 +122,7 @@ def blocks(proof: Proof) -> Iterator[Block]:
     from cputune.report.writing import Heading, Lines, Rows
     from cputune.text.plain import figure
 
-    equivalence = proof.licence
+    equivalence = proof.model_answers
     if equivalence.unlike:
         warning = f"the command does not repeat itself: {equivalence.unlike}"
         yield Lines((("warning", warning), ("", "so only knobs that keep all numbers are tried")))
@@ -142,13 +142,13 @@ def blocks(proof: Proof) -> Iterator[Block]:
     )
     rows = []
     different = []
-    for number, knob in enumerate(proof.levers):
+    for number, knob in enumerate(proof.knobs):
         deviation = "–"
         if knob.deviation is not None:
             deviation = f"{knob.deviation:.1e}"
         if knob.verdict == "not the same":
             different.append(number)
-        rows.append((knob.lever, knob.verdict, deviation, knob.why))
+        rows.append((knob.knob, knob.verdict, deviation, knob.why))
     yield Heading("Each knob by itself")
     yield Rows(
         headings=("knob", "trains", "largest deviation", "what agrees, or does not"),
@@ -163,7 +163,7 @@ def limit(proof: Proof) -> str:
     """The sentence on what "the same" means."""
     from cputune.inside.first_steps import LOOKED_AT
 
-    updates = proof.licence.updates
+    updates = proof.model_answers.updates
     checked = ""
     if updates is not None:
         checked = f", and its batches and model up to update {updates}"

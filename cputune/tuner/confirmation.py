@@ -228,8 +228,8 @@ class Confirmation:
     def _choose(self, runner: LivingRunner, number: int) -> None:
         """Let the rivals take turns, and order them by their speed.
 
-        Their rounds do not enter a factor: more plans are alive than when one of them trains. Nor do
-        their processes: those of the leader are the lucky ones. The baseline waits.
+        Their rounds do not enter a factor: more plans are alive than when one of them trains. The
+        leader has the luckiest processes, so the next block starts new ones. The baseline waits.
         """
         choosing = [Contender(role="candidate", plan=rival.plan) for rival in self.rivals]
         block = Block(number=number, contenders=choosing, racing=choosing, is_first=True)

@@ -32,8 +32,8 @@ class Contender:
         blocks: the block number of each round.
         ages: how many steps the processes had taken before a round; infinite if each round has
             new ones.
-        places: in each round, where its processes were in the order of starts of their block, from
-            -0.5 (first) to 0.5 (last); None if that is not known.
+        places: in each round, the place of its processes in the order of starts of their block,
+            from -0.5 (first) to 0.5 (last); None if that is not known.
         steps: those of each round that count.
         sizes: of the first steps of a process.
         doubt_of_data: the variance of ``logs`` if another plan takes other samples.

@@ -52,13 +52,13 @@ class Proven:
     """How one knob value changes the training.
 
     Attributes:
-        lever: a knob and its value.
+        knob: its name and value.
         keeps: what of the training it claims to keep; None if it was not tried.
         deviation: the largest relative difference of loss or gradient; None: none.
         why: what agrees, or what does not.
     """
 
-    lever: str
+    knob: str
     verdict: str
     keeps: Keeps | None = None
     deviation: float | None = None
@@ -71,12 +71,12 @@ class Proof:
 
     Attributes:
         typed: what the current launch trains; None if it was not reported.
-        licence: the answers of its model (this key of documents stays).
+        model_answers: the answers of its model.
     """
 
     typed: Training | None
-    licence: ModelAnswers
-    levers: tuple[Proven, ...]
+    model_answers: ModelAnswers
+    knobs: tuple[Proven, ...]
 
 
 def prove(
@@ -122,7 +122,7 @@ def prove(
         for proven in _left_out(space.left_out):
             add(proven)
     model_answers = workload.licence or ModelAnswers()
-    return Proof(typed=workload.training, licence=model_answers, levers=tuple(results))
+    return Proof(typed=workload.training, model_answers=model_answers, knobs=tuple(results))
 
 
 def _try_all(
@@ -146,7 +146,7 @@ def _try_all(
             for untried in (check, *waiting):
                 for difference in untried.differences:
                     name = _name(difference)
-                    add(Proven(lever=name, verdict=UNTRIED, why="the time limit was reached"))
+                    add(Proven(knob=name, verdict=UNTRIED, why="the time limit was reached"))
             return
         all_same = all(result.verdict == SAME for result in results)
         if len(check.differences) > 1 and not all_same:
@@ -319,7 +319,7 @@ def _proven(
     if not failed and (typed is None or tried is None):
         failed = "its ranks do not report what they train"
     if failed or typed is None or tried is None:
-        return Proven(lever=name, verdict=OTHER, keeps=keeps, deviation=of_model, why=failed)
+        return Proven(knob=name, verdict=OTHER, keeps=keeps, deviation=of_model, why=failed)
     comparison = equivalent(typed, tried, model_answers)
     deviations = []
     for deviation in (of_model, comparison.deviation):
@@ -334,7 +334,7 @@ def _proven(
     elif reservations:
         verdict, reasons = NEARLY_SAME, [*reservations, comparison.summary]
     return Proven(
-        lever=name,
+        knob=name,
         verdict=verdict,
         keeps=keeps,
         deviation=max(deviations, default=None),
@@ -347,4 +347,4 @@ def _left_out(left_out: tuple[LeftOut, ...]) -> Iterator[Proven]:
     of_training = ("ranks", "accumulation", "padding", "order", "workers")
     for out in left_out:
         if out.what.split("=")[0] in of_training:
-            yield Proven(lever=out.what, verdict=AS_TYPED, why=out.why)
+            yield Proven(knob=out.what, verdict=AS_TYPED, why=out.why)

@@ -82,7 +82,7 @@ class Started:
 
     ``counted`` is each turn that counts, as its median log of seconds per sample. ``taken`` are the
     steps of each turn, of which the first ``skipped`` do not count: as many for all contenders of a
-    block (``agree_on_skipped``). ``place`` is where its processes are in the order of starts
+    block (``agree_on_skipped``). ``place`` is that of its processes in the order of starts
     (``Contender.places``).
     """
 

@@ -23,10 +23,10 @@ ASKED = Deviation(question="ranks", point="at the first step", loss=(0.6923, 0.6
 UNASKED = Deviation(
     question="padding", point="at the first step", loss=(), apart=None, why="nothing to ask"
 )
-LEVERS = (
-    Proven(lever="threads=1", verdict="the same", deviation=9.4e-9, why="same samples (1e-8)"),
-    Proven(lever="ranks=2", verdict="not the same", deviation=0.4, why="step 1 takes others"),
-    Proven(lever="workers", verdict="as typed", deviation=None, why="its samples are a stream"),
+KNOBS = (
+    Proven(knob="threads=1", verdict="the same", deviation=9.4e-9, why="same samples (1e-8)"),
+    Proven(knob="ranks=2", verdict="not the same", deviation=0.4, why="step 1 takes others"),
+    Proven(knob="workers", verdict="as typed", deviation=None, why="its samples are a stream"),
 )
 
 
@@ -38,13 +38,13 @@ def _script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def proven(monkeypatch: pytest.MonkeyPatch, *, unlike: str = "") -> None:
-    """Stand in for the engine: the levers of a command, without a training."""
+    """Stand in for the engine: the knobs of a command, without a training."""
     model_answers = ModelAnswers(answers=(ASKED, UNASKED), unlike=unlike)
-    found = Proof(typed=None, licence=model_answers, levers=LEVERS)
+    found = Proof(typed=None, model_answers=model_answers, knobs=KNOBS)
     monkeypatch.setattr("cputune.tuner.knob_proofs.prove", lambda *given, **more: found)
 
 
-def test_it_says_what_the_model_answers_and_what_each_lever_trains(
+def test_it_says_what_the_model_answers_and_what_each_knob_trains(
     cputune: Run, monkeypatch: pytest.MonkeyPatch, golden: Golden
 ) -> None:
     proven(monkeypatch)
@@ -68,7 +68,7 @@ def test_its_document_has_every_answer(cputune: Run, monkeypatch: pytest.MonkeyP
     proven(monkeypatch)
     document = json.loads(cputune("prove", "--json", "--", "python", "train.py").out)
     assert document["schema"] == "cputune.proof/1"
-    assert [lever["verdict"] for lever in document["levers"]] == [
+    assert [knob["verdict"] for knob in document["knobs"]] == [
         "the same",
         "not the same",
         "as typed",
@@ -96,9 +96,9 @@ def test_two_ranks_fill_up_the_last_batch_and_it_is_said(cputune: Run) -> None:
     Path("train.py").write_text(FORTY_FOUR)
     ended = cputune("prove", "--json", "--", "python", "train.py")
     assert ended.code == 0, ended.err
-    levers = {lever["lever"]: lever for lever in json.loads(ended.out)["levers"]}
-    assert levers["threads=1"]["verdict"] == "the same"
-    two = levers["ranks=2"]
+    knobs = {knob["knob"]: knob for knob in json.loads(ended.out)["knobs"]}
+    assert knobs["threads=1"]["verdict"] == "the same"
+    two = knobs["ranks=2"]
     assert two["verdict"] == "the same but for"
     assert "the last batch of each epoch has 8 samples instead of 4" in two["why"]
 
