@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from in_process import Run, ran
 
-SCRIPT = '''
+SCRIPT = """
 import json
 import torch
 from transformers import BertConfig, BertForSequenceClassification, {imported}
@@ -37,7 +37,7 @@ class Log(TrainerCallback):
 
 model = BertForSequenceClassification(config)
 Trainer(model=model, args=args, train_dataset=data, callbacks=[Log()]).train()
-'''
+"""
 PARSED = "(args,) = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()"
 MADE = (
     "args = TrainingArguments('out', max_steps=1, logging_steps=1, report_to='none', "

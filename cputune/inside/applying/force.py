@@ -62,7 +62,7 @@ class Force:
 
     @property
     def other_ranks(self) -> bool:
-        """Whether the global batch of the current launch is divided over another number of ranks."""
+        """Whether the global batch stays, and is divided over another number of ranks."""
         return self.batch_per_rank is None and self.rescales
 
     @property

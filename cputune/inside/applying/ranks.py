@@ -87,7 +87,8 @@ class RanksPart:
             asking = sys._getframe(1)
             script = asking.f_globals.get("__name__") == "__main__"
             script |= not asking.f_code.co_filename.startswith(libraries)
-            before = setting.force.other_ranks and script and not (setting.trains or setting.has_trainer)
+            script &= setting.force.other_ranks
+            before = script and not (setting.trains or setting.has_trainer)
             if not (before or setting.pretends):
                 return int(real.fget(accelerator))
             if setting.pretends:

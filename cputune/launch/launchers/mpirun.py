@@ -44,8 +44,15 @@ REFUSED = {
 MPIRUN = Launcher(
     name="mpirun",
     programs=(
-        *("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun"),
-        *("mpirun.mpich", "mpiexec.mpich", "mpirun.openmpi", "mpiexec.openmpi"),
+        "mpirun",
+        "mpiexec",
+        "mpiexec.hydra",
+        "orterun",
+        "prterun",
+        "mpirun.mpich",
+        "mpiexec.mpich",
+        "mpirun.openmpi",
+        "mpiexec.openmpi",
     ),
     options=(
         Option(names=("-n", "-np", "--np", "--n", "-c"), means="ranks"),
