@@ -18,7 +18,7 @@ from cputune.launch.launch import Launch
 from cputune.launch.target import HERE, Target
 from cputune.plans.plan import Plan
 from cputune.plans.workload import Workload
-from cputune.records.claims import ClaimContext
+from cputune.records.claims import Claim, ClaimContext
 from cputune.records.options import Cluster, EmitOptions
 from cputune.text.documents import plain
 
@@ -139,6 +139,7 @@ class LaunchJob:
         force: what ``cputune.apply`` or apply_plan.py sets in the script's process; None: nothing.
         named: the word by which commands name the result; None where there is none.
         context: what a statement about its speed is made for.
+        claim: what was measured; None without a result.
         surrounding: names of the variables that are set here now.
         patch: see ``Emission``.
         rank_bytes: the most that a rank of the measured plan was seen to hold; None: not measured.
@@ -167,6 +168,7 @@ class LaunchJob:
     force: Force | None = None
     named: str | None = None
     context: ClaimContext = field(default_factory=ClaimContext)
+    claim: Claim | None = None
     surrounding: frozenset[str] = frozenset()
     patch: Mapping[str, Any] | None = None
     rank_bytes: int | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from importlib import metadata
 
 from cputune.emitters.checked_words import comment
@@ -103,6 +104,17 @@ def unmeasured(
         "Do now: cputune tune, which finds out what is fastest",
         f"Plan: {plan.describe()}.",
     )
+
+
+def with_another_plan(job: LaunchJob, plan: Plan) -> tuple[str, ...]:
+    """The header if ``plan`` takes the place of the job's: no ratio was measured of it."""
+    if job.claim is not None:
+        claimed = job.claim.in_context(replace(job.context, plan=plan))
+        if not claimed.applies:
+            lines = (f"M{claimed.not_measured[1:]}.", f"Plan: {plan.describe()}.")
+            return lines + job.printed_notes
+    before, now = (f"Plan: {one.describe()}." for one in (job.plan, plan))
+    return tuple(now if line == before else line for line in job.header)
 
 
 def _speed(tuned: Tuned) -> str:

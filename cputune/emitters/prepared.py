@@ -177,6 +177,7 @@ def _job(
         force=delivery.force,
         named=None if tuned is None else options.named,
         context=context,
+        claim=None if tuned is None else tuned.claim,
         surrounding=frozenset(() if facts is None else facts.environment),
         patch=options.patch,
         rank_bytes=rank_bytes,

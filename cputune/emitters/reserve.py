@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
+from cputune.emitters import header
 from cputune.emitters.checked_words import typed
 from cputune.emitters.format import LaunchJob
 from cputune.text.plain import count
@@ -60,7 +61,8 @@ def _with_threads(job: LaunchJob, threads: int) -> LaunchJob:
         samples_per_second=None,
     )
     environment = typed(renewed(dict(job.environment.items())))
-    return replace(job, plan=plan, environment=environment, promise=promise)
+    lines = header.with_another_plan(job, plan)
+    return replace(job, plan=plan, environment=environment, promise=promise, header=lines)
 
 
 def note_of_reserve(job: LaunchJob, measured: LaunchJob) -> str | None:

@@ -528,3 +528,36 @@ def test_commands_for_a_csh_script_are_commands_of_csh() -> None:
         "setenv OMP_NUM_THREADS 4",
         "setenv SRUN_CPUS_PER_TASK $SLURM_CPUS_PER_TASK",
     } <= commands
+
+
+HYDRA = "-np 2 -ppn 2 -genv OMP_NUM_THREADS 1"
+OPEN_MPI = "-np 2 -x OMP_NUM_THREADS=1 --bind-to none"
+
+
+@pytest.mark.parametrize(
+    ("program", "options", "refused"),
+    [
+        ("mpirun", HYDRA, "openmpi5"),
+        ("mpirun", OPEN_MPI, None),
+        ("mpiexec", HYDRA, "openmpi5"),
+        ("/usr/bin/mpirun", HYDRA, "openmpi5"),
+        ("mpiexec.hydra", HYDRA, None),
+        ("mpiexec.hydra", OPEN_MPI, "mpich"),
+        ("mpirun.mpich", HYDRA, None),
+        ("mpiexec.mpich", OPEN_MPI, "mpich"),
+        ("mpirun.openmpi", HYDRA, "openmpi5"),
+        ("/opt/intel/oneapi/mpi/latest/bin/mpirun", HYDRA, None),
+        ("/opt/openmpi/bin/mpirun", OPEN_MPI, None),
+        ("$I_MPI_ROOT/bin/mpirun", HYDRA, None),
+    ],
+)
+def test_options_of_mpi_are_judged_by_the_program_that_is_typed(program, options, refused):
+    """Open MPI is first on PATH, and MPICH is installed beside it."""
+    found = (("mpirun", "openmpi5"), ("mpiexec.hydra", "mpich"))
+    launchers = tuple(Launcher(name=n, path=f"/usr/bin/{n}", dialect=d) for n, d in found)
+    facts = replace(machine(TODAY), launchers=launchers)
+    text = script(f"{program} {options} python train.py --use_cpu")
+    findings = [one for one in check_file(text, "run.sh", facts) if one.code == "file-mpi-dialect"]
+    assert len(findings) == (refused is not None)
+    for finding in findings:
+        assert f"refused by {refused}" in finding.evidence

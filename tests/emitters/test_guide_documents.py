@@ -96,6 +96,29 @@ def test_pods_leave_cpus_to_the_kubelet(reserve: int | None, cpus: int, threads:
     assert ("in place of 24" in files["notes"]) == (reserve != 0)
 
 
+@pytest.mark.parametrize("format", ["pytorchjob", "trainjob"])
+@pytest.mark.parametrize(("reserve", "threads", "measured"), [(None, 3, False), (0, 4, True)])
+def test_the_header_is_that_of_the_launch_that_is_written(
+    format: str, reserve: int | None, threads: int, measured: bool
+) -> None:
+    """Eight cores, two ranks: the kubelet's core costs each rank a thread."""
+    case = one_socket()
+    chosen = Cluster(reserve_cpus=reserve)
+    files = emit(case.result, format, facts=case.facts, nodes=1, cluster=chosen)
+    for file in files:
+        if file.name in (f"{format}.yaml", f"{format}.kubectl.sh", "pvc.yaml", "Dockerfile"):
+            text = file.text.replace("\n# ", " ")
+            assert ("1.57 times" in text or "31.4 samples/s" in text) == measured
+            assert f"Plan: 2 × {threads} threads" in text
+
+
+def test_the_header_of_fewer_threads_says_them_without_a_result() -> None:
+    case = one_socket()
+    (main, *_) = emit(None, "pytorchjob", facts=case.facts, ranks_per_node=2)
+    assert "Plan: 2 × 3 threads" in main.text
+    assert "NOTHING WAS MEASURED" in main.text
+
+
 def test_the_image_alone_has_a_python_version() -> None:
     _, files = job("pytorchjob")
     assert "python==" not in files["constraints.txt"]

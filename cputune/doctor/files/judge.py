@@ -30,7 +30,7 @@ from cputune.host.facts import HostFacts, Network
 from cputune.host.probing.installed import dead_preloads
 from cputune.launch.edit import Edit
 from cputune.launch.launch import CONFINERS, Launch
-from cputune.launch.launchers.mpirun import REFUSED, is_openmpi
+from cputune.launch.launchers.mpirun import REFUSED, dialect_of, is_openmpi
 from cputune.launch.located_words import number_of
 from cputune.launch.places import Places
 from cputune.launch.script import are_trainers, is_example
@@ -325,12 +325,10 @@ def bound_behind() -> None:
     """
 
 
-def _installed_dialect(facts: HostFacts) -> str:
-    """The MPI of the installed mpirun; empty if it is not known."""
-    for item in facts.launchers:
-        if item.name in ("mpirun", "mpiexec") and item.dialect:
-            return item.dialect
-    return ""
+def _typed_dialect(launch: Launch, facts: HostFacts) -> str:
+    """The MPI of the program that the launch names; empty if it is not known."""
+    launchers = [(item.name, item.path, item.dialect) for item in facts.launchers]
+    return dialect_of(launch.program, launchers) or ""
 
 
 def _mpirun(launch: Launch, context: Context) -> Iterator[Finding]:
@@ -338,14 +336,15 @@ def _mpirun(launch: Launch, context: Context) -> Iterator[Finding]:
         return
     dialect = ""
     if context.here:
-        dialect = _installed_dialect(context.facts)
+        dialect = _typed_dialect(launch, context.facts)
     refused = dict[str, None]()
     for word in launch.options:
         option = word.partition("=")[0]
         if option in REFUSED.get(dialect, ()):
             refused[option] = None
     if refused:
-        text = f"{', '.join(refused)}: refused by {dialect}, the installed mpirun"
+        program = launch.program.rpartition("/")[2]
+        text = f"{', '.join(refused)}: refused by {dialect}, the installed {program}"
         edits = context.edits_by(fixing.in_dialect, launch, dialect)
         dropped = tuple(
             context.at(launch.line, f"{one} is removed: {dialect} has no such option")

@@ -62,8 +62,16 @@ class Force:
 
     @property
     def other_ranks(self) -> bool:
-        """Whether the plan has another number of ranks than the current launch."""
-        return self.batch_per_rank is None and self.world_size != self.typed_ranks
+        """Whether the global batch stays, and is divided over another number of ranks."""
+        return self.batch_per_rank is None and self.rescales
+
+    @property
+    def rescales(self) -> bool:
+        """Whether the plan has another number of ranks than the current launch.
+
+        Some losses grow with the ranks, whatever batch each of them takes.
+        """
+        return self.world_size != self.typed_ranks
 
     @property
     def precision(self) -> str:

@@ -44,7 +44,7 @@ def _of_objects(force: Force) -> Iterator[Part]:
     if force.world_size:
         if not force.loop_alone:
             yield Part("trainer", "TrainerPart", "setting")
-        if force.other_ranks or (force.find_unused and force.world_size > 1):
+        if force.rescales or (force.find_unused and force.world_size > 1):
             yield Part("ranks", "RanksPart", "setting")
         if force.other_ranks and force.world_size > 1:
             yield Part("apart", "DrawsPart", "setting")

@@ -32,8 +32,9 @@ class RanksPart:
             hooks.append((distributed, "DistributedDataParallel.__init__", self._find_unused))
         if force.other_ranks:
             hooks.append(("accelerate.scheduler", "", self._keep_schedules))
-            hooks.append(("accelerate.accelerator", "", self._keep_number_of_ranks))
             hooks.append(("transformers.trainer", "Trainer._get_train_sampler", self._keep_groups))
+        if force.rescales:
+            hooks.append(("accelerate.accelerator", "", self._keep_number_of_ranks))
         return hooks
 
     def report(self) -> dict[str, str]:
@@ -76,7 +77,7 @@ class RanksPart:
         """Before it trains, a script sees the number of ranks of its current launch.
 
         Scripts scale learning rates and schedules by it. Libraries, and all later calls, see the
-        real number.
+        real number; so does the script if its global batch grows with the ranks.
         """
         setting, cls = self._setting, module.Accelerator
         real = cls.num_processes
@@ -86,6 +87,7 @@ class RanksPart:
             asking = sys._getframe(1)
             script = asking.f_globals.get("__name__") == "__main__"
             script |= not asking.f_code.co_filename.startswith(libraries)
+            script &= setting.force.other_ranks
             before = script and not (setting.trains or setting.has_trainer)
             if not (before or setting.pretends):
                 return int(real.fget(accelerator))

@@ -22,7 +22,7 @@ def keep_scale(setting: Setting, trainer: Trainer) -> None:
     """
     args, accepts = trainer.args, getattr(trainer, "model_accepts_loss_kwargs", None)
     typed, steps = args.per_device_train_batch_size.typed, args.gradient_accumulation_steps
-    changed = setting.force.other_ranks or typed != steps
+    changed = setting.force.rescales or typed != steps
     if accepts is None or not changed or "compute_loss" in vars(trainer):
         return
     if setting.force.typed_ranks == 1 and hasattr(args, "average_tokens_across_devices"):

@@ -43,7 +43,17 @@ REFUSED = {
 
 MPIRUN = Launcher(
     name="mpirun",
-    programs=("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun"),
+    programs=(
+        "mpirun",
+        "mpiexec",
+        "mpiexec.hydra",
+        "orterun",
+        "prterun",
+        "mpirun.mpich",
+        "mpiexec.mpich",
+        "mpirun.openmpi",
+        "mpiexec.openmpi",
+    ),
     options=(
         Option(names=("-n", "-np", "--np", "--n", "-c"), means="ranks"),
         Option(names=("-ppn", "-perhost", "--npernode", "-npernode", "-N"), means="ranks per node"),
@@ -115,6 +125,34 @@ def is_openmpi(dialect: str | None) -> bool:
 def is_hydra(dialect: str | None) -> bool:
     """Whether an mpirun of this dialect is the hydra of Intel MPI or MPICH."""
     return dialect in ("intelmpi", "mpich")
+
+
+_OPENMPI_PROGRAMS = ("orterun", "mpirun.openmpi", "mpiexec.openmpi")
+"""Names under which Debian and Open MPI 4 install Open MPI's launcher."""
+
+
+def dialect_of(program: str, launchers: Sequence[tuple[str, str, str | None]]) -> str | None:
+    """The dialect of a program as it is typed; None if it is not known.
+
+    ``launchers`` are those on PATH, each with its name, path and dialect. Another path than theirs,
+    and one that a variable holds, may be of any MPI. ``mpiexec`` is the product of ``mpirun`` if it
+    was not found itself.
+    """
+    folder, _, name = program.rpartition("/")
+    if folder or "$" in program:
+        return next((dialect for _, path, dialect in launchers if path == program), None)
+    by_name = {name: dialect for name, _, dialect in launchers}
+    if name in by_name:
+        return by_name[name]
+    if name.endswith(".mpich"):
+        return "mpich"
+    if name == "prterun":
+        return "openmpi5"
+    if name in _OPENMPI_PROGRAMS:
+        return next(filter(is_openmpi, by_name.values()), None)
+    if name in ("mpirun", "mpiexec"):
+        return by_name.get("mpirun") or by_name.get("mpiexec")
+    return None
 
 
 def interface_arguments(dialect: str, name: str) -> tuple[str, ...]:

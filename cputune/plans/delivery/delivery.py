@@ -99,7 +99,7 @@ def delivery_of(workload: Workload, plan: Plan, versions: Mapping[str, str]) -> 
         stack = Versions.from_names(versions)
         flags = (cpu_flag(stack), *_knob_flags(workload, arguments, stack), *share.flags)
         # A recipe trains the same by itself.
-        if workload.recipe is None and (force.other_ranks or share.typed != share.batches):
+        if workload.recipe is None and (force.rescales or share.typed != share.batches):
             by_flags = replace(force, by_flags=True, typed_accumulation=share.typed)
             return replace(delivery, flags=flags, force=by_flags)
         return replace(delivery, flags=flags)

@@ -6,11 +6,9 @@
 #   fetch    copy the output of the job into a directory here
 #   delete   delete the job; the volume and what is on it stay
 #
-# 1.57 times as fast as your current launch: an hour of training takes 38 min. How sure: 95 %
-# interval 1.51–1.62, 5 pairs side by side
-# Plan: 8 × 28 threads, bf16, gloo.
 # Measured for run_qa.py on Intel(R) Xeon(R) Platinum 8490H, 8 sockets, 224 cores, 448 CPUs,
-# on 2026-11-20: 31.4 samples/s (95 % interval 31.1 to 31.8).
+# on 2026-11-20; not measured with this plan (8×27 bf16).
+# Plan: 8 × 27 threads, bf16, gloo.
 set -euo pipefail
 
 image='<your-registry>/run-qa:latest'

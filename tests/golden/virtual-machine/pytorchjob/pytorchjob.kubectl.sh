@@ -6,12 +6,9 @@
 #   fetch    copy the output of the job into a directory here
 #   delete   delete the job; the volume and what is on it stay
 #
-# Your current launch is as fast as the best other plan, within 5%. How sure: 95 % interval
-# 0.98–1.02, 10 pairs side by side
-# Plan: 1 × 2 threads, fp32.
-# No plan beat plain `python train.py` beyond noise: this is that launch.
-# Measured for bert-mini on AMD EPYC, 1 socket, 2 cores, 2 CPUs, on 2026-11-20: 20 samples/s
-# (95 % interval 19.7 to 20.4).
+# Measured for bert-mini on AMD EPYC, 1 socket, 2 cores, 2 CPUs, on 2026-11-20; not measured
+# with this plan (1×1 fp32).
+# Plan: 1 × 1 threads, fp32.
 set -euo pipefail
 
 image='<your-registry>/bert-mini:latest'
