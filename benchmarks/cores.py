@@ -15,9 +15,9 @@ many seconds, and a row has the share of the optimum (median and worst twentieth
 (median), the trials that ran to their end (mean) and the outcomes.
 
 Otherwise a row for each machine: the plans of its space; the tuned launch over the current one (one
-process on all cores, fp32), without noise; the share of the optimum that the recommended plan reaches, at
-the median and the worst twentieth; how many of the studies found a faster plan beyond doubt; and
-the seconds of a study with the default limits.
+process on all cores, fp32), without noise; the share of the optimum that the recommended plan
+reaches, at the median and the worst twentieth; how many of the studies found a faster plan beyond
+doubt; and the seconds of a study with the default limits.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ from cputune.records.shared_texts import YOURS
 from cputune.records.steps import NOTHING_COMPUTED, Contended
 from cputune.tuner.contenders import SLOWER, Contender, blocks_of, fastest_of, throughput_of
 from cputune.tuner.gains import Gain
-from cputune.tuner.measuring import USUAL_RUNS, Findings, first_line
+from cputune.tuner.measuring import Findings, first_line
 
 SAMPLER = "gaussian-process"
 
@@ -253,7 +253,7 @@ def why_not_compared(
     if findings.unfit and not rivals:
         ranks, reason = next(iter(findings.unfit.items()))
         return f"{ranks} ranks were not compared: {reason}", NextStep(kind="keep")
-    if findings.time_up or findings.cut_off is not None:
+    if findings.time_up or findings.search_cut or findings.cut_off is not None:
         reason = "the time limit was reached before two plans had run side by side twice"
         return reason, _more_time(findings, seconds)
     return "the plans could not run side by side twice", NextStep()
@@ -284,9 +284,8 @@ def _why_one_plan(findings: Findings, seconds: float) -> tuple[str, NextStep]:
 
 
 def _more_time(findings: Findings, seconds: float) -> NextStep:
-    """A hint with the time that a study usually needs, at least twice the last one."""
-    usual = USUAL_RUNS * findings.baseline_seconds
-    return NextStep(seconds=max(2 * seconds, usual))
+    """A hint with the time that a study of this script needs, at least twice the last one."""
+    return NextStep(seconds=max(2 * seconds, findings.usual_seconds))
 
 
 def _fell(contender: Contender) -> bool:

@@ -27,7 +27,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -52,13 +52,16 @@ from cputune.tuner.race import LEAST_KEPT, Verdict
 from cputune.tuner.spending import (
     FEWEST_ROUNDS,
     LONG_ENOUGH_SECONDS,
+    ROUNDS_OF_CHANGES,
     TELL_APART_SECONDS,
+    UNTIL_PROFILE,
     block_seconds,
     choosing_seconds,
     comparison_seconds,
     least_rounds,
 )
 from cputune.tuner.turns import (
+    TWICE_SECONDS,
     WARMUP_SECONDS,
     Started,
     TooShort,
@@ -82,9 +85,6 @@ STEPS_ALONE = 12
 
 MOST_ALONE = 5
 """The most blocks if processes run one after the other."""
-
-UNTIL_PROFILE = 0.95
-"""Share of a given time after which the confirmation ends: the rest is for the profile."""
 
 CLEARLY = 0.1
 """Error rate of the interval by which a slower rival is dropped."""
@@ -158,14 +158,16 @@ class Confirmation:
         self.rivals = [Contender(role="candidate", plan=plan) for plan in rivals]
         self._begun = measuring.timer.used_seconds
         self._step_seconds: dict[tuple[Role, Plan], float] = {}
+        self._is_time_up = False
 
     def _steps_of(self, *contenders: Contender) -> list[float]:
         """The seconds of a step of the baseline, and of these, as they were last."""
-        steps = []
-        for contender in (self.baseline, *contenders):
-            known = self._measuring.settled.get(contender.plan, 0.0)
-            steps.append(self._step_seconds.get((contender.role, contender.plan), known))
-        return steps
+        return [self._known_seconds(contender) for contender in (self.baseline, *contenders)]
+
+    def _known_seconds(self, contender: Contender) -> float:
+        """The seconds of a step of a contender as they were last; 0 if none was measured."""
+        of_trial = self._measuring.settled.get(contender.plan, 0.0)
+        return self._step_seconds.get((contender.role, contender.plan), of_trial)
 
     @property
     def _noise(self) -> float:
@@ -275,7 +277,8 @@ class Confirmation:
             contenders.append(Contender(role="candidate", plan=change.plan))
         if len(path) > 1:
             steps = self._steps_of(*[leader] * len(path))
-            if measuring.timer.left(UNTIL_PROFILE) < block_seconds(measuring, steps):
+            needed = block_seconds(measuring, steps, ROUNDS_OF_CHANGES)
+            if measuring.timer.left(UNTIL_PROFILE) < needed:
                 measuring.findings.notes.append(
                     "What each change brings by itself was not measured: the time limit is too "
                     "short."
@@ -341,7 +344,9 @@ class Confirmation:
         if leader.out is not None:
             return True
         blocks = len(blocks_of(leader) & blocks_of(self.baseline))
-        if gain is None or blocks < LEAST_BLOCKS:
+        if gain is None:  # a step was delayed, or each is
+            return self._measuring.findings.disturbed
+        if blocks < LEAST_BLOCKS:
             return False
         if gain.is_answer:
             return True
@@ -366,7 +371,8 @@ class Confirmation:
         for rival in self.rivals:
             if rival.out is None:
                 racing.append(rival)
-        return not racing or self.baseline.out is not None or self._measuring.timer.up(1.0)
+        time_up = self._is_time_up or self._measuring.timer.up(1.0)
+        return not racing or self.baseline.out is not None or time_up
 
     def _block(self, runner: LivingRunner, block: Block) -> None:
         """Start new processes, or use those that are alive, let them take turns, then end them.
@@ -375,12 +381,13 @@ class Confirmation:
         """
         measuring = self._measuring
         started: list[Started] = []
-        with ExitStack() as held, suppress(TimeUp):
+        with ExitStack() as held, self._until_time_is_up():
             for contender in order_of_starts(block.racing, block.number):
                 begin = partial(runner.living, contender.plan)
                 rules = measuring.rules(contender.plan)
                 kept = measuring.living.take(contender.plan)
-                started.append(Started(contender, begin, rules, kept))
+                known = self._known_seconds(contender) or TWICE_SECONDS
+                started.append(Started(contender, begin, rules, kept, known))
                 held.enter_context(closing(started[-1]))
             note_places(started)
             self._rounds(started, block)
@@ -394,6 +401,14 @@ class Confirmation:
                 measuring.findings.add_reports(entry.contender.plan, entry.living.reports())
             if not block.is_aside:
                 self._record_run(block.number, entry)
+
+    @contextmanager
+    def _until_time_is_up(self) -> Iterator[None]:
+        """End a block at the time limit, and the comparison with it."""
+        try:
+            yield
+        except TimeUp:
+            self._is_time_up = True
 
     def _rounds(self, started: Sequence[Started], block: Block) -> None:
         """Measure rounds until there are enough. Raises TooShort."""
@@ -468,7 +483,9 @@ class Confirmation:
         one = round_seconds([entry.step_seconds for entry in racing])
         if block.leader is None and not block.is_aside and seconds > TELL_APART_SECONDS:
             return quiet >= FEWEST_ROUNDS
-        least = least_rounds(one, first=block.is_first)
+        least = ROUNDS_OF_CHANGES
+        if not block.is_aside:
+            least = least_rounds(one, first=block.is_first)
         late = seconds > 2 * max(least * one, LONG_ENOUGH_SECONDS)
         if quiet < least and not (late and quiet):  # delayed steps have taken the time
             return False

@@ -46,11 +46,12 @@ DOUBT = 0.015
 DELTA = 0.02
 """Plans within this (log) of each other are practically the same."""
 
-SETTLING, DIES, LIKELIER = 0.3, 20.0, 0.0
+SETTLING, DIES, LIKELIER = 0.3, 20.0, 0.1
 """How far (log) a difference may be off when processes start, after how many steps a third of that
 is left, and how much likelier (log) the rounds have to be with it. A turn of 0.6 s has several
 short steps, so few rounds are of young processes: with log(2) half of the warm-ups of fifty steps
-were not found, with 0 a sixth (12 comparisons, simulated as in test_tune_sidebyside.py).
+were not found, with 0 a sixth (12 comparisons, simulated as in test_tune_sidebyside.py); but with 0
+what a change is worth in one block was known half as well.
 """
 
 ORDER = 0.05

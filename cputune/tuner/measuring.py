@@ -82,6 +82,8 @@ class Findings:
         search_cut: plans that may be faster were not tried, since the comparison needed the time.
         host_lost: a host cannot be reached any more.
         baseline_seconds: how long the baseline took to start and to be measured.
+        usual_seconds: the time limit with which a study of this script tries the usual number of
+            plans; 0 if the present one is enough.
         start_seconds: the slowest start so far.
         unfit: why the whole script does not run with a number of ranks.
     """
@@ -110,6 +112,7 @@ class Findings:
     rungs: tuple[Rung, ...] = ()
     profiles: dict[Plan, Profile | None] = field(default_factory=dict)
     baseline_seconds: float = 0.0
+    usual_seconds: float = 0.0
     start_seconds: float = 0.0
     confirm_seconds: float = 0.0
     unfit: dict[int, str] = field(default_factory=dict)
@@ -153,9 +156,6 @@ class Findings:
 
 ATTEMPTS = 3
 """How often a trial is run if other processes delay it."""
-
-USUAL_RUNS = 12
-"""Time that a study usually needs, in multiples of the baseline's start and measurement."""
 
 HANGS, LEAST_PATIENCE_SECONDS = 3.0, 60.0
 """A plan hangs if it has no first step after HANGS times the slowest start so far, and at least

@@ -7,6 +7,7 @@ processes that are alive cost no start; new ones take as long as earlier ones di
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from cputune.records.result import LEAST_BLOCKS
@@ -17,6 +18,9 @@ from cputune.tuner.turns import awake_steps, round_seconds, warmup_steps
 FEWEST_ROUNDS, FIRST_ROUNDS, LATER_ROUNDS = 2, 6, 3
 """The fewest rounds of any block; those of the first block, and of later ones, if they are short.
 New processes say more than further rounds (``benchmarks/aa.py``)."""
+
+ROUNDS_OF_CHANGES = 4
+"""The rounds of the block that shows what each change is worth: no other block adds to them."""
 
 LONG_ENOUGH_SECONDS, LATER_SECONDS = 20.0, 10.0
 """A block whose rounds took so long has shown enough: the first one, a later one."""
@@ -32,6 +36,12 @@ LEAST_GAIN = 0.15
 more blocks than the search can wait for: then the comparison ends undecided, and says how much
 longer it takes."""
 
+
+USUAL_TRIALS = 12
+"""Trials that usually find the best plan or one that is nearly as fast."""
+
+UNTIL_PROFILE = 0.95
+"""Share of a given time after which the confirmation ends: the rest is for the profile."""
 
 MOST_RESERVED = 0.5
 """The largest share of the time that is kept for the comparison while other plans may be faster."""
@@ -72,14 +82,17 @@ def choosing_seconds(steps: Sequence[float]) -> float:
     return rounds + sum(awake_steps(step) * step for step in steps)
 
 
-def block_seconds(measuring: Measuring, steps: Sequence[float]) -> float:
-    """The same of a block of new processes, which start together and warm up."""
+def block_seconds(measuring: Measuring, steps: Sequence[float], rounds: int = 0) -> float:
+    """The same of a block of new processes, which start together and warm up.
+
+    ``rounds`` 0: as many as a later block has.
+    """
     race = measuring.race
     seconds = measuring.block_start_seconds
     for step in steps:
         seconds += step * sum(race.slower_first(warmup_steps(race.warmup + 2, step)))
     one = round_seconds(steps)
-    return seconds + least_rounds(one, first=False) * one
+    return seconds + (rounds or least_rounds(one, first=False)) * one
 
 
 def comparison_seconds(measuring: Measuring, gain: float, rival_seconds: float) -> float:
@@ -87,11 +100,50 @@ def comparison_seconds(measuring: Measuring, gain: float, rival_seconds: float) 
 
     ``rival_seconds`` are those of a step of the plan.
     """
+    return _seconds_of_blocks(measuring, _blocks(measuring, gain, rival_seconds), rival_seconds)
+
+
+def reserved_seconds(measuring: Measuring, gain: float, rival_seconds: float) -> float:
+    """What of this is kept while other plans may be faster.
+
+    A small gain needs many blocks, and a faster plan fewer: so it is ``MOST_RESERVED`` of the time
+    at most, or what the fewest blocks take.
+    """
+    fewest = _seconds_of_blocks(measuring, LEAST_BLOCKS, rival_seconds)
+    most = MOST_RESERVED * (measuring.timer.most_seconds or 0.0)
+    return max(fewest, min(comparison_seconds(measuring, gain, rival_seconds), most))
+
+
+def trials_in_time(measuring: Measuring) -> int:
+    """About how many more plans can be tried before the comparison of one that is twice as fast."""
+    half = measuring.step_seconds / 2
+    left = measuring.timer.left(UNTIL_PROFILE)
+    left -= comparison_seconds(measuring, math.log(2), half)
+    return max(0, int(left / max(trial_seconds(measuring, half), 1e-3)))
+
+
+def limit_for_usual_study(measuring: Measuring) -> float:
+    """The time limit in seconds with which ``USUAL_TRIALS`` plans are tried and a gain of 1.3 is
+    decided.
+    """
+    faster = measuring.step_seconds / 1.3
+    seconds = measuring.findings.baseline_seconds
+    seconds += USUAL_TRIALS * trial_seconds(measuring, faster)
+    seconds += comparison_seconds(measuring, math.log(1.3), faster)
+    return seconds / UNTIL_PROFILE
+
+
+def _blocks(measuring: Measuring, gain: float, rival_seconds: float) -> int:
+    """How many blocks are likely to decide a gain."""
     steps = (measuring.step_seconds, rival_seconds)
     rounds = least_rounds(round_seconds(steps), first=False)
     noise = measuring.race.noise.deviation
-    blocks = LEAST_BLOCKS
-    if gain > DELTA:
-        blocks = blocks_to_decide(max(gain, LEAST_GAIN), noise, rounds)
+    if gain <= DELTA:
+        return LEAST_BLOCKS
+    return blocks_to_decide(max(gain, LEAST_GAIN), noise, rounds)
+
+
+def _seconds_of_blocks(measuring: Measuring, blocks: int, rival_seconds: float) -> float:
+    steps = (measuring.step_seconds, rival_seconds)
     later = (blocks - 1) * block_seconds(measuring, steps)
     return kept_block_seconds(steps) + later + DELAYED_STEPS * measuring.step_seconds

@@ -29,7 +29,7 @@ from cputune.plans.layout import baseline_plan
 from cputune.plans.plan import Plan
 from cputune.plans.workload import Workload
 from cputune.ranks.compare import runs_alike
-from cputune.records.next_command import time_limit
+from cputune.records.next_command import NextStep, command_of, time_limit
 from cputune.records.options import DEFAULT_LIMIT_SECONDS, TuneOptions
 from cputune.records.result import (
     COMPLETED,
@@ -54,7 +54,6 @@ from cputune.records.steps import (
 from cputune.text.plain import count
 from cputune.tuner import rehearsals
 from cputune.tuner.conclusion import cannot_work, conclude
-from cputune.tuner.confirmation import UNTIL_PROFILE
 from cputune.tuner.events import (
     Message,
     OnEvent,
@@ -67,7 +66,6 @@ from cputune.tuner.exclusive import Neighbours
 from cputune.tuner.finalists import confirm_best
 from cputune.tuner.layouts import UNDIVIDED
 from cputune.tuner.measuring import (
-    USUAL_RUNS,
     Findings,
     Measuring,
     Timer,
@@ -80,7 +78,14 @@ from cputune.tuner.reading import Run
 from cputune.tuner.refusals import refusals
 from cputune.tuner.sampler import History, PlanSampler
 from cputune.tuner.space import SearchSpace, space_of
-from cputune.tuner.spending import MOST_RESERVED, comparison_seconds, trial_seconds
+from cputune.tuner.spending import (
+    UNTIL_PROFILE,
+    USUAL_TRIALS,
+    limit_for_usual_study,
+    reserved_seconds,
+    trial_seconds,
+    trials_in_time,
+)
 from cputune.tuner.storage import (
     StudyStorage,
     identity_of,
@@ -229,7 +234,21 @@ class TuningStudy:
         busy: Sequence[str] = ()
         if delayed or findings.cut_off is not None:
             busy = self._neighbours.look()
-        return replace(self._conclusion(busy), command=self._command)
+        result = replace(self._conclusion(busy), command=self._command)
+        if findings.search_cut and self._space is not None and not findings.interrupted:
+            note = self._note_of_time(result, len(self._space))
+            result = replace(result, notes=(*result.notes, note))
+        return result
+
+    def _note_of_time(self, result: Result, plans: int) -> str:
+        """How many plans the time was enough for, and the command that tries more."""
+        tried = len({trial.plan for trial in result.trials if not trial.plan.as_found})
+        seconds = max(2 * self._timer.used_seconds, self._findings.usual_seconds)
+        command = command_of(NextStep(kind="tune", seconds=seconds), result)
+        return (
+            f"The time was enough to try {tried} of {plans} plans, and others may be faster: "
+            f"{command}"
+        )
 
     def _conclusion(self, busy: Sequence[str]) -> Result:
         return conclude(
@@ -440,16 +459,9 @@ class TuningStudy:
         if not resumed:
             start = self._measuring.start_seconds
         most = timer.most_seconds
-        taken = self._findings.baseline_seconds
-        usual = USUAL_RUNS * taken
         measured = any(trial.state == COMPLETED for trial in self._findings.trials)
-        if most is not None and usual > most and measured and not resumed:
-            text = (
-                f"your launch took {duration(taken)} to start and to be measured, so "
-                f"{exactly(most)} hold few plans; --max-time {time_limit(usual)} holds as many as "
-                "a study usually tries"
-            )
-            self._on_event(Message(text=text, warns=True))
+        if self._few_trials and measured and not resumed:
+            self._warn_of_few_trials()
         self._on_event(
             StudyStarted(
                 space=space,
@@ -461,13 +473,32 @@ class TuningStudy:
         )
         return space
 
+    def _warn_of_few_trials(self) -> None:
+        """Say what the time is enough for, and which limit is enough for a usual study."""
+        measuring, most = self._measuring, self._timer.most_seconds
+        usual = limit_for_usual_study(measuring)
+        self._findings.usual_seconds = usual
+        trials = trials_in_time(measuring)
+        if most is None or usual <= most:
+            return
+        start, step = measuring.slowest_start_seconds, measuring.step_seconds
+        text = (
+            f"a start of your launch takes {duration(start)} and a step {duration(step)}: in "
+            f"{exactly(most)} about {count(trials, 'other plan')} can be tried; "
+            f"--max-time {time_limit(usual)} tries {USUAL_TRIALS} and compares the best"
+        )
+        self._on_event(Message(text=text, warns=True))
+
     def _measure_all(self, runner: Runner, space: SearchSpace, sampler: PlanSampler) -> None:
         """Measure one plan after another until the budget, the time or the plans are spent."""
         findings = self._findings
         while len(findings.trials) < self._options.budget and not findings.host_lost:
-            if findings.cut_off is not None or self._timer.up(1.0):
+            if self._timer.up(1.0):
                 findings.notes.append("The search ended early: the time limit was reached.")
                 findings.time_up = True
+                return
+            if findings.cut_off is not None:
+                findings.search_cut = True
                 return
             following = self._following(space, sampler)
             if following is None:
@@ -496,20 +527,14 @@ class TuningStudy:
             best = min(best, belief[plan][0])
         gain = today - best
         fastest_seconds = measuring.step_seconds * math.exp(-gain)
-        reserved = min(
-            comparison_seconds(measuring, gain, fastest_seconds),
-            MOST_RESERVED * (self._timer.most_seconds or 0.0),
-        )
+        reserved = reserved_seconds(measuring, gain, fastest_seconds)
         measuring.reserved_seconds = reserved
         seconds = measuring.step_seconds * math.exp(belief[plan][0] - today)
         return self._timer.left(UNTIL_PROFILE) >= reserved + trial_seconds(measuring, seconds)
 
     def _holds_less_than(self, trials: int) -> bool:
         """Whether fewer trials fit before the comparison, if plans are twice as fast."""
-        measuring, half = self._measuring, self._measuring.step_seconds / 2
-        comparison = comparison_seconds(measuring, math.log(2), half)
-        left = self._timer.left(UNTIL_PROFILE) - comparison
-        return self._timer.limited and left < trials * trial_seconds(measuring, half)
+        return self._timer.limited and trials_in_time(self._measuring) < trials
 
     def _following(self, space: SearchSpace, sampler: PlanSampler) -> tuple[Origin, Plan] | None:
         """The next plan and its origin, if any."""

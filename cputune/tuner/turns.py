@@ -92,10 +92,12 @@ class Started:
         begin: Callable[[], Living],
         rules: Rules,
         kept: LivingTrial | None = None,
+        step_seconds: float = TWICE_SECONDS,
     ) -> None:
         """``begin`` starts its processes, also again if a script has ended.
 
-        ``kept`` are the processes of its trial, which are warm already.
+        ``kept`` are the processes of its trial, which are warm already. ``step_seconds`` are those
+        of a step as far as is known.
         """
         self.contender, self.rules, self.run = contender, rules, Run()
         self.turns = self.delayed = 0
@@ -104,15 +106,13 @@ class Started:
         self._begin = begin
         self._is_warm = self.was_kept = kept is not None
         self._steps_before = self._turns_of_this_life = self._warmup = 0
-        self.step_seconds = TWICE_SECONDS
+        self.step_seconds = step_seconds
         self.skipped = 1
         self.place: float | None = None
         if kept is None:
             self.living = self._start()
         else:
             self.living, read = kept.living, kept.run
-            if read.trace:
-                self.step_seconds = read.trace[-1][0]
             self._turns_of_this_life, self._steps_before = 1, read.steps
             self.run = Run(losses=list(read.losses), sizes=list(read.sizes))
 
@@ -141,11 +141,12 @@ class Started:
         """Take the first steps, until they are level or took long enough. Raises TooShort."""
         usual = race.warmup + 2
         if self._is_warm:
-            self._read(awake_steps(self.step_seconds))
+            fewest = awake_steps(self.step_seconds)
         else:
-            self._read(1)
-            self._read(warmup_steps(usual, self.step_seconds) - 1)
-        while self.is_in and self.run.steps < MOST_WARMUP:
+            fewest = warmup_steps(usual, self.step_seconds)
+        self._read(fewest)
+        is_long = fewest < usual and not self._is_warm
+        while not is_long and self.is_in and self.run.steps < MOST_WARMUP:
             took_long = self.run.step_seconds >= WARMUP_SECONDS or not self.run.steps
             if took_long or (self.run.logs and race.estimate(self.run.logs).level):
                 break

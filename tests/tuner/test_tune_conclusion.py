@@ -19,7 +19,7 @@ from cputune.records.claims import Speedup, host_fingerprint
 from cputune.records.next_command import NextStep
 from cputune.records.result import COMPLETED, FAILED, Throughput, Worth
 from cputune.tuner.conclusion import cannot_work, conclude
-from cputune.tuner.contenders import SLOWER, Contender, doubt_each, gain_of
+from cputune.tuner.contenders import SLOWER, Contender, gain_of
 from cputune.tuner.measuring import Findings
 
 SPACE = cputune.search_space(SMALL.facts, SMALL.workload)
@@ -192,7 +192,7 @@ class TestConfirmed:
     def test_the_gain_is_that_of_the_rounds(self) -> None:
         base, rival = contender(0, *[1.0, 1.1, 1.0] * 2), contender(1, *[0.3, 0.3, 0.4] * 2)
         result = ended(found(base, rival))
-        gain = gain_of(base, rival, NOISE, doubt=doubt_each([rival]))
+        gain = gain_of(base, rival, NOISE)
         assert gain is not None
         assert result.speedup == gain.speedup
         assert result.speedup.pairs == 6

@@ -68,7 +68,6 @@ AGAIN = "when restarted"
 ENDS = {
     "today crashes at once in the second block": End(CRASH, "today", why=AGAIN),
     "today crashes in its third turn": End(CRASH, "today", step=4, why=AGAIN),
-    "today crashes in the first block": End(CRASH, "today", life=0, step=12, why=AGAIN),
     "today has no memory beside the other": End(OutOfMemory("killed"), "today", why=AGAIN),
     "today hangs": End(TimedOut("no step for 60 s"), "today", why=AGAIN),
     "all rivals crash in the second block": End(CRASH, why=AGAIN),

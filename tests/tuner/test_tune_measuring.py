@@ -149,7 +149,7 @@ class TestTrials:
         assert study.run(script)[2] == 1
         assert study.findings.saw_quiet
 
-    @pytest.mark.parametrize(("seconds", "tries"), [(4.0, 1), (8.5, 2), (9.0, 3)])
+    @pytest.mark.parametrize(("seconds", "tries"), [(3.0, 1), (6.0, 2), (9.0, 3)])
     def test_are_not_tried_again_where_the_time_is_up(self, seconds: float, tries: int) -> None:
         run, _, started = FakeStudy(most_seconds=seconds).run(busy(99))
         assert started == tries
@@ -409,18 +409,18 @@ def tuned(runner: FakeKeepingRunner) -> Result:
         assert not runner.living_now
 
 
-def test_the_first_block_is_of_the_processes_of_the_trials_and_the_second_of_new_ones() -> None:
+def test_the_block_that_chooses_has_the_processes_of_the_trials_and_later_ones_have_new() -> None:
     runner = FakeKeepingRunner(truthful())
     result = tuned(runner)
     trials = [trial.plan for trial in result.trials]
     best = result.best.plan
     assert best != result.baseline.plan
     kept = dict.fromkeys(one.plan for one in runner.turned if one.kept)
-    assert {trials[0], best} <= set(kept)
+    assert best in kept
     assert runner.turned[0].kept
     assert not runner.turned[-1].kept
     started_at_the_end = runner.begun[len(trials) :]
-    assert started_at_the_end.count(trials[0]) == started_at_the_end.count(best) == 1
+    assert started_at_the_end.count(trials[0]) == started_at_the_end.count(best) >= 2
 
 
 def test_one_that_dies_of_memory_beside_those_that_are_alive_is_run_without_them() -> None:

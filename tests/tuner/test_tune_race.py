@@ -135,7 +135,7 @@ def test_lost_is_what_cannot_get_as_fast_as_the_fastest(steps: list[float], verd
     assert race.verdict(steps) == verdict
 
 
-@pytest.mark.parametrize(("steps", "verdict"), [([0.22] * 2, "lost"), ([0.6, 0.35], "more")])
+@pytest.mark.parametrize(("steps", "verdict"), [([0.22] * 2, "lost"), ([0.6, 0.35], "enough")])
 def test_a_second_step_of_some_seconds_is_judged_by_earlier_runs(
     steps: list[float], verdict: str
 ) -> None:

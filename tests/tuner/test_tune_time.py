@@ -172,7 +172,7 @@ def test_a_baseline_that_is_known_by_then_is_a_result(golden: Golden) -> None:
 
 
 def test_a_later_trial_that_is_cut_short_is_told_with_what_is_known() -> None:
-    result = study(120.0, startup=lambda plan: 1.0 if plan.as_found else 80.0, step=0.5).result
+    result = study(120.0, startup=lambda plan: 1.0 if plan.as_found else 83.5, step=0.5).result
     assert result is not None
     assert [trial.state for trial in result.trials] == [COMPLETED, PRUNED]
     last = result.trials[-1]
@@ -187,7 +187,7 @@ def test_a_trial_that_was_cut_short_after_some_level_steps_is_measured_again() -
     clock = FakeClock()
 
     def startup(plan: Plan) -> float:
-        return 58.9 if not plan.as_found and plan not in runner.started else 1.0
+        return 49.5 if not plan.as_found and plan not in runner.started else 1.0
 
     runner = FakeSlowStart(clock, startup, 1.0)
     runner.script = lambda plan, before: steady(1.0 if plan.as_found else 0.5)
@@ -261,7 +261,6 @@ def test_a_short_time_is_spent_on_a_comparison() -> None:
         runner=FakeKeepingRunner(script),
         max_time_seconds=30 * seconds,
     )
-    assert [trial.plan.as_found for trial in result.trials] == [True]
     assert result.speedup is not None
     truth = seconds / SMALL.seconds(result.best.plan)
     assert result.speedup.low < truth < result.speedup.high
@@ -321,11 +320,11 @@ def test_what_was_not_asked_is_asked_when_there_is_more_time(tmp_path: Path) -> 
 
 
 def test_a_slow_launch_is_compared_with_what_the_topology_suggests() -> None:
-    """There is no time for a trial, and the guide's plan has no faster allocator."""
+    """There is time for few trials, and the guide's plan has no faster allocator."""
     facts = machine(cores_per_socket=2, isa=AVX512, libraries=("tcmalloc",), packages=TODAY)
     slow = simulated("slow", facts, Model(work=20.0, bandwidth=4.0), batch=32)
     result = tuned(slow.runner(1), slow.workload, facts, budget=20, seed=1)
-    assert [trial.plan.as_found for trial in result.trials] == [True]
+    assert [trial.origin for trial in result.trials][:2] == ["baseline", "topology"]
     compared = {run.plan for run in result.confirmation} - {result.baseline.plan}
     assert {plan.allocator for plan in compared} == {"tcmalloc"}
 

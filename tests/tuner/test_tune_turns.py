@@ -16,7 +16,14 @@ from cputune.records.steps import Crashed, NoMeasurement
 from cputune.tuner.contenders import Contender
 from cputune.tuner.race import Race
 from cputune.tuner.reading import Rules
-from cputune.tuner.turns import Started, TooShort, agree_on_skipped, note_places, order_of_starts
+from cputune.tuner.turns import (
+    TWICE_SECONDS,
+    Started,
+    TooShort,
+    agree_on_skipped,
+    note_places,
+    order_of_starts,
+)
 
 
 def steps(*seconds: float) -> list[Step]:
@@ -44,10 +51,16 @@ class FakeLives:
         return self.begun[-1]
 
 
-def started(*lives: Iterable[Step], rules: Rules | None = None, plan: Plan = TWO) -> Started:
+def started(
+    *lives: Iterable[Step],
+    rules: Rules | None = None,
+    plan: Plan = TWO,
+    step_seconds: float = TWICE_SECONDS,
+) -> Started:
     """A contender with these lives, one after the other."""
     begin = FakeLives([FakeLife(iter(life)) for life in lives])
-    return Started(Contender(role="candidate", plan=plan), begin, rules or Rules())
+    contender = Contender(role="candidate", plan=plan)
+    return Started(contender, begin, rules or Rules(), step_seconds=step_seconds)
 
 
 def begun(of: Started) -> list[FakeLife]:
@@ -69,9 +82,14 @@ def warm(*lives: Iterable[Step]) -> Started:
 
 class TestWarmUp:
     def test_ends_where_the_steps_are_level(self) -> None:
-        one = started(steps(4.0, 2.0, 1.0, 0.9, 0.5, 0.5, 0.5, 0.5, 0.5))
+        one = started(steps(2.0, 1.0, 0.5, 0.45, 0.25, 0.25, 0.25, 0.25, 0.25))
         one.warm_up(Race())
         assert asked(one) == [3, 2, 2]
+
+    def test_of_long_steps_is_short(self) -> None:
+        one = started(repeat(Step(5.0, 1)), step_seconds=5.0)
+        one.warm_up(Race())
+        assert asked(one) == [1]
 
     @pytest.mark.parametrize(("known", "read"), [(1, [3, 2, 2, 2, 2, 2]), (2, [4, 2, 2, 2, 2])])
     def test_has_twelve_steps_or_one_more_where_they_never_are(
@@ -218,9 +236,25 @@ class TestOrderOfStarts:
 
     def test_has_a_place_for_each_that_was_started_in_it(self) -> None:
         entries = [started(repeat(Step(0.5, 1))) for _ in range(4)]
+        note_places(entries)
+        places = [entry.place for entry in entries]
+        assert places == pytest.approx([-0.5, -1 / 6, 1 / 6, 0.5])
+
+    def test_is_not_known_of_some_old_and_some_new_processes(self) -> None:
+        entries = [started(repeat(Step(0.5, 1))) for _ in range(2)]
         entries[1].was_kept = True
         note_places(entries)
-        assert [entry.place for entry in entries] == [-0.5, None, 0.0, 0.5]
+        assert [entry.place for entry in entries] == [None, None]
+
+    def test_of_the_trials_is_that_the_baseline_was_first(self) -> None:
+        entries = [started(repeat(Step(0.5, 1))) for _ in range(2)]
+        for entry in entries:
+            entry.was_kept = True
+        entries[1].contender.role = "baseline"
+        note_places(entries)
+        assert [entry.place for entry in entries] == [0.5, -0.5]
+
+    def test_of_one_alone_says_nothing(self) -> None:
         alone = started(repeat(Step(0.5, 1)))
         note_places([alone])
         assert alone.place is None
