@@ -170,7 +170,8 @@ class TuneOptions:
     seed: int = option(0, "Random seed: the same seed tries the same plans.")
     max_time_seconds: float | None = option(
         None,
-        f"Time limit: 90s, 10m, 1h30m or none. Default: {DEFAULT_LIMIT_SECONDS / 60:.0f}m.",
+        f"Time limit: 90s, 10m, 1h30m or none. Default: {DEFAULT_LIMIT_SECONDS / 60:.0f}m. "
+        "Plans are tried as long as the best one can still be compared with your launch.",
         "--max-time",
         metavar="TIME",
         reads=_most_seconds,

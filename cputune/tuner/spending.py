@@ -16,11 +16,14 @@ from cputune.tuner.measuring import Measuring
 from cputune.tuner.turns import awake_steps, round_seconds, warmup_steps
 
 FEWEST_ROUNDS, FIRST_ROUNDS, LATER_ROUNDS = 2, 6, 3
-"""The fewest rounds of any block; those of the first block, and of later ones, if they are short.
-New processes say more than further rounds (``benchmarks/aa.py``)."""
+"""The fewest rounds of a block; those of the first block, and of later ones, if they are short. New
+processes say more than further rounds (``benchmarks/aa.py``)."""
 
 ROUNDS_OF_CHANGES = 4
 """The rounds of the block that shows what each change is worth: no other block adds to them."""
+
+VERY_LONG_SECONDS = 30.0
+"""From this length on one round of a block has to suffice."""
 
 LONG_ENOUGH_SECONDS, LATER_SECONDS = 20.0, 10.0
 """A block whose rounds took so long has shown enough: the first one, a later one."""
@@ -30,6 +33,9 @@ TELL_APART_SECONDS = 20.0
 
 STEPS_OF_TRIAL = 4
 """The steps of a trial that runs to its end, if they are short: three count."""
+
+STARTS_OF_CHECK, STEPS_OF_CHECK = 1, 10
+"""What it takes to check the model: with steps of 13 s (DistilBERT, two Zen 4 cores) 140 s."""
 
 LEAST_GAIN = 0.15
 """The gain (log) for which time is kept if the trials show a smaller one. What is smaller needs
@@ -58,6 +64,8 @@ def least_rounds(round_seconds: float, *, first: bool) -> int:
         most, seconds = FIRST_ROUNDS, LONG_ENOUGH_SECONDS
     if round_seconds * most <= seconds:
         return most
+    if round_seconds >= VERY_LONG_SECONDS:
+        return 1
     return max(FEWEST_ROUNDS, int(seconds / round_seconds))
 
 
@@ -114,10 +122,20 @@ def reserved_seconds(measuring: Measuring, gain: float, rival_seconds: float) ->
     return max(fewest, min(comparison_seconds(measuring, gain, rival_seconds), most))
 
 
-def trials_in_time(measuring: Measuring) -> int:
-    """About how many more plans can be tried before the comparison of one that is twice as fast."""
+def checking_seconds(measuring: Measuring) -> float:
+    """About how long it takes to ask the current launch what plans would change."""
+    return (
+        STARTS_OF_CHECK * measuring.slowest_start_seconds + STEPS_OF_CHECK * measuring.step_seconds
+    )
+
+
+def trials_in_time(measuring: Measuring, before: float = 0.0) -> int:
+    """About how many more plans can be tried before the comparison of one that is twice as fast.
+
+    ``before`` are seconds that something else takes first.
+    """
     half = measuring.step_seconds / 2
-    left = measuring.timer.left(UNTIL_PROFILE)
+    left = measuring.timer.left(UNTIL_PROFILE) - before
     left -= comparison_seconds(measuring, math.log(2), half)
     return max(0, int(left / max(trial_seconds(measuring, half), 1e-3)))
 

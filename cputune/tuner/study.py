@@ -81,6 +81,7 @@ from cputune.tuner.space import SearchSpace, space_of
 from cputune.tuner.spending import (
     UNTIL_PROFILE,
     USUAL_TRIALS,
+    checking_seconds,
     limit_for_usual_study,
     reserved_seconds,
     trial_seconds,
@@ -382,7 +383,8 @@ class TuningStudy:
 
     def _check_model(self, runner: CheckingRunner) -> None:
         """Check the model, unless the comparison of two plans needs the time."""
-        if self._holds_less_than(FEWEST_TRIALS):
+        before = checking_seconds(self._measuring)
+        if self._timer.limited and trials_in_time(self._measuring, before) < FEWEST_TRIALS:
             runner.check_model(())
             return
         text = "checking what can be changed without changing what the model learns"
@@ -445,7 +447,8 @@ class TuningStudy:
             today = first.plan
         space = space_of(options, self._facts, self._workload, self._hosts, baseline=today)
         self._space = space
-        self._few_trials = self._holds_less_than(FEW_TRIALS)
+        in_time = trials_in_time(self._measuring)
+        self._few_trials = timer.limited and in_time < FEW_TRIALS
         self._learn_refusals()
         if first is not None and first.observed and first.state == COMPLETED:
             same = [plan for plan in space.plans() if runs_alike(plan, first.observed)]
@@ -461,7 +464,7 @@ class TuningStudy:
         most = timer.most_seconds
         measured = any(trial.state == COMPLETED for trial in self._findings.trials)
         if self._few_trials and measured and not resumed:
-            self._warn_of_few_trials()
+            self._warn_of_few_trials(in_time)
         self._on_event(
             StudyStarted(
                 space=space,
@@ -473,19 +476,21 @@ class TuningStudy:
         )
         return space
 
-    def _warn_of_few_trials(self) -> None:
+    def _warn_of_few_trials(self, in_time: int) -> None:
         """Say what the time is enough for, and which limit is enough for a usual study."""
         measuring, most = self._measuring, self._timer.most_seconds
         usual = limit_for_usual_study(measuring)
         self._findings.usual_seconds = usual
-        trials = trials_in_time(measuring)
         if most is None or usual <= most:
             return
         start, step = measuring.slowest_start_seconds, measuring.step_seconds
+        enough = f"about {count(in_time, 'other plan')} can be tried"
+        if in_time < 1:
+            enough = "it can be compared with one other plan at most"
         text = (
             f"a start of your launch takes {duration(start)} and a step {duration(step)}: in "
-            f"{exactly(most)} about {count(trials, 'other plan')} can be tried; "
-            f"--max-time {time_limit(usual)} tries {USUAL_TRIALS} and compares the best"
+            f"{exactly(most)} {enough}; --max-time {time_limit(usual)} tries {USUAL_TRIALS} and "
+            "compares the best"
         )
         self._on_event(Message(text=text, warns=True))
 
@@ -531,10 +536,6 @@ class TuningStudy:
         measuring.reserved_seconds = reserved
         seconds = measuring.step_seconds * math.exp(belief[plan][0] - today)
         return self._timer.left(UNTIL_PROFILE) >= reserved + trial_seconds(measuring, seconds)
-
-    def _holds_less_than(self, trials: int) -> bool:
-        """Whether fewer trials fit before the comparison, if plans are twice as fast."""
-        return self._timer.limited and trials_in_time(self._measuring) < trials
 
     def _following(self, space: SearchSpace, sampler: PlanSampler) -> tuple[Origin, Plan] | None:
         """The next plan and its origin, if any."""
