@@ -22,7 +22,6 @@ from machines import Model, simulated
 
 import cputune
 from cputune.tuner.events import Event, TrialEnded
-from cputune.tuner.measuring import STUDY_SHARE
 
 HOUR = 3600.0
 
@@ -70,7 +69,7 @@ def endure(study: Path, seconds: float, every: float, tell: Callable[[Held], Non
         runner=SLOW.runner(0),
         study=study,
         budget=1_000_000,
-        max_time_seconds=seconds / STUDY_SHARE,
+        max_time_seconds=seconds,
         share_machine=True,
         on_event=on_event,
         **OPTIONS,

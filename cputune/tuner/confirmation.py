@@ -77,8 +77,8 @@ MOST_ROUNDS, GIVEN_UP = 50, 12
 delayed."""
 
 OLD_STEPS = 30
-"""The first block continues until its processes have taken so many steps, which shows a long
-warm-up, or ``LONG_ENOUGH_SECONDS``."""
+"""The first block continues until its processes have taken this number of steps, which
+shows a long warm-up, or ``LONG_ENOUGH_SECONDS``."""
 
 STEPS_ALONE = 12
 """The most steps of a plan that runs alone, warm-up included."""
@@ -278,14 +278,17 @@ class Confirmation:
         if len(path) > 1:
             steps = self._steps_of(*[leader] * len(path))
             needed = block_seconds(measuring, steps, ROUNDS_OF_CHANGES)
-            if measuring.timer.left(UNTIL_PROFILE) < needed:
+            if measuring.timer.left(UNTIL_PROFILE) >= needed:
+                self._block(
+                    runner,
+                    Block(number=number, contenders=contenders, racing=contenders, is_aside=True),
+                )
+            if not all(len(contender.measured) > 1 for contender in contenders):
                 measuring.findings.notes.append(
                     "What each change brings by itself was not measured: the time limit is too "
                     "short."
                 )
                 return
-            block = Block(number=number, contenders=contenders, racing=contenders, is_aside=True)
-            self._block(runner, block)
         else:
             contenders = [self.baseline, leader]
         findings = measuring.findings

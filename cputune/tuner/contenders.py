@@ -158,7 +158,7 @@ def fastest_of(
 ) -> tuple[Contender, Gain] | None:
     """The rival with the largest gain, and its gain.
 
-    Rivals are told apart in rounds of their own, so the largest gain is no matter of luck.
+    The rivals were chosen in rounds of their own, so the largest gain is no matter of luck.
     """
     fastest: tuple[Contender, Gain] | None = None
     for rival in rivals:

@@ -403,7 +403,7 @@ def _fastest_allocator(of_plans: Collection[Mapping[str, KnobValue]]) -> KnobVal
 
 
 MANY_CORES = 16
-"""From so many cores on, memory or synchronization may make all of a socket slower than half."""
+"""From this number of cores on, all of a socket may be slower than half of it: memory is shared."""
 
 
 def _of_topology(

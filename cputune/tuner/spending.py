@@ -53,7 +53,7 @@ MOST_RESERVED = 0.5
 """The largest share of the time that is kept for the comparison while other plans may be faster."""
 
 DELAYED_STEPS = 4
-"""For so many steps of the baseline time is kept in addition: a step may be delayed, and its round
+"""Time for these steps of the baseline is kept in addition: a step may be delayed, and its round
 is repeated. Without, one in twenty comparisons of steps of ten seconds ended without a factor."""
 
 
@@ -84,7 +84,7 @@ def kept_block_seconds(steps: Sequence[float]) -> float:
 
 
 def choosing_seconds(steps: Sequence[float]) -> float:
-    """The same of a block in which rivals whose processes are alive are told apart."""
+    """The same of a block that chooses among rivals whose processes are alive."""
     one = round_seconds(steps)
     rounds = max(FEWEST_ROUNDS * one, TELL_APART_SECONDS + one / 2)
     return rounds + sum(awake_steps(step) * step for step in steps)
@@ -96,7 +96,8 @@ def block_seconds(measuring: Measuring, steps: Sequence[float], rounds: int = 0)
     ``rounds`` 0: as many as a later block has.
     """
     race = measuring.race
-    seconds = measuring.block_start_seconds
+    # More processes than two start more slowly: they share the cores.
+    seconds = measuring.block_start_seconds * max(1.0, len(steps) / 2)
     for step in steps:
         seconds += step * sum(race.slower_first(warmup_steps(race.warmup + 2, step)))
     one = round_seconds(steps)

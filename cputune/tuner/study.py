@@ -447,8 +447,10 @@ class TuningStudy:
             today = first.plan
         space = space_of(options, self._facts, self._workload, self._hosts, baseline=today)
         self._space = space
-        in_time = trials_in_time(self._measuring)
-        self._few_trials = timer.limited and in_time < FEW_TRIALS
+        in_time = FEW_TRIALS
+        if timer.limited:
+            in_time = trials_in_time(self._measuring)
+        self._few_trials = in_time < FEW_TRIALS
         self._learn_refusals()
         if first is not None and first.observed and first.state == COMPLETED:
             same = [plan for plan in space.plans() if runs_alike(plan, first.observed)]

@@ -252,7 +252,7 @@ def order_of_starts(contenders: Sequence[Contender], block: int) -> list[Contend
 
 
 def note_places(started: Sequence[Started]) -> None:
-    """Record where each is in this order of starts.
+    """Record the place of each in this order of starts.
 
     Of the processes of trials the baseline's are the oldest; of some old and some new ones the
     effect is not known.
@@ -293,7 +293,7 @@ def steps_that_count(step_seconds: float, *, skipped: int) -> int:
 
 
 def round_seconds(steps: Sequence[float]) -> float:
-    """About how long a round takes of plans with steps of so many seconds."""
+    """About how many seconds a round takes of plans with steps of ``steps`` seconds."""
     skipped = steps_skipped(steps)
     return sum(step * (skipped + steps_that_count(step, skipped=skipped)) for step in steps)
 

@@ -365,7 +365,7 @@ def test_samples_are_grouped_by_length_as_on_the_ranks_that_were_typed(
         ({"world_size": 1}, 7),
         ({"world_size": 1, "torch": {"dropout": "bytes"}}, 8),
         ({"world_size": 2}, 18),
-        ({"world_size": 2, "batch_per_rank": 4}, 7),
+        ({"world_size": 2, "batch_per_rank": 4}, 9),
         ({"world_size": 2, "typed_ranks": 2}, 7),
         ({"world_size": 2, "typed_ranks": 2, "find_unused": True}, 8),
         ({"world_size": 2, "by_flags": True}, 14),
