@@ -256,6 +256,8 @@ class Confirmation:
         choosing = choosing_seconds(steps)
         if not all(rival.plan in measuring.living for rival in self.rivals):
             choosing += measuring.block_start_seconds + WARMUP_SECONDS * len(steps)
+        # The block after it has new processes.
+        choosing += block_seconds(measuring, (today, steps[0])) - round_seconds((today, steps[0]))
         left = measuring.timer.left(UNTIL_PROFILE) - comparison_seconds(measuring, gain, steps[0])
         return choosing <= left
 

@@ -302,6 +302,7 @@ class Measuring:
             last one, or the slowest start so far.
         step_seconds: of a step of the baseline after its warm-up.
         settled: of a step of each plan after its warm-up.
+        runs_alone: two plans cannot be alive at once, so each run of the comparison has a start.
         reserved_seconds: what the comparison needs; a trial is cut short before.
     """
 
@@ -316,6 +317,7 @@ class Measuring:
     block_start_seconds: float = 0.0
     step_seconds: float = 0.0
     reserved_seconds: float = 0.0
+    runs_alone: bool = False
     starts: list[float] = field(default_factory=list)
     settled: dict[Plan, float] = field(default_factory=dict)
     living: LivingTrials = field(init=False)
@@ -442,6 +444,14 @@ class Measuring:
         elif run.cut is not None and run.start_seconds > HANGS * self.slowest_start_seconds > 0:
             run.failure = TimedOut(f"no first step in {run.start_seconds:.0f} s: {run.cut}")
         return run
+
+    def recall(self, trial: Trial) -> None:
+        """Take the length of a step from a trial of an earlier command."""
+        if trial.taken is None or not trial.taken.step_seconds:
+            return
+        self.settled[trial.plan] = median(trial.taken.step_seconds[-LEAST_KEPT:])
+        if trial.plan.as_found:
+            self.step_seconds = self.settled[trial.plan]
 
     def _settled_seconds(self, run: Run) -> float:
         """Of a step of this run after its warm-up."""

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from cputune.records.result import LEAST_BLOCKS
 from cputune.tuner.gains import DELTA, blocks_to_decide
 from cputune.tuner.measuring import Measuring
+from cputune.tuner.race import LEAST_KEPT
 from cputune.tuner.turns import awake_steps, round_seconds, warmup_steps
 
 FEWEST_ROUNDS, FIRST_ROUNDS, LATER_ROUNDS = 2, 6, 3
@@ -164,5 +165,16 @@ def _blocks(measuring: Measuring, gain: float, rival_seconds: float) -> int:
 
 def _seconds_of_blocks(measuring: Measuring, blocks: int, rival_seconds: float) -> float:
     steps = (measuring.step_seconds, rival_seconds)
+    if measuring.runs_alone:
+        return blocks * _seconds_one_after_the_other(measuring, steps)
     later = (blocks - 1) * block_seconds(measuring, steps)
     return kept_block_seconds(steps) + later + DELAYED_STEPS * measuring.step_seconds
+
+
+def _seconds_one_after_the_other(measuring: Measuring, steps: Sequence[float]) -> float:
+    """A block of plans that cannot be alive at once: each starts and is measured whole."""
+    seconds = len(steps) * measuring.slowest_start_seconds
+    for step in steps:
+        first = measuring.race.slower_first(measuring.race.warmup + LEAST_KEPT)
+        seconds += step * sum(first)
+    return seconds

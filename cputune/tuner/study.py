@@ -45,6 +45,7 @@ from cputune.records.steps import (
     Contended,
     HostLost,
     LearningRunner,
+    LivingRunner,
     ObservingRunner,
     OutOfMemory,
     Runner,
@@ -69,6 +70,7 @@ from cputune.tuner.measuring import (
     Findings,
     Measuring,
     Timer,
+    most_living,
     not_measurable,
     trial_of,
     was_disturbed,
@@ -339,6 +341,7 @@ class TuningStudy:
                 self._learn(trial, run)
             if run.logs:
                 self._measuring.saw_start(run.start_seconds)
+                self._measuring.recall(trial)
         self._timer.step_seconds = 0.0  # spent by an earlier command
         return len(self._findings.trials)
 
@@ -499,7 +502,10 @@ class TuningStudy:
     def _measure_all(self, runner: Runner, space: SearchSpace, sampler: PlanSampler) -> None:
         """Measure one plan after another until the budget, the time or the plans are spent."""
         findings = self._findings
+        stands_still = isinstance(runner, LivingRunner)
         while len(findings.trials) < self._options.budget and not findings.host_lost:
+            alive = most_living(self._facts, findings.trials * 2)  # another one is like these
+            self._measuring.runs_alone = not stands_still or alive < 2
             if self._timer.up(1.0):
                 findings.notes.append("The search ended early: the time limit was reached.")
                 findings.time_up = True
@@ -529,14 +535,18 @@ class TuningStudy:
         """
         belief, measuring = sampler.believe(), self._measuring
         today = belief[sampler.baseline][0]
-        best = min(belief[other][0] for other in self._history.plans)
+        measured = [belief[other][0] for other in self._history.plans]
         if not self._findings.has_rival:
-            best = min(best, belief[plan][0])
+            measured.append(belief[plan][0])
+        best = min(measured)
         gain = today - best
         fastest_seconds = measuring.step_seconds * math.exp(-gain)
         reserved = reserved_seconds(measuring, gain, fastest_seconds)
         measuring.reserved_seconds = reserved
-        seconds = measuring.step_seconds * math.exp(belief[plan][0] - today)
+        samples = 1.0
+        if self._workload.batch_per_rank is not None:  # more ranks, more samples of a step
+            samples = plan.world_size / sampler.baseline.world_size
+        seconds = samples * measuring.step_seconds * math.exp(belief[plan][0] - today)
         return self._timer.left(UNTIL_PROFILE) >= reserved + trial_seconds(measuring, seconds)
 
     def _following(self, space: SearchSpace, sampler: PlanSampler) -> tuple[Origin, Plan] | None:
