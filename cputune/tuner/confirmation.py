@@ -52,6 +52,7 @@ from cputune.tuner.race import LEAST_KEPT, Verdict
 from cputune.tuner.spending import (
     FEWEST_ROUNDS,
     LONG_ENOUGH_SECONDS,
+    OLD_STEPS,
     ROUNDS_OF_CHANGES,
     TELL_APART_SECONDS,
     UNTIL_PROFILE,
@@ -75,10 +76,6 @@ from cputune.tuner.turns import (
 MOST_ROUNDS, GIVEN_UP = 50, 12
 """The most rounds of a block; a block ends after GIVEN_UP rounds if nearly all of them were
 delayed."""
-
-OLD_STEPS = 30
-"""The first block continues until its processes have taken this number of steps, which
-shows a long warm-up, or ``LONG_ENOUGH_SECONDS``."""
 
 STEPS_ALONE = 12
 """The most steps of a plan that runs alone, warm-up included."""

@@ -29,6 +29,10 @@ VERY_LONG_SECONDS = 30.0
 LONG_ENOUGH_SECONDS, LATER_SECONDS = 20.0, 10.0
 """A block whose rounds took so long has shown enough: the first one, a later one."""
 
+OLD_STEPS = 30
+"""The first block continues until its processes have taken this number of steps, which shows a long
+warm-up, or ``LONG_ENOUGH_SECONDS``."""
+
 TELL_APART_SECONDS = 20.0
 """Seconds of steps in the block that chooses a leader, if several rivals are left."""
 
@@ -80,7 +84,8 @@ def trial_seconds(measuring: Measuring, step_seconds: float) -> float:
 def kept_block_seconds(steps: Sequence[float]) -> float:
     """The same of a first block whose processes are alive."""
     one = round_seconds(steps)
-    rounds = max(least_rounds(one, first=True) * one, LONG_ENOUGH_SECONDS)
+    until_old = min(OLD_STEPS * sum(steps), LONG_ENOUGH_SECONDS)
+    rounds = max(least_rounds(one, first=True) * one, until_old)
     return rounds + sum(awake_steps(step) * step for step in steps)
 
 

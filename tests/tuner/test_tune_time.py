@@ -172,7 +172,7 @@ def test_a_baseline_that_is_known_by_then_is_a_result(golden: Golden) -> None:
 
 
 def test_a_later_trial_that_is_cut_short_is_told_with_what_is_known() -> None:
-    result = study(120.0, startup=lambda plan: 1.0 if plan.as_found else 83.5, step=0.5).result
+    result = study(120.0, startup=lambda plan: 1.0 if plan.as_found else 108.0, step=0.5).result
     assert result is not None
     assert [trial.state for trial in result.trials] == [COMPLETED, PRUNED]
     last = result.trials[-1]
@@ -187,7 +187,7 @@ def test_a_trial_that_was_cut_short_after_some_level_steps_is_measured_again() -
     clock = FakeClock()
 
     def startup(plan: Plan) -> float:
-        return 49.5 if not plan.as_found and plan not in runner.started else 1.0
+        return 74.5 if not plan.as_found and plan not in runner.started else 1.0
 
     runner = FakeSlowStart(clock, startup, 1.0)
     runner.script = lambda plan, before: steady(1.0 if plan.as_found else 0.5)
