@@ -8,8 +8,8 @@ next, so that drift cancels; so is the order of starts (``turns.order_of_starts`
 A block is a number of rounds with the same processes. If several rivals may be the best, they run
 in a first block, which chooses the leader and does not enter its factor: with more processes alive
 all plans are slower, and not all alike. In the next blocks only the baseline and the leader are
-alive. The first of them uses the processes of the trials, later ones start new processes, as an
-emitted launch does. If two plans do not fit into memory, or the runner runs one plan at a time, a
+alive. If nothing had to be chosen, the first of them uses the processes of the trials; all others
+start new processes, as an emitted launch does. If two plans do not fit into memory, or the runner runs one plan at a time, a
 block is one round of processes that run one after the other.
 
 From the second block on the interval of the gain decides when to stop: the leader is faster by more
