@@ -9,8 +9,8 @@ A block is a number of rounds with the same processes. If several rivals may be 
 in a first block, which chooses the leader and does not enter its factor: with more processes alive
 all plans are slower, and not all alike. In the next blocks only the baseline and the leader are
 alive. If nothing had to be chosen, the first of them uses the processes of the trials; all others
-start new processes, as an emitted launch does. If two plans do not fit into memory, or the runner runs one plan at a time, a
-block is one round of processes that run one after the other.
+start new processes, as an emitted launch does. If two plans do not fit into memory, or the runner
+runs one plan at a time, a block is one round of processes that run one after the other.
 
 From the second block on the interval of the gain decides when to stop: the leader is faster by more
 than ``DELTA`` and it is known by how much (``NARROW``), the two are equivalent, or the leader is
