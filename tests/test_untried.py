@@ -49,7 +49,7 @@ def test_what_keep_leaves_out_is_named_where_it_lives_here() -> None:
         space = cputune.search_space(facts, job, keep="mathematics")
         named = [one.what for one in untried(space.left_out, None)]
         assert any(what.startswith("bf16") for what in named) is there
-    assert untried([LeftOut(what="dropout", why="on Intel's processors")], None) == ()
+    assert untried([LeftOut(what="dropout", why="no dropout was seen in the model")], None) == ()
 
 
 def test_samples_of_like_length_that_were_tried_are_not_named() -> None:
@@ -62,6 +62,17 @@ def test_padding_that_keep_leaves_out_comes_back_without_it() -> None:
     assert (found.high, found.do) == (2.0, "tune without --keep")
     (found,) = untried(left_out, replace(SEEN, kept=None, left=0.3))
     assert found.high == 3.33
+
+
+def test_of_like_length_only_what_it_brings_beyond_cut_columns_is_named() -> None:
+    order = LeftOut(what="order=length", why="", option="--keep distribution")
+    (found,) = untried([order], replace(SEEN, kept=None, share=0.75, left=0.5))
+    assert (found.high, found.do) == (2.0, "tune --keep distribution"), "4.0 were with the cut"
+    assert "at most, calculated" in found.gain
+    assert untried([order], replace(SEEN, kept=None, share=0.47, left=0.54)) == (), "1.02"
+    cut = LeftOut(what="padding", why="", option="--keep distribution")
+    (found,) = untried([cut, order], replace(SEEN, kept=None, share=0.75, left=0.5))
+    assert found.high == 4.0
 
 
 def test_each_lever_of_the_list_is_a_value_of_its_knob() -> None:

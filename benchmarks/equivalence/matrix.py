@@ -38,7 +38,10 @@ def asked(planted: Planted, folder: Path) -> tuple[ModelAnswers, str | None]:
         runner.check_model()
         workload = runner.workload
     padding = workload.padding
-    return workload.licence or ModelAnswers(), None if padding is None else padding.kept or MAY
+    return (
+        workload.model_answers or ModelAnswers(),
+        None if padding is None else padding.kept or MAY,
+    )
 
 
 def judged(

@@ -47,6 +47,8 @@ class FirstSteps:
     Attributes:
         facts: of the whole training, reported with the first step.
         sent: bytes of its gradients, and without the rows that it has not touched.
+        mask_elements: of the masks of dropout that the first step draws; attention_drops: attention
+            draws some of them.
     """
 
     def __init__(self, asker: Asker) -> None:
@@ -61,6 +63,8 @@ class FirstSteps:
         self._gradient: float | None = None
         self._contents: list[int | None] = []
         self._drops = False
+        self.mask_elements = 0
+        self.attention_drops = False
         self._alike = contextlib.ExitStack()
         self._compiling: Callable[[], bool] = lambda: False
 
@@ -190,21 +194,22 @@ class FirstSteps:
     def _dropout(
         self,
         original: Original,
-        input: object,
+        input: Any,
         p: float = 0.5,
         training: bool = True,
         inplace: bool = False,
     ) -> object:
         if not self._compiling():
-            self._drops = self._drops or (training and p > 0)
+            if training and p > 0:
+                self._see_mask(input.numel())
             training = training and not self._rests
         return original(input, p, training, inplace)
 
     def _attend(
         self,
         original: Original,
-        query: object,
-        key: object,
+        query: Any,
+        key: Any,
         value: object,
         attn_mask: object = None,
         dropout_p: float = 0.0,
@@ -212,10 +217,18 @@ class FirstSteps:
         **kwargs: object,
     ) -> object:
         if not self._compiling():
-            self._drops = self._drops or dropout_p > 0
+            if dropout_p > 0:
+                self._see_mask(query.shape[:-1].numel() * key.shape[-2])
+                self.attention_drops = True
             if self._rests:
                 dropout_p = 0.0
         return original(query, key, value, attn_mask, dropout_p, *args, **kwargs)
+
+    def _see_mask(self, elements: int) -> None:
+        """Note that a mask of dropout is drawn."""
+        self._drops = True
+        if self._steps == 0:
+            self.mask_elements += elements
 
     def _next_index(self, original: Original, iterator: object) -> object:
         index = original(iterator)

@@ -38,6 +38,16 @@ class Note(TypedDict):
     text: str
 
 
+class MaskState(TypedDict):
+    """Masks of dropout as a rank sees them (``RankState``)."""
+
+    elements: int
+    torch_seconds: float
+    bytes_seconds: float
+    step_seconds: float
+    attention: bool
+
+
 class RankState(TypedDict, total=False):
     """What a rank really runs with, read once, when its first step is over. None: not known.
 
@@ -63,6 +73,10 @@ class RankState(TypedDict, total=False):
         products_rounded: whether oneDNN rounds the factors of fp32 matmuls to bf16
             (``torch.set_float32_matmul_precision("medium")``).
         dropout: how masks were drawn so far: "bytes", or as torch does.
+        masks: elements of the masks of dropout of the first step, the seconds in which torch draws
+            them and those in which they are made of random bytes, seconds of that step, and whether
+            attention drew some; missing if a plan draws them.
+        bf16_time: how many times as long a product of matrices in bf16 takes as in fp32.
         epochs: how often the script goes through its data.
         steps_to_end: optimizer steps of the whole training of the script.
         padding: of columns that are padding in a whole batch: "cut", "may be cut", or "full" and
@@ -118,6 +132,8 @@ class RankState(TypedDict, total=False):
     huge_pages_bytes: int | None
     products_rounded: bool
     dropout: str
+    masks: MaskState
+    bf16_time: float
     epochs: float
     steps_to_end: int
     padding: str

@@ -25,11 +25,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from cputune.inside import CHILD_VARIABLE, SCRATCH_VARIABLE, state
 from cputune.inside.applying.figures import Figures, Trained
 from cputune.inside.applying.hooking import Hook, Original
-from cputune.inside.applying.parts import did
+from cputune.inside.applying.parts import did, the_parts
 from cputune.inside.applying.trimming import counted, tensors_of
 from cputune.inside.equivalence_check import Asker
 from cputune.inside.first_steps import FirstSteps
 from cputune.inside.messages import Framework, RankState, Speaker
+from cputune.inside.observations import bf16_time, mask_seconds
 from cputune.inside.where_time_goes import StepProfiler
 
 if TYPE_CHECKING:
@@ -176,6 +177,7 @@ class Meter:
                 self.facts["padding_share"] = round(padded / tokens, 4)
                 self.facts["columns_left"] = round(kept / tokens, 4)
             self.facts["gradient_bytes"], self.facts["touched_bytes"] = self.first.sent
+            self._observe(seconds)
             self.speaker.say(
                 {
                     "event": "state",
@@ -212,6 +214,23 @@ class Meter:
             self._look = StepProfiler(self.speaker.to_profile, settled=self.steps + 1)
             self.speaker.to_profile = 0
         self._start_lap()
+
+    def _observe(self, step_seconds: float) -> None:
+        """Try what torch does on these cores, unless a plan has replaced it."""
+        torch = sys.modules.get("torch")
+        if torch is None or the_parts():
+            return
+        self.facts["bf16_time"] = bf16_time(torch)
+        elements = self.first.mask_elements
+        if elements:
+            by_torch, from_bytes = mask_seconds(torch)
+            self.facts["masks"] = {
+                "elements": elements,
+                "torch_seconds": elements * by_torch,
+                "bytes_seconds": elements * from_bytes,
+                "step_seconds": step_seconds,
+                "attention": self.first.attention_drops,
+            }
 
     def _figures(self) -> Figures | None:
         """Of some steps what the ranks compare."""

@@ -37,6 +37,7 @@ _CALLERS = (
     ("aten::native_dropout", MASKS),
     ("aten::scaled_dot_product", ATTENTION),
     ("aten::_scaled_dot_product", ATTENTION),
+    ("DroppedAttention", ATTENTION),  # inside.applying.attention, with its masks
     ("aten::embedding", "embeddings"),  # its gradient has the same size, filled with zeros
     ("aten::convolution", "convolutions"),
     ("aten::native_layer_norm", NORMS),

@@ -6,7 +6,7 @@ The factors were measured on machines that have the knob, with their sources in
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -76,10 +76,10 @@ def gain_text(low: float, high: float, takes: Takes) -> str:
 
 
 def times(low: float, high: float) -> str:
-    """``×1.12–1.30 on 2 cores``; a single factor was computed from the script itself."""
+    """``×1.12–1.30 on 2 cores``; a single factor was calculated from the script's own batches."""
     if high > low:
         return f"×{low:.2f}–{high:.2f} {READ_ON}"
-    return f"×{low:.2f}"
+    return f"×{low:.2f} at most, calculated"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +120,9 @@ _KNOB_GAINS = {
 LEAST_SHARE = 0.1
 """Of tokens that are padding: a smaller share is not worth a decision."""
 
+LEAST_FACTOR = 1.05
+"""Of a gain that is only calculated: a smaller one may be none."""
+
 
 def untried(
     left_out: Iterable[LeftOut],
@@ -141,28 +144,46 @@ def untried(
         what = "tcmalloc is not installed"
         gains.append(UntriedGain(what=what, low=low, high=high, takes="one command", do=install))
     if padding is not None and padding.share >= LEAST_SHARE:
-        of_padding = [out for out in left_out if out.what in ("padding", "order", "order=length")]
-        left_so = next((out.option for out in of_padding if out.option), None)
-        tried = padding.left == 1 and not of_padding  # batches of like length
-        if left_so is not None or (padding.kept is not None and not tried):
-            gains.append(_of_padding(padding, left_so))
+        of_padding = {out.what: out.option for out in left_out if out.what in _OF_PADDING}
+        gains.extend(_of_padding(padding, of_padding))
     return tuple(sorted(gains, key=lambda gain: (-gain.high, -gain.low)))
 
 
-def _of_padding(padding: Padding, option: str | None) -> UntriedGain:
-    """The gain of shorter batches: a step takes less time by at least the share of tokens saved."""
+_OF_PADDING = ("padding", "order", "order=length")
+"""Knobs of which padding is the cost."""
+
+
+def _of_padding(padding: Padding, options: Mapping[str, str | None]) -> Iterator[UntriedGain]:
+    """The gain of shorter batches, calculated: the columns now over those that would be left.
+
+    ``options``: of each knob that was left out the option that tries it. If columns may be cut
+    without one, cutting was tried: only what samples of like length bring beyond it is a gain.
+    """
     share = f"{padding.share:.0%} of the tokens that you compute are padding"
-    shorter = padding.left < 1
-    factor = round(1 / max(padding.left if shorter else 1 - padding.share, 0.01), 2)
-    if option is not None:
-        do = f"tune {option}"
-    elif padding.mend is not None:
-        do = f"start the script {padding.mend}"
-    elif shorter:
-        do = "pad each batch to its own longest sample (DataCollatorWithPadding)"
+    of_like_length = 1 - padding.share
+    ways = [option for option in options.values() if option]
+    if ways:
+        before, after = padding.left, of_like_length
+        if options.get("padding"):
+            before = 1.0
+            if len(ways) == 1:
+                after = padding.left
+        do = f"tune {ways[0]}"
+    elif padding.kept is None or (padding.left == 1 and not options):  # it was tried
+        return
     else:
-        do = "batches of similar lengths (train_sampling_strategy or group_by_length of a Trainer)"
-    what = share
-    if padding.kept is not None and not option:
-        what = f"{share}, and {padding.kept}"
-    return UntriedGain(what=what, low=factor, high=factor, takes="your decision", do=do)
+        before, after = 1.0, padding.left if padding.left < 1 else of_like_length
+        share = f"{share}, and {padding.kept}"
+        do = _of_the_script(padding)
+    factor = round(before / max(after, 0.01), 2)
+    if factor >= LEAST_FACTOR:
+        yield UntriedGain(what=share, low=factor, high=factor, takes="your decision", do=do)
+
+
+def _of_the_script(padding: Padding) -> str:
+    """What its author does for shorter batches."""
+    if padding.mend is not None:
+        return f"start the script {padding.mend}"
+    if padding.left < 1:
+        return "pad each batch to its own longest sample (DataCollatorWithPadding)"
+    return "batches of similar lengths (train_sampling_strategy or group_by_length of a Trainer)"

@@ -143,6 +143,25 @@ class Padding:
     mend: str | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Masks:
+    """The masks of dropout of the first step of the current launch, as one rank saw them.
+
+    Attributes:
+        elements: of all of them.
+        torch_seconds: the time that torch takes to draw as many; bytes_seconds: to make them of
+            random bytes on all threads. Both were tried on a part, in that rank.
+        step_seconds: of that step, which is slower than later ones.
+        attention: attention drew some of them.
+    """
+
+    elements: Annotated[int, Meta(ge=1)]
+    torch_seconds: Annotated[float, Meta(ge=0)]
+    bytes_seconds: Annotated[float, Meta(ge=0)]
+    step_seconds: Annotated[float, Meta(ge=0)]
+    attention: bool = False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Workload:
     """The job whose speed is measured. What a trial shows is not known before the first one.
@@ -164,6 +183,9 @@ class Workload:
         data: samples of its data set; None for a recipe.
         mapped_blocks: tensors that glibc's malloc mapped alone in the first step of the current
             launch; the next one costs a page fault for each 4 KiB. None with another malloc.
+        masks: of dropout, and what they cost.
+        bf16_time: how many times as long a product of matrices takes in bf16 as in fp32, tried in a
+            rank of the current launch.
         padding: in its batches.
         drawn: how its samples are drawn: "at random", "a stream", or the sampler's class.
         loading_share: share of the time of its steps that they wait for data.
@@ -174,7 +196,7 @@ class Workload:
         global_batch_size: samples per optimizer step over all ranks.
         batch_per_rank: samples of each rank instead: the global batch grows with the ranks.
         training: the first steps of the current launch.
-        licence: answers of its model about what plans would change (this key of documents stays).
+        model_answers: answers of its model about what plans would change.
     """
 
     name: str
@@ -190,6 +212,8 @@ class Workload:
     model: str | None = None
     data: Annotated[int, Meta(ge=0)] | None = None
     mapped_blocks: Annotated[int, Meta(ge=0)] | None = None
+    masks: Masks | None = None
+    bf16_time: Annotated[float, Meta(gt=0)] | None = None
     padding: Padding | None = None
     drawn: str | None = None
     loading_share: Annotated[float, Meta(ge=0, le=1)] | None = None
@@ -200,7 +224,7 @@ class Workload:
     global_batch_size: Samples | None = None
     batch_per_rank: Samples | None = None
     training: Training | None = None
-    licence: ModelAnswers | None = None
+    model_answers: ModelAnswers | None = None
 
     def __post_init__(self) -> None:
         if self.recipe is None and not self.argv:
@@ -366,9 +390,9 @@ class Workload:
         """Why its model does not train the same with a knob; None if it does, or was not
         checked.
         """
-        if self.licence is None or self.batch_per_rank is not None:
+        if self.model_answers is None or self.batch_per_rank is not None:
             return None
-        return self.licence.refuses(question)
+        return self.model_answers.refuses(question)
 
     def keeps(self, typed: Training) -> bool:
         """Whether plans take the samples of the current launch, because no other batch was

@@ -14,7 +14,7 @@ from cputune.plans.equivalence import ModelAnswers, Training
 from cputune.plans.knobs import KNOBS
 from cputune.plans.knobs.kernels import optimizer_of
 from cputune.plans.plan import Plan
-from cputune.plans.workload import Padding, Recipe, Workload
+from cputune.plans.workload import Masks, Padding, Recipe, Workload
 from cputune.records.steps import Infeasible
 from cputune.text import cpulist
 
@@ -187,6 +187,8 @@ def as_shown(
         model=first.get("model") if plan.as_found else None,
         data=first.get("dataset_samples") if trains_to_its_end else None,
         mapped_blocks=first.get("mapped_blocks") if plan.as_found else None,
+        masks=masks_of(first) if plan.as_found else None,
+        bf16_time=first.get("bf16_time") if plan.as_found else None,
         padding=padding_of(first) if plan.as_found else None,
         drawn=first.get("drawn") if plan.as_found else None,
         gradient_bytes=(first.get("gradient_bytes") or None) if plan.as_found else None,
@@ -229,7 +231,15 @@ def with_model_answers(
     reason = model_answers.refuses("padding")
     if padding is not None and padding.kept is None and reason is not None:
         padding = replace(padding, kept=reason)
-    return replace(workload, licence=model_answers, padding=padding)
+    return replace(workload, model_answers=model_answers, padding=padding)
+
+
+def masks_of(state: RankState) -> Masks | None:
+    """The masks of dropout that a rank saw; None if it saw none."""
+    masks = state.get("masks")
+    if masks is None:
+        return None
+    return Masks(**masks)
 
 
 def padding_of(state: RankState) -> Padding | None:

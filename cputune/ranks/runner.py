@@ -220,7 +220,7 @@ class ProcessRunner:
             self.on_note(f"your current launch was not rehearsed: {self._rehearsed.failed}")
             return RehearsalEnd()
         # Other draws make other metrics; dropout is off in a rehearsal.
-        model_answers, typed = workload.licence, workload.training
+        model_answers, typed = workload.model_answers, workload.training
         draws = model_answers is not None and bool(model_answers.drawn)
         if typed is not None and typed.drawn:
             draws = True
@@ -630,7 +630,7 @@ class LivingPlan:
         """Raise Infeasible if the plan trains something else than the current launch."""
         workload, training = self._runner.workload, job.training()
         typed = workload.training
-        model_answers = workload.licence
+        model_answers = workload.model_answers
         if model_answers is not None and model_answers.unlike:
             return  # it does not repeat itself, so there is nothing to hold a plan against
         if typed and not self._plan.as_found and workload.keeps(typed):

@@ -61,7 +61,7 @@ def checked(workload: Workload) -> str:
     if workload.training is None:
         return "not checked: the launch completed no step that could be compared"
     text = f"checked on {LOOKED_AT} updates: samples, learning rate, loss, gradient"
-    equivalence = workload.licence
+    equivalence = workload.model_answers
     if equivalence is not None and equivalence.updates is not None:
         text += f"; batches and model checked up to update {equivalence.updates}"
     if workload.recipe is None:

@@ -121,7 +121,7 @@ def prove(
         _try_all(runner, workload, space, add, on_note)
         for proven in _left_out(space.left_out):
             add(proven)
-    model_answers = workload.licence or ModelAnswers()
+    model_answers = workload.model_answers or ModelAnswers()
     return Proof(typed=workload.training, model_answers=model_answers, knobs=tuple(results))
 
 
@@ -313,7 +313,7 @@ def _proven(
     else:
         keeps = knob.keeps
         question = _QUESTION_OF.get(knob.name, "")
-    model_answers = workload.licence or ModelAnswers()
+    model_answers = workload.model_answers or ModelAnswers()
     of_model = model_answers.largest(question)
     typed, tried = workload.training, runner.training
     if not failed and (typed is None or tried is None):

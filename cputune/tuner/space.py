@@ -117,8 +117,8 @@ def search_space(
         fixed[name] = knob_named(name).parse(value)
     today = baseline or baseline_plan(facts, ranks=job.launch_ranks)
     unlike = ""
-    if job.licence is not None:
-        unlike = job.licence.unlike
+    if job.model_answers is not None:
+        unlike = job.model_answers.unlike
     if unlike:
         keep = "numbers"
     owned_knobs = dict(owned(job, today))

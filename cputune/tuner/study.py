@@ -419,7 +419,7 @@ class TuningStudy:
             self._workload = self._observed_workload(runner)
             self._storage.remember(self._workload)
             self._write_down()
-        elif self._workload.licence == UNCHECKED and isinstance(runner, CheckingRunner):
+        elif self._workload.model_answers == UNCHECKED and isinstance(runner, CheckingRunner):
             self._check_model_now(runner)
         space = self._open_space(resumed)
         sampler = PlanSampler(space, self._history, seed=self._options.seed)

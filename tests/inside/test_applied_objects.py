@@ -361,9 +361,9 @@ def test_samples_are_grouped_by_length_as_on_the_ranks_that_were_typed(
     ("force", "hooks"),
     [
         ({}, 0),
-        ({"torch": {"dropout": "bytes"}}, 1),
+        ({"torch": {"dropout": "bytes"}}, 2),
         ({"world_size": 1}, 7),
-        ({"world_size": 1, "torch": {"dropout": "bytes"}}, 8),
+        ({"world_size": 1, "torch": {"dropout": "bytes"}}, 9),
         ({"world_size": 2}, 18),
         ({"world_size": 2, "batch_per_rank": 4}, 9),
         ({"world_size": 2, "typed_ranks": 2}, 7),

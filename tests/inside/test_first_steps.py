@@ -29,11 +29,14 @@ def test_dropout_rests_in_the_first_step_unless_a_plan_draws_its_masks_otherwise
     for module, what, called in first.hooks():
         if module == functional.__name__:
             put(functional, what, called)
-    functional.dropout(0, 0.1, True)
+    hidden = SimpleNamespace(numel=lambda: 640)
+    functional.dropout(hidden, 0.1, True)
     bytes_drawn = SimpleNamespace(parts={"dropout": None})
     monkeypatch.setitem(sys.modules, "cputune_applied", bytes_drawn)
-    functional.dropout(0, 0.1, True)
+    functional.dropout(hidden, 0.1, True)
     assert trains == [False, True], "verify looks for those masks in the ranks"
+    assert first.mask_elements == 2 * 640
+    assert not first.attention_drops
     told = first.step(SimpleNamespace(param_groups=[], state={}, defaults={}))
     assert told is not None
     assert told["dropout"] is True

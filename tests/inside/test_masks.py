@@ -143,6 +143,20 @@ say(masks.drawn, bool(q.grad.isfinite().all()))
 """,
         [1, True],
     ),
+    "attention_that_fits_is_computed_with_them_and_repeats_by_its_seed": (
+        """
+from cputune.inside.applying.hooking import set_hooks
+set_hooks(masks.hooks()[1:])
+q = torch.randn(2, 4, 64, 32, requires_grad=True)
+def attended():
+    torch.manual_seed(3)
+    return F.scaled_dot_product_attention(q, q, q, dropout_p=0.1)
+one, two = attended(), attended()
+F.scaled_dot_product_attention(q, q, q)
+say(masks.attention.used, torch.equal(one, two), masks.drawn)
+""",
+        [2, True, 2],
+    ),
     "a_seed_repeats_a_mask_and_checkpointing_draws_it_again": (
         """
 from torch.utils.checkpoint import checkpoint

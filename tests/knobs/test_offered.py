@@ -15,7 +15,7 @@ from cputune import HostFacts, UsageError, Workload
 from cputune.host.facts import Package
 from cputune.plans.equivalence import Deviation, ModelAnswers, Training
 from cputune.plans.knobs import KNOBS
-from cputune.plans.workload import Padding
+from cputune.plans.workload import Masks, Padding
 
 FACTS = machine(cores_per_socket=4, packages=TODAY)
 RECIPE = Workload.from_recipe("bert-mini")
@@ -59,6 +59,11 @@ def amd(torch: str = "2.13.0", vendor: str | None = "AuthenticAMD") -> HostFacts
     return replace(facts, cpu=replace(facts.cpu, vendor=vendor, isa=("avx512_bf16", "avx512f")))
 
 
+MASKS = Masks(elements=8_900_000, torch_seconds=0.048, bytes_seconds=0.004, step_seconds=0.6)
+OLD = replace(amd(), cpu=replace(amd().cpu, isa=("avx2",)))
+"""A processor whose flags name no instructions for bf16."""
+
+
 def pages(enabled: str | None) -> HostFacts:
     facts = machine(cores_per_socket=2, libraries=("tcmalloc",))
     return replace(facts, settings=replace(facts.settings, transparent_huge_pages=enabled))
@@ -99,6 +104,15 @@ OFFERED: tuple[tuple[str, HostFacts, Workload, dict[str, object], set[object]], 
     ("gradient_precision", FACTS, RECIPE, ROUNDED, {"fp32", "bf16"}),
     ("dropout", amd(), RECIPE, {}, {"torch", "bytes"}),
     ("dropout", amd(), replace(RECIPE, training=Training(dropout=True)), {}, {"torch", "bytes"}),
+    *(
+        ("dropout", amd(vendor=vendor), replace(RECIPE, masks=masks), {}, {"torch", "bytes"})
+        for vendor in ("GenuineIntel", "AuthenticAMD", None)
+        # Attention with dropout is faster whatever its masks cost.
+        for masks in (MASKS, replace(MASKS, step_seconds=10.0, attention=True))
+    ),
+    ("precision", amd(), replace(RECIPE, bf16_time=0.5), {}, {"fp32", "bf16"}),
+    ("precision", OLD, replace(RECIPE, bf16_time=0.5), {}, {"fp32", "bf16"}),
+    ("precision", OLD, RECIPE, {}, {"fp32"}),
     ("dropout", amd(), RECIPE, {"knobs": ["dropout"]}, {"torch", "bytes"}),
     ("dropout", amd(), RECIPE, {"knobs": ["ranks"]}, {"torch"}),
     ("precision", amd(), RECIPE, {"knobs": ["dropout"]}, {"fp32"}),
@@ -127,9 +141,19 @@ LEFT_OUT: tuple[tuple[str, HostFacts, Workload, dict[str, object], str], ...] = 
     ("workers", FACTS, replace(WAITS, framework="accelerate"), {}, "creates its data loader"),
     (
         *("workers", FACTS),
-        *(replace(WAITS, licence=answered("workers", "it asks the model")), {}, "asks the mod"),
+        *(
+            replace(WAITS, model_answers=answered("workers", "it asks the model")),
+            {},
+            "asks the mod",
+        ),
     ),
-    ("workers", FACTS, replace(WAITS, licence=answered("samples", "it counts")), {}, "it counts"),
+    (
+        "workers",
+        FACTS,
+        replace(WAITS, model_answers=answered("samples", "it counts")),
+        {},
+        "it counts",
+    ),
     (
         *("optimizer=adamw_torch_fused", stack("2.13.0", "5.23.0"), RECIPE, {}),
         "the default of transformers 5.23.0 with torch 2.13.0 already",
@@ -187,8 +211,18 @@ LEFT_OUT: tuple[tuple[str, HostFacts, Workload, dict[str, object], str], ...] = 
     ("gradient_precision=bf16", FACTS, RECIPE, {}, "--allow-bf16-gradients"),
     ("malloc=huge_pages", pages("never"), MAPS, {"knobs": ["malloc"]}, "enabled says never"),
     ("malloc=huge_pages", pages(None), MAPS, {"knobs": ["malloc"]}, "enabled says nothing"),
-    ("dropout=bytes", amd(vendor="GenuineIntel"), RECIPE, {}, "on all threads already"),
-    ("dropout=bytes", amd(vendor=None), RECIPE, {}, "not known"),
+    (
+        *("dropout=bytes", amd(), replace(RECIPE, masks=replace(MASKS, bytes_seconds=0.04)), {}),
+        "torch draws the masks of a step in 48 ms here, and random bytes take 40 ms",
+    ),
+    (
+        *("dropout=bytes", amd(), replace(RECIPE, masks=replace(MASKS, step_seconds=10.0)), {}),
+        "torch draws the masks of a step in 48 ms, and a step takes 10000 ms",
+    ),
+    (
+        *("precision=bf16", amd(), replace(RECIPE, bf16_time=2.6), {}),
+        "takes 2.6 times as long in bf16 here as in fp32 (--allow-slow-precision tries it)",
+    ),
     ("dropout=bytes", amd("1.13.1"), RECIPE, {}, "cannot be replaced from Python"),
     (
         *("dropout=bytes", amd(), replace(RECIPE, training=Training(dropout=False)), {}),
@@ -211,7 +245,7 @@ def test_what_is_left_out_has_its_reason(
 
 def test_each_knob_of_settings_has_a_row_of_what_is_left_out() -> None:
     put = {knob.name for knob in KNOBS if knob.put is not None}
-    elsewhere = {"precision", "backend", "allocator", "openmp", "ipex"}  # tests/tuner
+    elsewhere = {"backend", "allocator", "openmp", "ipex"}  # tests/tuner
     assert put - elsewhere == {row[0].partition("=")[0] for row in LEFT_OUT}
 
 
@@ -233,7 +267,7 @@ def test_a_value_that_is_fixed_is_the_only_one(
 
 IMPOSSIBLE: tuple[tuple[str, object, HostFacts, Workload], ...] = (
     ("accumulation", 3, FACTS, TRAINER),
-    ("workers", 3, FACTS, replace(TRAINER, licence=answered("weights", "it asks"))),
+    ("workers", 3, FACTS, replace(TRAINER, model_answers=answered("weights", "it asks"))),
     ("optimizer", "adamw_torch_fused", stack("2.3.1"), RECIPE),
 )
 

@@ -33,7 +33,9 @@ def test_is_not_held_at_a_value_that_the_model_was_seen_to_train_otherwise_with(
         answer = Deviation(
             question="padding", point=point, loss=(1, 1), gradient=(1, 1), apart=apart
         )
-        job = replace(JOB, padding=SEEN, licence=ModelAnswers(answers=(answer,), dtype="float32"))
+        job = replace(
+            JOB, padding=SEEN, model_answers=ModelAnswers(answers=(answer,), dtype="float32")
+        )
         if apart > 0.1:
             with pytest.raises(
                 UsageError, match="no plan of this machine has padding=cut"

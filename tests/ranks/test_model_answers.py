@@ -83,4 +83,4 @@ def test_a_time_that_is_up_while_a_model_is_asked_ends_no_study(
         runner.keep_to(lambda: 0.0)
         runner.check_model()
         assert notes[-1] == "the time limit was reached while the model was checked"
-        assert runner.workload.licence == UNCHECKED, "it has answered nothing"
+        assert runner.workload.model_answers == UNCHECKED, "it has answered nothing"

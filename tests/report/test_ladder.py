@@ -87,7 +87,7 @@ def test_a_gain_that_is_not_certain_is_called_undecided() -> None:
 
 def test_what_was_checked_is_said_with_its_limit(golden: Golden) -> None:
     result = climbed()
-    seen = replace(result.workload, training=Training(), licence=ModelAnswers(updates=24))
+    seen = replace(result.workload, training=Training(), model_answers=ModelAnswers(updates=24))
     line = ladder_of(replace(result, workload=seen))[1]
     golden(line)
     script = replace(seen, recipe=None, argv=("train.py",))

@@ -295,7 +295,9 @@ class FakeAsking(FakeSlowStart):
 
     def check_model(self, questions: Sequence[str] = ("ranks",)) -> None:
         self.asked.append(tuple(questions))
-        self.workload = replace(self.workload, licence=ModelAnswers() if questions else UNCHECKED)
+        self.workload = replace(
+            self.workload, model_answers=ModelAnswers() if questions else UNCHECKED
+        )
         if questions:
             self.clock.now += 5.0
 
@@ -316,7 +318,7 @@ def test_what_was_not_asked_is_asked_when_there_is_more_time(tmp_path: Path) -> 
         ended = study(seconds, startup=5.0, step=0.3, kind=FakeAsking, kept=kept, resume=resume)
         assert ended.result is not None
     assert FakeAsking.asked == [(), ("ranks",)]
-    assert ended.result.workload.licence == ModelAnswers()
+    assert ended.result.workload.model_answers == ModelAnswers()
 
 
 def test_a_slow_launch_is_compared_with_what_the_topology_suggests() -> None:

@@ -60,10 +60,10 @@ def _batches(facts: HostFacts, ask: Ask) -> Choices:
         reason = "--batch-per-rank fixes the batch of a rank"
     elif (
         workload is not None
-        and workload.licence is not None
-        and workload.licence.refuses("accumulation")
+        and workload.model_answers is not None
+        and workload.model_answers.refuses("accumulation")
     ):
-        reason = workload.licence.refuses("accumulation")
+        reason = workload.model_answers.refuses("accumulation")
     elif wanted is None:
         batches: int | None = 1
         if workload is not None and workload.recipe is None:

@@ -164,33 +164,42 @@ OPTIMIZER = Knob(
     ),
 )
 
-INTEL = "GenuineIntel"
+FASTER = 0.8
+"""Of the time in which torch draws masks: random bytes that need more gain nothing."""
+
+SHOWS = 0.005
+"""The share of the first step that masks of random bytes must save: that step is up to twice as
+long as later ones, and of a later one 1 % shows.
+"""
 
 
 def _why_no_masks(facts: HostFacts, ask: Ask) -> str | None:
-    """Why masks stay torch's: random bytes pay only if torch draws on one thread.
-
-    aten/src/ATen/native/cpu/DistributionKernels.cpp (bernoulli_scalar_kernel) calls MKL, which
-    draws on all threads, if cpuinfo detects an Intel processor.
-    """
+    """Why masks stay torch's. Whether random bytes are faster was tried in a rank."""
     reason = why_no_masks(versions_of(facts))
-    training = None
-    if ask.workload is not None:
-        training = ask.workload.training
-    if reason is not None:
+    if reason is not None or ask.workload is None or "dropout" in ask.fixed:
         return reason
-    if facts.cpu.vendor is None:
-        return "the processor's vendor is not known: on Intel's torch draws masks on all threads"
-    if facts.cpu.vendor == INTEL:
-        return "on Intel's processors torch draws masks on all threads already"
-    if training and training.dropout is False and "dropout" not in ask.fixed:
+    training, masks = ask.workload.training, ask.workload.masks
+    if training and training.dropout is False:
         return "no dropout was seen in the model"
+    if masks is None or masks.attention:  # attention itself is faster, whatever its masks cost
+        return None
+    saved = masks.torch_seconds - masks.bytes_seconds
+    if masks.bytes_seconds > FASTER * masks.torch_seconds:
+        return (
+            f"torch draws the masks of a step in {1000 * masks.torch_seconds:.2g} ms here, "
+            f"and random bytes take {1000 * masks.bytes_seconds:.2g} ms"
+        )
+    if saved < SHOWS * masks.step_seconds:
+        return (
+            f"torch draws the masks of a step in {1000 * masks.torch_seconds:.2g} ms, "
+            f"and a step takes {1000 * masks.step_seconds:.0f} ms"
+        )
     return None
 
 
 DROPOUT = Knob(
     name="dropout",
-    summary="dropout masks of torch's own generator, or of random bytes on all threads",
+    summary="dropout of torch, or masks of random bytes on all threads, and attention with them",
     values=("torch", "bytes"),
     keeps="distribution",
     offers=_why_no_masks,

@@ -34,6 +34,12 @@ NATIVE_BF16 = ("amx_bf16", "avx512_bf16", "bf16")
 """ISA flags that multiply bf16 in hardware (``bf16`` is Arm's name for it)."""
 
 
+SLOWER = 1.5
+"""The time of a product in bf16 over that in fp32 above which bf16 is not offered: 2.6 to 6.9 were
+read if it is computed without instructions for it (``ONEDNN_MAX_CPU_ISA``), 0.5 with them.
+"""
+
+
 def native_precisions(facts: HostFacts) -> tuple[Precision, ...]:
     """Precisions that this CPU multiplies in hardware, the fastest first."""
     if any(map(facts.cpu.has, NATIVE_BF16)):
@@ -49,7 +55,10 @@ def advised_precision(facts: HostFacts) -> Precision:
 
 
 def _choices(facts: HostFacts, ask: Ask) -> Choices:
-    """fp32; also bf16 if the CPU has it in hardware or --allow-slow-precision is given."""
+    """fp32; also bf16 if products in it are as fast, or --allow-slow-precision is given.
+
+    Before the current launch has run, the CPU's ISA flags decide.
+    """
     fp16 = LeftOut(
         what="precision=fp16",
         why="accelerate skips fp16 autocast on CPUs: such a run trains in fp32 without a message",
@@ -57,13 +66,26 @@ def _choices(facts: HostFacts, ask: Ask) -> Choices:
     reason = None
     if ask.framework == "trainer":
         reason = why_no_bf16(versions_of(facts))
-    if reason is None and "bf16" not in native_precisions(facts) and not ask.allow_slow_precision:
-        reason = (
-            f"this CPU has none of {', '.join(NATIVE_BF16)}: bf16 is then 3 to 4 times "
-            "slower than fp32 (--allow-slow-precision tries it)"
-        )
+    if reason is None and not ask.allow_slow_precision:
+        reason = _why_slow(facts, ask)
     choices = unless(reason, "precision=bf16", "fp32", "bf16")
     return replace(choices, left_out=(fp16, *choices.left_out))
+
+
+def _why_slow(facts: HostFacts, ask: Ask) -> str | None:
+    """Why bf16 would be slower than fp32."""
+    tried = None
+    if ask.workload is not None:
+        tried = ask.workload.bf16_time
+    hint = "(--allow-slow-precision tries it)"
+    if tried is not None and tried > SLOWER:
+        return (
+            f"a product of matrices takes {tried:.1f} times as long in bf16 here as in fp32 {hint}"
+        )
+    if tried is None and "bf16" not in native_precisions(facts):
+        flags = ", ".join(NATIVE_BF16)
+        return f"this CPU has none of {flags}: bf16 is then 3 to 4 times slower than fp32 {hint}"
+    return None
 
 
 def _variables(plan: Plan) -> Mapping[str, str]:
