@@ -104,7 +104,7 @@ def _function_of(torch: Any) -> Any:
 
         Nothing is rounded by that: the factors are bf16, and the sums are fp32.
         """
-        matmul = getattr(torch.backends.mkldnn, "matmul", None)
+        matmul: Any = getattr(torch.backends.mkldnn, "matmul", None)
         if dtype != torch.bfloat16 or not hasattr(matmul, "fp32_precision"):
             yield
             return
@@ -157,7 +157,7 @@ def _function_of(torch: Any) -> Any:
             return attended.view(samples, heads, queries, -1)
 
         @staticmethod
-        @torch.autograd.function.once_differentiable
+        @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
         def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
             query, key, value, attended, shares, kept = ctx.saved_tensors
             leading, dtype = gradient.shape[:2], query.dtype
