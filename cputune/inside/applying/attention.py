@@ -136,9 +136,13 @@ def _function_of(torch: Any) -> Any:
             keys, dtype = key.shape[2], query.dtype
             # Copies, head after head: products of strided matrices take twice as long.
             query, key, value = (x.reshape(-1, *x.shape[2:]) for x in (query, key, value))
+            wide, later = query.float(), scale
+            if math.frexp(scale)[0] == 0.5:  # a power of two scales without rounding
+                wide, later = query.float() * scale, 1.0
             with exact_in_bf16(dtype):
-                logits = torch.bmm(query.float(), key.float().transpose(1, 2))
-            logits.mul_(scale)
+                logits = torch.bmm(wide, key.float().transpose(1, 2))
+            if later != 1.0:
+                logits.mul_(later)
             by_head = logits.view(samples, heads, queries, keys)
             if mask is not None:
                 by_head.add_(mask)
@@ -152,24 +156,24 @@ def _function_of(torch: Any) -> Any:
             kept = draw(shares.numel(), 1 - p).view(shares.shape)
             dropped = torch.empty_like(shares).copy_(kept).mul_(shares)
             attended = torch.bmm(dropped, value * (1 / (1 - p)))
-            ctx.save_for_backward(query, key, value, attended, shares, kept)
+            ctx.save_for_backward(query, key, value, attended, shares, dropped)
             ctx.p, ctx.scale = p, scale
             return attended.view(samples, heads, queries, -1)
 
         @staticmethod
         @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
         def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-            query, key, value, attended, shares, kept = ctx.saved_tensors
+            query, key, value, attended, shares, dropped = ctx.saved_tensors
             leading, dtype = gradient.shape[:2], query.dtype
             with torch.autocast("cpu", enabled=False):
                 gradient = gradient.reshape(attended.shape)
                 scaled = gradient * (1 / (1 - ctx.p))
-                dropped = torch.empty_like(shares).copy_(kept).mul_(shares)
                 of_value = torch.bmm(dropped.transpose(1, 2), scaled)
-                along = (gradient.float() * attended).sum(-1, keepdim=True)
+                along = (gradient.float() * attended.float()).sum(-1, keepdim=True)
                 with exact_in_bf16(dtype):
                     of_shares = torch.bmm(scaled.float(), value.float().transpose(1, 2))
-                of_shares.mul_(dropped).addcmul_(shares, along, value=-1)
+                # Operands of one type: with two, torch converts them number by number.
+                of_shares.mul_(dropped.float()).addcmul_(shares.float(), along, value=-1)
                 of_logits = of_shares.to(dtype)
                 of_query = torch.bmm(of_logits, key * ctx.scale)
                 of_key = torch.bmm(of_logits.transpose(1, 2), query * ctx.scale)
