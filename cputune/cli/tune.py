@@ -366,9 +366,9 @@ def _show(result: Result, file: str | None, facts: HostFacts, *, as_json: bool) 
         print_json(result.to_json())
         return
     out = console()
-    shown = ResultToShow(result=result, file=file or "cputune.json", facts=facts)
+    shown = ResultToShow(result=result, file=file or "", facts=facts)
     print_blocks(end_blocks(shown), out)
-    if file is None:
+    if file is None or result.disturbed:
         return
     launch = f"launch files: cputune emit --format {usual_format(facts)}"
     out.print(f"{launch} {file}", soft_wrap=True)

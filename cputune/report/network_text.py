@@ -22,6 +22,8 @@ def network_lines(result: Result) -> Iterator[str]:
             f"sending gradients takes {figure(max(profile.reduce_seconds.values()))} s of a step: "
             f"{figure(wire)} s on the wire; waiting for the slowest rank: {', '.join(waits)}"
         )
+    if result.disturbed:  # the speed of one node is not known, and all follows from it
+        return
     for measured in (result.best, result.baseline):
         if measured.plan.nodes != 1:
             continue

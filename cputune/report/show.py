@@ -277,6 +277,9 @@ def _brief(change: ChangeMade) -> str:
 
 SCHEMA = "cputune.summary/1"
 
+DEFAULT_FILE = "cputune.json"
+"""The result that commands take if none is named."""
+
 PASTED = ("train", "the same", "launch files", "variables", "flags")
 """Parts of a launch that are copied, each in one line."""
 
@@ -294,8 +297,14 @@ class ResultToShow:
     """
 
     result: Result
-    file: str = "cputune.json"
+    file: str = DEFAULT_FILE
     facts: HostFacts | None = None
+
+    def command(self, words: str) -> str:
+        """A command of cputune for this result; without its name if it is the one that is taken."""
+        if self.file == DEFAULT_FILE:
+            return f"cputune {words}"
+        return f"cputune {words} {shlex.quote(self.file)}"
 
     @property
     def elsewhere(self) -> str | None:
@@ -464,10 +473,12 @@ def end_blocks(shown: ResultToShow) -> Iterator[Block]:
         yield Heading(heading)
         yield times
     yield from _untried(untried)
-    more = "cputune show --all"
+    if not shown.file:  # it was not stored
+        return
+    more = shown.command("show --all")
     if result.notes:
         more += f", with {count(len(result.notes), 'note')} on it"
-    yield Lines((("all of it", more), ("as a page", "cputune report")))
+    yield Lines((("all of it", more), ("as a page", shown.command("report"))))
 
 
 def _untried(gains: Sequence[UntriedGain]) -> Iterator[Block]:
