@@ -76,7 +76,7 @@ def gain_text(low: float, high: float, takes: Takes) -> str:
 
 
 def times(low: float, high: float) -> str:
-    """``×1.12–1.30 on 2 x86 cores``; a single factor was calculated from the script's own batches."""
+    """``×1.12–1.30 on 2 x86 cores``; a single factor was calculated from the batches."""
     if high > low:
         return f"×{low:.2f}–{high:.2f} {READ_ON}"
     return f"×{low:.2f} at most, calculated"
