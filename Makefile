@@ -141,7 +141,7 @@ new-knob:  ## begin a knob: NAME=page_size
 new-format:  ## begin a format of emit: NAME=ray
 	@$(PYTHON) tests/new.py format "$(NAME)"
 
-new-option:  ## begin an option: NAME=dry_run IN=tune (or emit, or cluster)
+new-option:  ## begin an option: NAME=keep_going IN=tune (or emit, or cluster)
 	@$(PYTHON) tests/new.py option "$(NAME)" "$(IN)"
 
 lint: $(VENV)/.lint  ## ruff, one-way imports, workflows, issue forms, the glossary (installs no torch)

@@ -3,7 +3,7 @@
     python benchmarks/endurance.py            # a quarter of an hour
     python benchmarks/endurance.py --hours 2
 
-The study is that of load.py, kept in an SQLite file; its steps are drawn from a model, and the
+The study is that of load.py, kept in a file; its steps are drawn from a model, and the
 time is theirs. Memory (RSS) may grow by what a trial on record takes and no more; descriptors
 and threads may not grow at all.
 """

@@ -5,15 +5,14 @@
 
 The machine is simulated: two sockets of 32 cores in the IPEX era. A script with a batch of its
 own per rank has more than 2,000 plans there, so that each is tried some four times. The trials
-are written by the ledger and copied into an SQLite file by Optuna's tables; each holds what the
-ranks of a real one say. No step takes time: what is printed is cputune's own.
+are made in memory and copied into a file; each holds what the ranks of a real one say. No step
+takes time: what is printed is cputune's own.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -24,12 +23,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import optuna
 from machines import EVERY_LIBRARY, IPEX_ERA, Model, machine, simulated
-from optuna.distributions import distribution_to_json
-from optuna.storages import RDBStorage
-from optuna.storages._rdb import models
-from optuna.trial import FrozenTrial
 
 import cputune
 from cputune.host.facts import Launcher
@@ -38,13 +32,13 @@ from cputune.records.options import TuneOptions
 from cputune.records.steps import Step
 from cputune.report.show import show
 from cputune.text import cpulist
-from cputune.tuner.databases import STUDY_NAME
 from cputune.tuner.events import ConfirmStarted, Event, StudyEnded, StudyStarted, TrialStarted
 from cputune.tuner.measuring import trial_of
 from cputune.tuner.race import Race
 from cputune.tuner.reading import Rules, read_run
 from cputune.tuner.space import SearchSpace
 from cputune.tuner.storage import StudyStorage, identity_of
+from cputune.tuner.stores import StudyFile
 
 LARGE = simulated(
     "large",
@@ -152,60 +146,8 @@ def make(path: Path, space: SearchSpace, count: int) -> None:
         if number < 100:  # what the first have taught is enough to end the rest early
             race.learn(run.logs, race.estimate(run.logs), completed=trial.state == "completed")
         book.end(trial, run)
-    copy(book._study, path)
-
-
-def copy(book: optuna.Study, path: Path) -> None:
-    """Write the trials of a study into an SQLite file, by the tables of Optuna's own storage.
-
-    ``Study.add_trials`` asks the database some sixty times for each trial: ten minutes.
-    """
-    storage = RDBStorage(f"sqlite:///{path}")
-    study = optuna.load_study(study_name=STUDY_NAME, storage=storage)
-    with storage.scoped_session() as session:
-        for trial in book.trials:
-            session.add(
-                models.TrialModel(
-                    study_id=study._study_id,
-                    trial_id=trial.number + 1,
-                    number=trial.number,
-                    state=trial.state,
-                    datetime_start=trial.datetime_start,
-                    datetime_complete=trial.datetime_complete,
-                )
-            )
-            session.add_all(rows(trial))
-        session.commit()
-
-
-def rows(trial: FrozenTrial) -> Iterator[object]:
-    """What stands beside a trial in the tables of Optuna."""
-    of = {"trial_id": trial.number + 1}
-    number = models.TrialValueModel.value_to_stored_repr
-    if trial.value is not None:
-        value, kind = number(trial.value)
-        yield models.TrialValueModel(**of, objective=0, value=value, value_type=kind)
-    for name, chosen in trial.params.items():
-        choices = trial.distributions[name]
-        yield models.TrialParamModel(
-            **of,
-            param_name=name,
-            param_value=choices.to_internal_repr(chosen),
-            distribution_json=distribution_to_json(choices),
-        )
-    for name, attribute in trial.user_attrs.items():
-        text = json.dumps(attribute)
-        yield models.TrialUserAttributeModel(**of, key=name, value_json=text)
-    for name, attribute in trial.system_attrs.items():
-        text = json.dumps(attribute)
-        yield models.TrialSystemAttributeModel(**of, key=name, value_json=text)
-    for step, reported in trial.intermediate_values.items():
-        stored, kind = models.TrialIntermediateValueModel.intermediate_value_to_stored_repr(
-            reported
-        )
-        yield models.TrialIntermediateValueModel(
-            **of, step=step, intermediate_value=stored, intermediate_value_type=kind
-        )
+    with StudyFile(path=path).loaded() as study:
+        study.add_trials(book._study.trials)
 
 
 def shown(plan: Plan) -> tuple[dict[str, Any], ...]:

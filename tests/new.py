@@ -112,12 +112,22 @@ def new_knob(name: str, _: str) -> Iterable[Part]:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
 from cputune.host.facts import HostFacts
 from cputune.plans.knobs.record import Ask, Effect, Knob, changed_shown, in_settings
+
+if TYPE_CHECKING:
+    from cputune.plans.plan import Plan
 
 
 def _why_not(facts: HostFacts, ask: Ask) -> str | None:
     return "FILL: why it is not offered here; None if all values are"
+
+
+def _variables(plan: Plan) -> Mapping[str, str]:
+    return {{}}  # FILL: or an argument, or set_in_torch
 
 
 {constant} = Knob(
@@ -127,7 +137,7 @@ def _why_not(facts: HostFacts, ask: Ask) -> str | None:
     keeps="nothing",  # FILL: what of the training stays the same
     offers=_why_not,
     put=in_settings("{name}"),
-    variables=lambda plan: {{}},  # FILL: or an argument, or set_in_torch
+    variables=_variables,
     shown=(changed_shown("{name}", "{name}", "{name}"),),  # FILL: the key in RankState
     description=lambda plan: str(value) if (value := plan.settings.get("{name}")) else None,
     effect=Effect(size=0.05, source="FILL: where the size comes from"),
@@ -222,6 +232,13 @@ def test_the_recipe_trains_as_planned(write, tiny):
     yield changelog(f"format `{name}`")
 
 
+def flags_of(program: str) -> set[str]:
+    """The options of ``cputune tune`` or ``cputune emit``, as docs/cli.md lists them."""
+    page = (HERE / "docs/cli.md").read_text(encoding="utf-8")
+    section = page.partition(f"## cputune {program}\n")[2].partition("\n## ")[0]
+    return set(re.findall(r"--[a-z][a-z-]*", section))
+
+
 def new_option(name: str, command: str) -> Iterable[Part]:
     """An option of tune or emit; ``make doc`` renews docs/cli.md and the man page."""
     record = {"tune": "TuneOptions", "emit": "EmitOptions", "cluster": "Cluster"}.get(command)
@@ -229,6 +246,10 @@ def new_option(name: str, command: str) -> Iterable[Part]:
         raise NotBegunError(
             f"IN=tune, IN=emit or IN=cluster (what only users know), not {command!r}"
         )
+    flag = f"--{name.replace('_', '-')}"
+    program = "tune" if command == "tune" else "emit"
+    if flag in flags_of(program):
+        raise NotBegunError(f"{flag} is an option of {program} already")
     last = {"tune": "share_machine", "emit": "cluster", "cluster": "interface"}[command]
     field = f'    {name}: bool = option(False, "FILL: what it does, in one line.")\n'
     yield Row(
@@ -243,7 +264,6 @@ def new_option(name: str, command: str) -> Iterable[Part]:
         text=f'"{name}", ',
     )
     room = "tuner" if command == "tune" else "emitters"
-    flag = f"--{name.replace('_', '-')}"
     yield NewFile(
         path=f"tests/{room}/test_option_{name}.py",
         text=f'''"""What {flag} does."""

@@ -50,12 +50,12 @@ def checkout(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("kind", "name", "place", "parts"),
     [
-        ("check", "swap-full", "limits", 3),
-        ("knob", "page_size", "", 6),
-        ("format", "example", "", 7),
-        ("option", "dry_run", "tune", 4),
-        ("option", "dry_run", "emit", 4),
-        ("option", "dry_run", "cluster", 4),
+        ("check", "invented-check", "limits", 3),
+        ("knob", "invented", "", 6),
+        ("format", "invented", "", 7),
+        ("option", "invented", "tune", 4),
+        ("option", "invented", "emit", 4),
+        ("option", "invented", "cluster", 4),
     ],
 )
 def test_each_kind_has_its_record_its_test_and_its_word(
@@ -76,11 +76,17 @@ def test_each_kind_has_its_record_its_test_and_its_word(
     [
         ("check", "", "limits", "is no name of a check"),
         ("check", "Swap", "limits", "is no name of a check"),
-        ("check", "swap-full", "swaps", "there is no cputune/doctor/checks/swaps.py"),
-        ("check", "swap-full", "versions", "by hand"),
+        ("check", "invented-check", "swaps", "there is no cputune/doctor/checks/swaps.py"),
+        ("check", "invented-check", "versions", "by hand"),
         ("knob", "precision", "", "precision.py is there already"),
         ("format", "mpirun", "", "mpirun.py is there already"),
-        ("option", "dry_run", "run", "IN=tune"),
+        ("option", "invented", "run", "IN=tune"),
+        ("option", "dry_run", "tune", "--dry-run is an option of tune already"),
+        ("option", "budget", "tune", "--budget is an option of tune already"),
+        ("option", "max_time", "tune", "--max-time is an option of tune already"),
+        ("option", "secret", "emit", "--secret is an option of emit already"),
+        ("option", "output", "emit", "--output is an option of emit already"),
+        ("option", "nodes", "cluster", "--nodes is an option of emit already"),
     ],
 )
 def test_what_cannot_be_begun_leaves_everything_as_it_was(

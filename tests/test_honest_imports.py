@@ -32,8 +32,6 @@ TOUCHES = {
     "cputune.plans.placing",
     # Child programs of the doctor.
     "cputune.doctor.looks",
-    # Studies are SQLite files.
-    "cputune.tuner.databases",
 }
 
 
@@ -79,7 +77,7 @@ TOUCHING = re.compile(
     r"|rmdir|listdir|scandir|l?stat|access|system|fork|kill|killpg|uname|cpu_count|chmod|exec\w+"
     r"|spawn\w+|posix_spawn\w*|sched_[gs]etaffinity"
     r"|path\.(?:l?exists|is(?:file|dir|link|mount)|samefile|realpath|abspath|expanduser|get\w+))"
-    r"|(?:subprocess|tempfile|shutil|socket|glob|sqlite3|urllib\.request)\.[a-z]\w*"
+    r"|(?:subprocess|tempfile|shutil|socket|glob|urllib\.request)\.[a-z]\w*"
     r"|signal\.(?:signal|getsignal|pthread_\w+)|Path\.(?:cwd|home)"
 )
 READING = re.compile(

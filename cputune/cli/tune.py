@@ -58,8 +58,8 @@ if TYPE_CHECKING:
     from cputune.ranks.hosts import RankHosts
     from cputune.records.history import Saved
     from cputune.records.result import Result
-    from cputune.tuner.databases import StudyDatabase
     from cputune.tuner.space import SearchSpace
+    from cputune.tuner.stores import StudyStore
 
 _NEEDED_BY_RECIPES = ("transformers", "accelerate")
 
@@ -118,18 +118,18 @@ def command(ctx: click.Context, /, script: tuple[str, ...], **typed: Any) -> Non
 
     from cputune.cli.progress import progress
     from cputune.tuner import tune
-    from cputune.tuner.databases import database_of
     from cputune.tuner.space import space_of
+    from cputune.tuner.stores import store_of
 
     named = _named_hosts(typed)
     destination = None if typed["output"] == "-" else Path(typed["output"])
     usual = (destination or Path("cputune")).with_suffix(".db")
     options = replace(options, study=options.study or usual)
-    database = database_of(options.study, options.study_name)
-    assert database is not None, "a study is named"
+    store = store_of(options.study, options.study_name)
+    assert store is not None, "a study is named"
     if not typed["dry_run"]:
         _require_packages(job, python)
-        _require_room(destination, database, force=typed["force"], resume=options.resume)
+        _require_room(destination, store, force=typed["force"], resume=options.resume)
     opened = None
     if named is not None:
         opened = _opened(*named, job, python, typed)
@@ -140,7 +140,7 @@ def command(ctx: click.Context, /, script: tuple[str, ...], **typed: Any) -> Non
         return
     _print_warnings(facts)
     if not options.resume:
-        _make_room(destination, database, force=typed["force"])
+        _make_room(destination, store, force=typed["force"])
     result: Result | None = None
     history = not typed["no_history"]
     try:
@@ -154,7 +154,7 @@ def command(ctx: click.Context, /, script: tuple[str, ...], **typed: Any) -> Non
                 command=_typed_command(ctx, job),
                 **keywords(options),
             )
-        saved = _saved(result, destination, history=history, ended=database)
+        saved = _saved(result, destination, history=history, ended=store)
         _show(result, saved.name, facts, as_json=typed["json"] or destination is None)
         if saved.failure is not None:
             raise saved.failure
@@ -210,7 +210,7 @@ _NOT_REPEATED = ("script", "resume", "force", "json", "dry_run", "max_time_secon
 
 def _typed_command(ctx: click.Context, job: Workload) -> tuple[str, ...]:
     """The command as typed, without values of secrets and without a time limit."""
-    from cputune.tuner.databases import without_credentials
+    from cputune.tuner.stores import without_credentials
 
     typed = ["cputune", "tune"]
     for parameter in ctx.command.params:
@@ -283,7 +283,7 @@ def _saved(
     destination: Path | None,
     *,
     history: bool,
-    ended: StudyDatabase | None = None,
+    ended: StudyStore | None = None,
 ) -> Saved:
     """Save the result. ``ended`` is its study, if it was not interrupted."""
     from cputune.records.history import save
@@ -296,44 +296,44 @@ def _saved(
 
 
 def _require_room(
-    destination: Path | None, database: StudyDatabase, *, force: bool, resume: bool
+    destination: Path | None, store: StudyStore, *, force: bool, resume: bool
 ) -> None:
     """Raise CputuneError now for an output that could not be written hours later."""
     from cputune.host.files import require_writable
-    from cputune.tuner.databases import StudyFile
-    from cputune.tuner.earlier import require_result
+    from cputune.records.history import require_result
+    from cputune.tuner.stores import StudyFile
 
     study = None
-    if isinstance(database, StudyFile):
-        study = database.path
+    if isinstance(store, StudyFile):
+        study = store.path
     for path in (destination, study):
         if path is not None:
             require_writable(path)
     if force and not resume:
         return
-    there = database.holds_study()
+    there = store.holds_study()
     if resume:
         if not there:
-            problem = f"there is no study {database.shown} to resume"
+            problem = f"there is no study {store.shown} to resume"
             raise CannotError(problem, hint="remove --resume")
         return
     if destination is not None and destination.exists():
         require_result(destination)
 
 
-def _make_room(destination: Path | None, database: StudyDatabase, *, force: bool) -> None:
+def _make_room(destination: Path | None, store: StudyStore, *, force: bool) -> None:
     """Move aside what an earlier tune left, and say how to see it. Raises CputuneError."""
-    from cputune.tuner.earlier import keep_result, make_room
+    from cputune.records.history import keep_earlier
 
     if force:
-        with database.lock():
-            database.remove()
+        with store.lock():
+            store.remove()
         return
     if destination is not None and destination.exists():
-        kept = keep_result(destination)
+        kept = keep_earlier(destination)
         print_line(f"note: {destination} had an earlier result, which is now: cputune show {kept}")
-    if database.holds_study():
-        moved = make_room(database)
+    if store.holds_study():
+        moved = store.make_room()
         if moved is not None:
             print_line(
                 f"note: a study without a verdict, of {count(moved.trials, 'trial')}, is now "

@@ -1,6 +1,6 @@
 """``cputune doctor --check-file FILE``: judge a launch file before it runs.
 
-A shell or batch script, csh, an accelerate or DeepSpeed configuration, a Job, MPIJob, PyTorchJob or
+A shell or batch script, an accelerate configuration, a Job, MPIJob, PyTorchJob or
 TrainJob, compose, a Dockerfile, requirements.txt, environment.yml or a hostfile. It is judged by
 the installed packages, or by a named stack (``named_stack.stack_facts``).
 """
@@ -18,12 +18,12 @@ from cputune.doctor.files import (
     around,
     dockerfile,
     ended,
+    hostfiles,
     judge,
     kubeflow,
     needs,
     package_lists,
     pins,
-    sharding,
     workloads,
     yaml_spans,
 )
@@ -37,7 +37,7 @@ from cputune.launch.edit import Edit, apply
 from cputune.launch.grammar import Tree
 from cputune.launch.launch import Launch
 from cputune.launch.places import Places
-from cputune.launch.shell import is_csh, read_shell
+from cputune.launch.shell import read_shell
 from cputune.launch.target import target_of
 
 LETTERS_AT_MOST = 1 << 20
@@ -45,7 +45,7 @@ LETTERS_AT_MOST = 1 << 20
 
 _HINT = (
     "it judges a script with a training command (mpirun, torchrun, accelerate launch, python), an "
-    "accelerate or DeepSpeed configuration, a Job, MPIJob, PyTorchJob or TrainJob, compose, a "
+    "accelerate configuration, a Job, MPIJob, PyTorchJob or TrainJob, compose, a "
     "Dockerfile, requirements.txt, environment.yml, a hostfile"
 )
 
@@ -73,16 +73,10 @@ def check_file(
     if package_lists.is_requirements(name):
         context = replace(context, places=Places(text))
         return by_severity(package_lists.judge_requirements(context))
-    if sharding.is_hostfile(name):
-        return by_severity(sharding.judge_hosts(text, context))
-    sets = "export"
-    if is_csh(text, name):
-        sets = "setenv"
-    places = Places(text, yaml=is_yaml(text, name), sets=sets)
-    return tuple(
-        replace(finding, command=finding.command and places.typed(finding.command))
-        for finding in by_severity(_judge(text, replace(context, places=places)))
-    )
+    if hostfiles.is_hostfile(name):
+        return by_severity(hostfiles.judge_hosts(text, context))
+    places = Places(text, yaml=is_yaml(text, name))
+    return by_severity(_judge(text, replace(context, places=places)))
 
 
 def _is_dockerfile(text: str, name: str) -> bool:
@@ -147,11 +141,10 @@ def fix_file(
     """
     withheld = dict[str, str]()
     done = _fixed(text, name, facts, host, proof, withheld)
-    if not is_csh(text, name):
-        reason = without_ccl(text, done.text)
-        if reason is not None:
-            withheld.update(dict.fromkeys(_SETS_UP_CCL, reason))
-            done = _fixed(text, name, facts, host, proof, withheld)
+    reason = without_ccl(text, done.text)
+    if reason is not None:
+        withheld.update(dict.fromkeys(_SETS_UP_CCL, reason))
+        done = _fixed(text, name, facts, host, proof, withheld)
     kept = {one.code for one in done.unfixed}
     unproven = dict[str, Finding]()
     for code, reason in withheld.items():
@@ -220,13 +213,13 @@ def _fixed(
 
 
 def _is_shell(text: str, name: str) -> bool:
-    is_text = package_lists.is_requirements(name) or sharding.is_hostfile(name)
-    return not (is_text or is_yaml(text, name) or is_csh(text, name) or _is_dockerfile(text, name))
+    is_text = package_lists.is_requirements(name) or hostfiles.is_hostfile(name)
+    return not (is_text or is_yaml(text, name) or _is_dockerfile(text, name))
 
 
 def launches_in(text: str, name: str) -> tuple[Launch, ...]:
     """The launches of a file: of a script, of the command of an image, of a job's containers."""
-    if package_lists.is_requirements(name) or sharding.is_hostfile(name):
+    if package_lists.is_requirements(name) or hostfiles.is_hostfile(name):
         return ()
     if _is_dockerfile(text, name):
         return dockerfile.launches_of(text)
@@ -268,7 +261,7 @@ def _without_empty_blocks(text: str) -> str:
 
 def _parses_as(before: str, after: str, name: str) -> bool:
     """Whether the new text parses, or the old one did not."""
-    if is_csh(before, name) or _is_dockerfile(before, name):
+    if _is_dockerfile(before, name):
         return True
     if is_yaml(before, name):
         try:
@@ -354,7 +347,6 @@ DOCUMENTS: tuple[
 ] = (
     (package_lists.is_environment, package_lists.judge_environment),
     (workloads.is_workload, workloads.judge_workload),
-    (sharding.is_deepspeed, sharding.judge_deepspeed),
     (kubeflow.is_job, kubeflow.judge_job),
     (accelerate.is_configuration, accelerate.judge_accelerate),
 )
@@ -371,7 +363,7 @@ FILE_CHECKS: tuple[Check, ...] = (
     + kubeflow.CHECKS
     + dockerfile.CHECKS
     + pins.CHECKS
-    + sharding.CHECKS
+    + hostfiles.CHECKS
     + workloads.CHECKS
     + checks_of(__name__)
 )

@@ -18,7 +18,7 @@ from cputune.emitters.planfile import plan_file
 from cputune.emitters.prepared import make_job, plan_job
 from cputune.emitters.slurm import SLURM
 from cputune.emitters.torchrun import TORCHRUN
-from cputune.emitters.tuning_jobs import SLURM_TUNE, TUNEJOB
+from cputune.emitters.tuning_jobs import SLURM_TUNE
 from cputune.errors import UsageError
 from cputune.host.remote.named import Node, parse_hostfile, parse_hosts
 from cputune.plans.plan import Plan
@@ -42,7 +42,7 @@ __all__ = [
     "render",
 ]
 
-_ALL = (MPIRUN, ACCELERATE, TORCHRUN, PYTORCHJOB, TRAINJOB, SLURM, TUNEJOB, COMMAND)
+_ALL = (MPIRUN, ACCELERATE, TORCHRUN, PYTORCHJOB, TRAINJOB, SLURM, COMMAND)
 
 FORMATS: Mapping[str, Format] = {written.name: written for written in _ALL if not written.printed}
 PRINTED_FORMATS: Mapping[str, Format] = {
@@ -76,7 +76,7 @@ def emit(result: Result | None, format: str, options: Emission) -> tuple[Emitted
         if formats != (SLURM,):
             raise UsageError(
                 f"--tune is for Slurm, not for {format}",
-                hint="--format slurm --tune; on Kubernetes --format tunejob",
+                hint="--format slurm --tune; on Kubernetes run cputune tune in a pod",
             )
         formats = (SLURM_TUNE,)
     files = _written(job, formats)

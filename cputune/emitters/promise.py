@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, fields, replace
 from cputune.emitters.manifest import PLAN, at
 from cputune.plans.equivalence import Training
 from cputune.plans.plan import Plan
-from cputune.records.migration import with_centres
 from cputune.records.result import Throughput
 from cputune.text.documents import parse, plain, record_of
 
@@ -115,7 +114,7 @@ def promise_of(text: object) -> Promise:
     """What a line, or an annotation, promises."""
     names = {field.name for field in fields(Promise)}
     try:
-        values = with_centres(parse(str(text))) if text else {}
+        values = parse(str(text)) if text else {}
         return record_of(Promise, {name: values[name] for name in values if name in names})
     except ValueError:
         return Promise()

@@ -110,11 +110,17 @@ def delete(path: Path) -> None:
     path.unlink(missing_ok=True)
 
 
-def require_room(folder: Path, most_bytes: int) -> None:
-    """Write this many bytes into a folder and delete them. Raises OSError if they do not fit."""
-    with tempfile.TemporaryFile(dir=folder) as probe:
-        probe.write(bytes(most_bytes))
-        probe.flush()
+def cut_to(path: Path, length_bytes: int) -> None:
+    """Cut a file off after this many bytes."""
+    os.truncate(path, length_bytes)
+
+
+def drop_torn_line(path: Path) -> None:
+    """Cut off the last line of a file if its end is missing: its writer was killed."""
+    content = path.read_bytes()
+    whole = content.rfind(b"\n") + 1
+    if whole < len(content):
+        cut_to(path, whole)
 
 
 def head(path: str, most_bytes: int) -> bytes:

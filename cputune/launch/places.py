@@ -44,7 +44,7 @@ class Places:
 
     Attributes:
         yaml: it is YAML, in which a variable is a ``name`` and a ``value``.
-        sets: the word that sets a variable: ``export``, in csh ``setenv``, in a Dockerfile ``ENV``.
+        sets: the word that sets a variable: ``export``, in a Dockerfile ``ENV``.
     """
 
     text: str
@@ -237,7 +237,7 @@ class Places:
         texts = [*new.variables, *new.words]
         before = re.split(r"[;&|(]|(?<!\\)\n", self.code[: first.start])[-1].replace("\\\n", " ")
         behind_another = any("=" not in word for word in before.split())  # srun, nohup, time
-        if new.variables and (behind_another or listed or flow or self.sets == "setenv"):
+        if new.variables and (behind_another or listed or flow):
             texts = ["env", *texts]
         written = [gap.join(f"{quote}{text}{quote}" for text in texts)]
         last = first.end
@@ -313,10 +313,9 @@ class Places:
         return places
 
     def _by_words(self, name: str) -> list[tuple[int, int, int, int]]:
-        """The same for YAML, a Dockerfile and csh, whose words are searched.
+        """The same for YAML and a Dockerfile, whose words are searched.
 
-        A loader of YAML gives the place of a whole scalar, which is often a script of many lines;
-        there is no grammar of csh among the parsers of bash.
+        A loader of YAML gives the place of a whole scalar, which is often a script of many lines.
         """
         places = list[tuple[int, int, int, int]]()
         bare = r"""[^\s"';&|)]*"""
@@ -325,10 +324,6 @@ class Places:
         value = rf"""(?:"[^"\n]*"|'[^'\n]*'|{bare})"""
         for match in re.finditer(rf"(?<![\w$.{{-]){name}=({value})", self.code):
             places.append((match.start(), match.end(), match.start(1), match.end(1)))
-        if self.sets == "setenv":
-            setenv = rf"(?m)^[ \t]*setenv[ \t]+{name}[ \t]+({value})"
-            for match in re.finditer(setenv, self.code):
-                places.append((match.start(), match.end(), match.start(1), match.end(1)))
         for match in re.finditer(rf"(?<=[ \t])-{{1,2}}g?env[ \t]+{name}[ \t]+(\S+)", self.code):
             places.append((match.start(), match.end(), match.start(1), match.end(1)))
         if self.yaml:
@@ -382,22 +377,7 @@ class Places:
 
     def setting(self, name: str, value: str) -> str:
         """The line that sets a variable for every command behind it."""
-        between = "="
-        if self.sets == "setenv":
-            between = " "
-        return f"{self.sets} {name}{between}{value}"
-
-    def typed(self, command: str) -> str:
-        """A command of bash that sets or unsets variables, in the shell of this file."""
-        if self.sets != "setenv":
-            return command
-        first, *names = command.split(" ")
-        if first == "unset":
-            return "; ".join(f"unsetenv {name}" for name in names)
-        if first == "export" and all(re.match(r"[A-Za-z_]\w*=", name) for name in names):
-            settings = [name.partition("=") for name in names]
-            return "; ".join(self.setting(name, value) for name, _, value in settings)
-        return command
+        return f"{self.sets} {name}={value}"
 
     def rename_variable(self, name: str, instead: str) -> tuple[Edit, ...]:
         """Another name for a variable, wherever it is set."""
@@ -412,10 +392,9 @@ class Places:
         """Remove the variable for this launch; if nothing sets it, unset it before the launch."""
         places = self._assigned_for(launch, name)
         if not places:
-            unsets = {"export": "unset", "setenv": "unsetenv"}.get(self.sets)
-            if unsets is None or self.yaml:
+            if self.sets != "export" or self.yaml:
                 return ()
-            return self.line_before(launch, f"{unsets} {name}")
+            return self.line_before(launch, f"unset {name}")
         edits: list[Edit] = []
         for at, end, _, _ in places:
             edits += self._unassign(at, end)

@@ -2,8 +2,7 @@
 
 Not a shell: the commands are followed in order, with variables, arrays and exports filled in.
 Unknown is what only running would show: ``$(…)``, arithmetic, and values that the branches of an
-``if`` or ``case`` set differently. bash is parsed by its grammar; of csh and tcsh the lines that
-set variables or start programs are read, without control flow.
+``if`` or ``case`` set differently. Scripts of csh and tcsh are refused.
 """
 
 from __future__ import annotations
@@ -43,12 +42,6 @@ _BELOW = re.compile(r"/([\w-]+\.[\w.-]*\w)")
 _BRANCHES = ("if_statement", "case_statement")
 _HIDDEN = ("command_substitution", "arithmetic_expansion", "process_substitution")
 _CSH = re.compile(r"#!.*\bt?csh\b")
-_CSH_FLOW = re.compile(
-    r"(?m)^[ \t]*(?:if|else|endif|foreach|end|switch|case|breaksw|endsw|while|goto|onintr|default:"
-    r"|@)(?:[ \t(:][^\n]*)?$"
-)
-_CSH_SET = re.compile(r"(?m)^[ \t]*set[ \t]+(?:\w+[ \t]*=[ \t]*)?[^\n]*$")
-_CSH_VALUE = re.compile(r"[ \t]*set[ \t]+(\w+)[ \t]*=[ \t]*(\"[^\"]*\"|'[^']*'|[^\s()]+)[ \t]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,35 +66,27 @@ class ShellFile:
     launches: tuple[Launch, ...]
     sourced: tuple[Sourced, ...] = ()
     breaks: tuple[Break, ...] = ()
-    csh: bool = False
-
-
-def is_csh(text: str, name: str) -> bool:
-    """Whether a script is one of csh or tcsh, by its first line or its name."""
-    return _CSH.match(text) is not None or name.endswith((".csh", ".tcsh"))
 
 
 def read_shell(text: str, name: str, given: Mapping[str, str] | None = None) -> ShellFile:
-    """Read a script. Raises UsageError if a quote is opened and never closed.
+    """Read a script. Raises UsageError if a quote is opened and never closed, or if it is of csh.
 
     ``given`` are known variables that the script finds: those of a batch system.
     """
-    csh = is_csh(text, name)
-    meant, breaks = repaired(_without_flow(text) if csh else text)
+    if _CSH.match(text) is not None or name.endswith((".csh", ".tcsh")):
+        raise UsageError(
+            f"{name} is a script of csh, which is not read", hint="give a script of sh or bash"
+        )
+    meant, breaks = repaired(text)
     tree = Tree(meant)
-    if not csh and (at := unclosed_quote(tree)) is not None:
+    if (at := unclosed_quote(tree)) is not None:
         raise UsageError(
             f"{name}:{text.count(chr(10), 0, at) + 1}: a quote is opened and never closed",
             hint="close it, or give a file that bash can read",
         )
     reader = _Reader(text=text, values={k: [_of(v)] for k, v in (given or {}).items()})
-    if csh:
-        for match in _CSH_VALUE.finditer(text):
-            reader.values[match[1]] = [_of(match[2].strip("\"'"))]
     reader.follow(tree, None)
-    return ShellFile(
-        launches=tuple(reader.launches), sourced=tuple(reader.sourced), breaks=breaks, csh=csh
-    )
+    return ShellFile(launches=tuple(reader.launches), sourced=tuple(reader.sourced), breaks=breaks)
 
 
 def read_launches(text: str, name: str) -> tuple[Launch, ...]:
@@ -144,12 +129,6 @@ def paths_below(text: str, variable: str) -> Iterator[str]:
                 match = _BELOW.match(text, tree.span(node).end)
                 if match is not None:
                     yield match[1]
-
-
-def _without_flow(text: str) -> str:
-    """A script of csh with blanks for the lines of its control flow and its own variables."""
-    text = _CSH_FLOW.sub(lambda match: " " * len(match[0]), text)
-    return _CSH_SET.sub(lambda match: " " * len(match[0]), text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -539,13 +518,7 @@ class _Reader:
         first = ""
         if words:
             first = words[0]
-        if first == "setenv" and len(words) > 1:
-            self._set(words[1], chars[2:3] or [_of("")], either=True, unknown=[_of("$?")])
-            self.exported.add(words[1])
-        elif first == "unsetenv":
-            for word in words[1:]:
-                self._unset(word)
-        elif first == "set" and {"-a", "allexport"} & set(words):
+        if first == "set" and {"-a", "allexport"} & set(words):
             self.all_exported = True
         elif first in ("source", ".") and len(words) > 1:
             self.sourced.append(Sourced(path=words[1], span=span, line=line))

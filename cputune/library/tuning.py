@@ -13,7 +13,7 @@ from cputune.plans.workload import Workload, typed_words
 from cputune.records.options import keywords, keywords_of
 from cputune.report.drawing import Result
 from cputune.tuner import TuneArguments, tune as tune_workload
-from cputune.tuner.databases import database_of
+from cputune.tuner.stores import store_of
 
 
 @keywords_of(TuneArguments)
@@ -50,7 +50,7 @@ def tune(job: Workload | str | Sequence[str], options: TuneArguments) -> Result:
                 started = options.started
             options = replace(options, started=started, on_event=view(started))
     result: Result = tune_workload(workload, **keywords(options))
-    database = database_of(options.study, options.study_name)
-    if database is not None and result.not_compared is None:
-        database.finish()
+    store = store_of(options.study, options.study_name)
+    if store is not None and result.not_compared is None:
+        store.finish()
     return result

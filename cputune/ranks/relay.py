@@ -52,8 +52,6 @@ class Connection:
 class Relay:
     """Both directions of one host. ``seconds``: how often ``beat`` is to be called."""
 
-    seconds = BEAT_SECONDS
-
     def __init__(
         self,
         output: int,
@@ -61,6 +59,8 @@ class Relay:
         path: str,
         selector: selectors.BaseSelector,
         write_aside: Callable[[bytes], None],
+        *,
+        silent_seconds: float = SILENT_SECONDS,
     ) -> None:
         """Copy between a host and the tuner.
 
@@ -70,10 +70,13 @@ class Relay:
             path: of the tuner's socket.
             selector: is asked for the descriptors of this relay; their data is a function.
             write_aside: is given the lines that are no message.
+            silent_seconds: after which a host that answers no beat is lost.
         """
         self._output: int | None = output
         self._give, self._path, self._selector = give, path, selector
         self._write_aside = write_aside
+        self._silent_seconds = silent_seconds
+        self.seconds = min(BEAT_SECONDS, silent_seconds / 6)
         self._rest = b""
         self._connections: dict[int, Connection] = {}
         self._heard_at: float | None = None
@@ -84,10 +87,10 @@ class Relay:
     def beat(self) -> bool:
         """Show the host that we are there. False if it has been silent for too long."""
         now = time.monotonic()
-        if now - self._beat_at >= BEAT_SECONDS:
+        if now - self._beat_at >= self.seconds:
             self._beat_at = now
             self._give(b"\n")
-        return self._heard_at is None or now - self._heard_at < SILENT_SECONDS
+        return self._heard_at is None or now - self._heard_at < self._silent_seconds
 
     def drain(self) -> None:
         """Forward what the host has already written."""

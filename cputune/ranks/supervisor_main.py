@@ -83,6 +83,7 @@ class RankCommand(TypedDict, total=False):
         fork: it is a fork of the supervisor, which has imported the training stack.
         input: written to its standard input, which stays open until it is to end.
         relay: the tuner's socket; what ranks send over its standard output is forwarded to it.
+        silent_seconds: after which a host that answers nothing is lost (``ranks/relay.py``).
         host: it is no launch, but the relay of this host. Empty: a batch job has started it, and
             ends it.
     """
@@ -94,6 +95,7 @@ class RankCommand(TypedDict, total=False):
     fork: bool
     input: str
     relay: str
+    silent_seconds: float
     host: str
 
 
@@ -274,10 +276,15 @@ class Children:
             if not command.get("fork"):
                 pid, child.input, reports = spawn(command, write_end)
                 if reports is not None:
-                    from cputune.ranks.relay import Relay  # few launches have one
+                    from cputune.ranks.relay import SILENT_SECONDS, Relay  # few launches have one
 
                     child.relay = Relay(
-                        reports, child.give, command["relay"], self._selector, child.keep
+                        reports,
+                        child.give,
+                        command["relay"],
+                        self._selector,
+                        child.keep,
+                        silent_seconds=command.get("silent_seconds", SILENT_SECONDS),
                     )
             elif (pid := os.fork()) == 0:
                 self._forget()

@@ -6,14 +6,24 @@ Its id, which ``cputune show`` takes, is the second at which it was stored.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from cputune.errors import CannotError, CputuneError, UsageError
-from cputune.host import write_atomically
-from cputune.host.files import exists, make_private, own_files, remove, user_folder, write_somewhere
+from cputune.host import read_document, write_atomically
+from cputune.host.files import (
+    changed_at,
+    exists,
+    make_private,
+    own_files,
+    remove,
+    rename,
+    user_folder,
+    write_somewhere,
+)
 from cputune.host.process import variables
 from cputune.records.result import Result
 from cputune.text.documents import for_people
@@ -106,6 +116,51 @@ def keep(result: Result, *, now: str) -> str | None:
         log.getChild("history").info("the result was not stored in the history: %s", error)
         return None
     return id
+
+
+def written_at(path: Path) -> str:
+    """When a file was written last, as in the ids of the history."""
+    return time.strftime("%Y%m%d-%H%M%S", time.gmtime(changed_at(path)))
+
+
+def free_name(path: Path) -> Path:
+    """``cputune-20261127-211300.db``: when it was written last, and a number if that is taken."""
+    stem = f"{path.stem}-{written_at(path)}"
+    number = 1
+    beside = path.with_name(f"{stem}{path.suffix}")
+    while exists(beside):
+        number += 1
+        beside = path.with_name(f"{stem}-{number}{path.suffix}")
+    return beside
+
+
+def require_result(path: Path) -> Result:
+    """The result in a file that is to be replaced. Raises UsageError if it is something else."""
+    try:
+        return Result.load(path)
+    except CputuneError as error:
+        raise UsageError(
+            f"{path} exists and is not a result of cputune",
+            hint="-o FILE writes elsewhere, --force replaces it",
+        ) from error
+
+
+def keep_earlier(path: Path) -> str:
+    """Keep the result of a file that is about to be replaced; returns its name for ``cputune
+    show``.
+    """
+    result = require_result(path)
+    text = for_people(result.to_json()) + "\n"
+    for id in kept_ids():
+        with suppress(OSError):
+            if read_document(result_path(id)) == text:
+                return id
+    kept = keep(result, now=written_at(path))
+    if kept is not None:
+        return kept
+    beside = free_name(path)
+    rename(path, beside)
+    return str(beside)
 
 
 def kept_ids() -> tuple[str, ...]:

@@ -158,8 +158,8 @@ class TuneOptions:
         price_per_hour: of one machine. The verdict then states the cost of the whole training.
         allow_slow_precision: also try bf16 if the CPU only emulates it.
         allow_bf16_gradients: also try sending gradients in bf16.
-        study: an SQLite file, or the address of a server in Optuna's form
-            (``postgresql://HOST/DATABASE``, ``mysql://``). None: in memory.
+        study: a file (Optuna's journal), or the address of a database for Optuna's ``RDBStorage``
+            (``postgresql://HOST/DATABASE``, ``sqlite:///FILE``). None: in memory.
         study_name: None: "cputune".
         resume: continue that study. Host, workload, seed and knobs must be the same.
         share_machine: measure while other processes compute, and give no ratio if they delayed
@@ -207,7 +207,7 @@ class TuneOptions:
     )
     study: str | Path | None = option(
         None,
-        "Storage of the trials, for --resume: an SQLite file, or postgresql://HOST/DATABASE.",
+        "Storage of the trials, for --resume: a file, or a database: postgresql://HOST/NAME.",
         metavar="FILE.db",
     )
     study_name: str | None = option(None, "Name of the study there. Default: cputune.")

@@ -20,7 +20,6 @@ from cputune.plans.plan import Plan
 from cputune.plans.untried import UntriedGain
 from cputune.plans.workload import Workload
 from cputune.records.claims import Claim, Outcome, Speedup, outcome_of
-from cputune.records.migration import from_second
 from cputune.records.next_command import NextStep
 from cputune.records.steps import FailureKind
 from cputune.records.written_files import write_own
@@ -560,14 +559,12 @@ def _refuse_other_documents(document: object) -> dict[str, Any]:
         if key != "schema":
             values[key] = value
     version = int(ours[1])
-    if version == 2:
-        return from_second(values)
     if version != SCHEMA_VERSION:
         hint = "run `cputune tune` again"
         if version > SCHEMA_VERSION:
             hint = "upgrade cputune: pip install -U cputune"
         raise ResultError(
-            f"the result file has schema {version}; this cputune reads 2 and {SCHEMA_VERSION}",
+            f"the result file has schema {version}; this cputune reads {SCHEMA_VERSION}",
             hint=hint,
         )
     return values

@@ -87,9 +87,9 @@ def _tune(job: Workload, arguments: TuneArguments, hosts: RankHosts | None) -> R
     space_of(arguments, facts, job, hosts)
 
     from cputune.host.probing.limits import watch_cpus
-    from cputune.tuner.databases import database_of
     from cputune.tuner.events import logged
     from cputune.tuner.exclusive import measuring_alone, open_runner
+    from cputune.tuner.stores import store_of
     from cputune.tuner.study import TuningStudy
 
     on_event = logged(arguments.on_event)
@@ -103,9 +103,9 @@ def _tune(job: Workload, arguments: TuneArguments, hosts: RankHosts | None) -> R
     real, share = runner is None, arguments.share_machine
     look = real and hosts is None
     with ExitStack() as held:
-        database = database_of(arguments.study, arguments.study_name)
-        if database is not None:
-            held.enter_context(database.lock())
+        store = store_of(arguments.study, arguments.study_name)
+        if store is not None:
+            held.enter_context(store.lock())
         alone = measuring_alone(on_event, share=share, until=until, real=real, look=look)
         neighbours = held.enter_context(alone)
         taken_away = watch_cpus(LiveHost()) if look else lambda: None

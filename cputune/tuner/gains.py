@@ -32,6 +32,7 @@ from statistics import fmean, median
 
 from cputune.records.claims import EQUIVALENCE_MARGIN, EQUIVALENT, Speedup
 from cputune.records.result import LEAST_BLOCKS, Throughput
+from cputune.tuner.student import students_quantile
 
 PROCESS, FREEDOM = 0.03, 3.0
 """How much two processes of a plan differ (log), and how many measurements that counts for.
@@ -372,9 +373,3 @@ def _scatter(blocks: Sequence[Sequence[float]], noise: float) -> float:
     scatter = median(off) / 0.6745 * math.sqrt(len(off) / freedom)
     squares = NOISE_WEIGHT * 2 * noise**2 + freedom * scatter**2
     return math.sqrt(squares / (NOISE_WEIGHT + freedom))
-
-
-def students_quantile(share: float, freedom: float) -> float:
-    from scipy.special import stdtrit  # here: `compare` reads this module, and needs no scipy
-
-    return float(stdtrit(freedom, share))

@@ -7,7 +7,7 @@ The processes of the baseline and of the best trials are stopped and kept for th
 confirmation: they have done their imports and warm-up. As many are kept as fit into memory besides
 the next trial.
 
-``benchmarks/search.py`` measures the numbers below, ``benchmarks/seconds.py`` where the time goes.
+``benchmarks/search.py`` measures the numbers below.
 """
 
 from __future__ import annotations

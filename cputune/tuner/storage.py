@@ -1,7 +1,7 @@
 """The trials of a study on record, which ``--resume`` continues.
 
-Optuna proposes and counts the trials in memory. Each finished one is copied to the user's database:
-its value is seconds per sample; the rest is in its user attributes. If the database cannot be
+Optuna proposes and counts the trials in memory. Each finished one is copied to the user's file or
+database: its value is seconds per sample; the rest is in its user attributes. If that cannot be
 written, the study continues and the missing trials are written with the next one.
 """
 
@@ -27,10 +27,10 @@ from cputune.records.claims import host_fingerprint
 from cputune.records.options import MAY_CHANGE, TuneOptions
 from cputune.records.result import COMPLETED, FAILED, PRUNED, State, Trial
 from cputune.text.documents import plain, record_of
-from cputune.tuner.databases import IDENTITY, database_of, no_study
 from cputune.tuner.reading import Run
 from cputune.tuner.sampler import PlanSampler, distributions
 from cputune.tuner.space import SearchSpace
+from cputune.tuner.stores import IDENTITY, no_study, store_of
 
 _WORKLOAD = "cputune.workload"
 STUDY_SCHEMA = 1
@@ -62,9 +62,7 @@ _STATES: Mapping[State, TrialState] = {
 
 
 class StudyStorage:
-    """Trials on record, and the running one: in memory, and in a database that only this tuner
-    uses.
-    """
+    """Trials on record, and the running one: in memory, and in a store with one tuner."""
 
     def __init__(
         self,
@@ -78,29 +76,29 @@ class StudyStorage:
 
         ``private``: only this user may read the file.
         """
-        self._database = database_of(named, name)
-        self._is_new = self._database is None or not self._database.holds_study()
-        if self._database is not None and not self._is_new and not resume:
-            if not self._database.is_over():
+        self._store = store_of(named, name)
+        self._is_new = self._store is None or not self._store.holds_study()
+        if self._store is not None and not self._is_new and not resume:
+            if not self._store.is_over():
                 raise CannotError(
-                    f"{self._database.shown} already contains a study",
+                    f"{self._store.shown} already contains a study",
                     hint="resume=True (--resume) continues it, study_name names another one",
                 )
-            self._database.remove()
+            self._store.remove()
             self._is_new = True
-        # In memory: a database would take time of the cores that are measured.
+        # In memory: a file would take time of the cores that are measured.
         self._study = optuna.create_study(direction="minimize")
         self._running: OptunaTrial | None = None
         self._unwritten: list[Callable[[optuna.Study], object]] = []
         self._record: optuna.Study | None = None
         self._open = ExitStack()
         with self._reading(), ExitStack() as opened:
-            if self._database is not None:
-                self._record = opened.enter_context(self._database.opened(private=private))
+            if self._store is not None:
+                self._record = opened.enter_context(self._store.opened(private=private))
             self._open = opened.pop_all()
 
     def close(self) -> None:
-        """Close the database; its content stays."""
+        """Close the store; its content stays."""
         self._open.close()
 
     def claim(self, identity: Identity) -> None:
@@ -108,7 +106,7 @@ class StudyStorage:
 
         Raises CannotError if the study on record measures something else, or cannot be written.
         """
-        if self._record is None or self._database is None:
+        if self._record is None or self._store is None:
             return
         with self._reading():
             recorded = self._record.user_attrs.get(IDENTITY)
@@ -118,16 +116,14 @@ class StudyStorage:
                 self._record.set_user_attr(IDENTITY, dict(identity))
             return
         if not isinstance(recorded, Mapping):
-            raise no_study(
-                self._database.shown, "it has trials, but no record of what they measured"
-            )
+            raise no_study(self._store.shown, "it has trials, but no record of what they measured")
         different = []
         for name, value in identity.items():
             if value != recorded.get(name):
                 different.append(name.replace("_", " "))
         if different:
             raise CannotError(
-                f"the study in {self._database.shown} was started with another "
+                f"the study in {self._store.shown} was started with another "
                 + ", ".join(different),
                 hint="resume it with the options it was started with, or name another file with "
                 "--study",
@@ -152,7 +148,7 @@ class StudyStorage:
                         losses=list(kept.losses),
                         start_seconds=kept.start_seconds,
                     )
-                    # A server that was lost while it wrote may have a trial twice.
+                    # A database that was lost while it wrote may have a trial twice.
                     past.setdefault(kept.trial.number, (kept.trial, run))
                 elif frozen.state in (TrialState.COMPLETE, TrialState.PRUNED):
                     raise ValueError(f"trial {frozen.number} lacks its measurements")
@@ -179,7 +175,7 @@ class StudyStorage:
     def end(self, trial: Trial, run: Run) -> None:
         """End the running trial: its steps, its value, or why it has none.
 
-        ``write_down`` copies it to the database later: writing takes time of the cores that are
+        ``write_down`` copies it to the store later: writing takes time of the cores that are
         measured.
         """
         assert self._running is not None, "it was begun"
@@ -218,10 +214,10 @@ class StudyStorage:
 
     def discard(self) -> None:
         """Remove a study that was created here and never had a trial."""
-        if self._database is not None and self._is_new:
+        if self._store is not None and self._is_new:
             with suppress(Exception):  # the disk may be full, and the error is reported already
                 self.close()
-                self._database.remove()
+                self._store.remove()
 
     def abandon(self) -> None:
         """Drop the running trial, if any, which was interrupted."""
@@ -230,21 +226,19 @@ class StudyStorage:
             self._running = None
 
     def write_down(self) -> str | None:
-        """Copy to the database what is missing there, also if it was removed; returns why that
-        fails, or None.
-        """
-        if self._record is None or self._database is None:
+        """Copy to the store what is missing there; returns why that fails, or None."""
+        if self._record is None or self._store is None:
             return None
-        reason = self._database.trouble()
-        while self._unwritten and reason is None:
-            try:
+        try:
+            self._record.get_trials(deepcopy=False)  # fails if the study was removed
+            while self._unwritten:
                 self._unwritten[0](self._record)
                 del self._unwritten[0]
-            except Exception as error:  # Optuna lets those of SQLAlchemy and drivers through
-                reason = self._database.cause_of(error)
-        if reason is None:
-            return None
-        return f"the study in {self._database.shown} cannot be written: {reason}"
+        except Exception as error:  # Optuna lets those of SQLAlchemy and drivers through
+            return (
+                f"the study in {self._store.shown} cannot be written: {self._store.cause_of(error)}"
+            )
+        return None
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
@@ -254,8 +248,8 @@ class StudyStorage:
         except CputuneError:
             raise
         except Exception as error:
-            assert self._database is not None, "a study in memory is never read"
-            raise no_study(self._database.shown, self._database.cause_of(error)) from error
+            assert self._store is not None, "a study in memory is never read"
+            raise no_study(self._store.shown, self._store.cause_of(error)) from error
 
     @property
     def workload(self) -> Workload | None:

@@ -30,7 +30,7 @@ def main() -> None:
     samples = [{"x": torch.randn(4), "labels": torch.tensor(i % 2)} for i in range(64)]
     Trainer(model=Model(), args=arguments, train_dataset=samples).train()
     print(f"trained: world {arguments.world_size}, bf16 {arguments.bf16}", flush=True)
-    if torch.distributed.is_initialized():  # else a rank may abort at its end (clean_end.py)
+    if torch.distributed.is_initialized():  # else a rank may abort at its end
         torch.distributed.destroy_process_group()
 
 

@@ -256,10 +256,6 @@ FIXED = (
         f"torchrun {TRAINS} --ddp_backend nccl",
         f"torchrun {TRAINS} --ddp_backend gloo",
     ),
-    (
-        "#!/bin/tcsh\nsetenv OMP_NUM_THREADS 64\npython run_qa.py --no_cuda",
-        "#!/bin/tcsh\nsetenv OMP_NUM_THREADS 16\npython run_qa.py --use_cpu",
-    ),
 )
 
 

@@ -9,7 +9,7 @@ from golden_texts import Golden
 from stacks import IPEX_ERA, TODAY, machine
 
 from cputune import UsageError
-from cputune.doctor.checkfile import check_file
+from cputune.doctor.checkfile import check_file, fix_file
 from cputune.doctor.registry import all_checks
 from cputune.host import Host, LiveHost
 from cputune.host.facts import Launcher
@@ -518,16 +518,14 @@ def test_an_mpirun_that_nothing_can_bring_must_be_there(
     assert "file-launcher-missing" not in found
 
 
-def test_commands_for_a_csh_script_are_commands_of_csh() -> None:
-    text = (
-        "#!/bin/tcsh\n#SBATCH --nodes 1\n#SBATCH --cpus-per-task=4\n"
-        "setenv OMP_NUM_THREADS 64\nsrun python train.py\n"
-    )
-    commands = {found.command for found in check_file(text, "job.csh", machine(TODAY))}
-    assert {
-        "setenv OMP_NUM_THREADS 4",
-        "setenv SRUN_CPUS_PER_TASK $SLURM_CPUS_PER_TASK",
-    } <= commands
+@pytest.mark.parametrize(
+    ("text", "name"), [("#!/bin/tcsh\npython t.py\n", "job.sh"), ("python t.py\n", "job.csh")]
+)
+def test_a_script_of_csh_is_refused(text: str, name: str) -> None:
+    for reads in (check_file, fix_file):
+        with pytest.raises(UsageError, match="is a script of csh") as refused:
+            reads(text, name, machine(TODAY))
+        assert refused.value.hint
 
 
 HYDRA = "-np 2 -ppn 2 -genv OMP_NUM_THREADS 1"

@@ -1,4 +1,4 @@
-"""Files beside launch scripts: pods, compose, requirements, DeepSpeed, hosts, images."""
+"""Files beside launch scripts: pods, compose, requirements, hosts, images."""
 
 from __future__ import annotations
 
@@ -125,13 +125,6 @@ def test_versions_of_an_environment_of_conda_are_compared() -> None:
     found = check_file(text, "environment.yml", FACTS)
     assert "file-pins" in {one.code for one in found}
     assert all(one.edits == () for one in found)
-
-
-def test_a_configuration_of_deepspeed_divides_a_model() -> None:
-    text = '{"zero_optimization": {"stage": 2}, "train_micro_batch_size_per_gpu": 4}'
-    (found,) = check_file(text, "ds.json", FACTS)
-    assert (found.code, "stage 2" in found.evidence) == ("argument-sharded", True)
-    assert codes(text.replace("2}", "0}"), "ds.json") == set()
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""``tunejob`` and ``slurm --tune``: jobs that tune where they will train."""
+"""``slurm --tune``: a job that tunes where it will train."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from golden_texts import Golden
 from machines import TODAY, machine
 
 from cputune import Cluster, UsageError, Workload, emit
-from cputune.emitters import FORMATS
 
 FACTS = machine(cores_per_socket=8, threads_per_core=2, packages=TODAY)
 WORDS = ["run_qa.py", "--do_train", "--output_dir", "my out", "--note", "it's $HOME"]
@@ -24,36 +22,6 @@ SCRIPT = Workload.script(WORDS, global_batch_size=8)
 def written(format: str, job: Workload = SCRIPT, **cluster: Any) -> str:
     (file,) = emit(None, format, facts=FACTS, workload=job, cluster=Cluster(**cluster))
     return file.text
-
-
-class TestKubernetes:
-    def test_it_tunes_what_was_typed_in_a_pod_like_those_that_will_train(self) -> None:
-        given: dict[str, Any] = {
-            "image": "registry.example.com/bert:1",
-            "pvc": "bert-data",
-            "memory": "64Gi",
-        }
-        job = yaml.safe_load(written("tunejob", **given))
-        pod = job["spec"]["template"]["spec"]
-        (container,) = pod["containers"]
-        assert (job["apiVersion"], job["kind"]) == ("batch/v1", "Job")
-        assert pod["restartPolicy"] == "Never"
-        command = container["command"]
-        assert command[:5] == ["cputune", "tune", "-o", "/data/cputune.json", "--no-history"]
-        assert command[5:] == ["--", *WORDS[:-1], "it's $$HOME"]
-        assert pod["volumes"][0]["persistentVolumeClaim"] == {"claimName": "bert-data"}
-        training = emit(None, "pytorchjob", facts=FACTS, workload=SCRIPT, cluster=Cluster(**given))
-        master = yaml.safe_load(training[0].text)["spec"]["pytorchReplicaSpecs"]["Master"]
-        (trains,) = master["template"]["spec"]["containers"]
-        assert container["resources"] == trains["resources"]
-        assert container["image"] == trains["image"]
-
-    def test_secrets_come_from_a_secret(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("HUB_TOKEN", "")
-        job = Workload.script(["train.py", "--hub_token", "hf_abcdefghijklmnopqrstuvwxyz012345"])
-        text = written("tunejob", job)
-        assert "hf_abc" not in text
-        assert "$(HUB_TOKEN)" in text
 
 
 class TestSlurm:
@@ -109,9 +77,5 @@ def test_a_recipe_is_tuned_by_its_name(golden: Golden) -> None:
     assert 'cputune tune -o "$found" "$@" --recipe bert-mini ||' in written("slurm", job, tune=True)
     own = replace(job, recipe=replace(job.recipe, name="mine"))  # type: ignore[type-var]
     with pytest.raises(UsageError) as raised:
-        written("tunejob", own)
+        written("slurm", own, tune=True)
     golden(raised.value)
-
-
-def test_they_launch_nothing_that_could_be_verified() -> None:
-    assert "tunejob" not in FORMATS

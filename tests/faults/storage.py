@@ -1,12 +1,9 @@
-"""What a study is kept in fails: a full disk, a file that is locked, damaged or read-only."""
+"""What a study is kept in fails: a full disk, a file that is removed, damaged or read-only."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import resource
-import signal
-import sqlite3
 import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -16,9 +13,6 @@ from random import Random
 from faults.outcome import Outcome
 from faults.parents import LIGHT
 from faults.watched import TUNE, Watched, judge
-
-STUDY_BYTES = 150_000
-"""A new study takes 120 kB; some trials later it wants more than this."""
 
 
 @contextlib.contextmanager
@@ -47,12 +41,11 @@ def study(
     file: str,
     *words: str,
     budget: int = 8,
-    limit: Callable[[], None] | None = None,
     until: Random | None = None,
 ) -> Watched:
     """A study in this file that has begun; ``until`` a random moment after its first trial."""
     given = (*TUNE, "--budget", str(budget), "--study", file, *words, "--", *LIGHT)
-    watched = Watched(place, given, limit=limit)
+    watched = Watched(place, given)
     if until is not None:
         watched.until("trial 0:")
         watched.wait(until.uniform(0.0, 1.0))
@@ -90,26 +83,6 @@ def full_for_the_study(place: Path, dice: Random) -> Outcome:
         return gone_on_with(watched, "small/s.db", (disk / "filler").unlink)
 
 
-def limited_files(place: Path, dice: Random) -> Outcome:
-    """No file may grow beyond a limit (RLIMIT_FSIZE), which the study soon reaches."""
-    most = STUDY_BYTES + dice.randrange(0, 30_000)
-
-    def limit() -> None:
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
-
-    return gone_on_with(study(place, "s.db", limit=limit), "s.db", lambda: None)
-
-
-def locked(place: Path, dice: Random) -> Outcome:
-    """Another program holds the study's file at a random moment, for longer than is waited."""
-    watched = study(place, "s.db", until=dice)
-    with contextlib.closing(sqlite3.connect(place / "s.db", timeout=30)) as other:
-        with contextlib.suppress(sqlite3.OperationalError):
-            other.execute("begin exclusive")
-        return gone_on_with(watched, "s.db", other.rollback)
-
-
 def befallen(place: Path, dice: Random, befall: Callable[[Path], object]) -> Outcome:
     """Something befalls the file at a random moment: the study ends well, and says so."""
     watched = study(place, "s.db", until=dice)
@@ -126,7 +99,7 @@ def removed(place: Path, dice: Random) -> Outcome:
 
 def cut_off(place: Path, dice: Random) -> Outcome:
     """Somebody cuts the study's file off."""
-    return befallen(place, dice, lambda file: os.truncate(file, dice.randrange(100_000)))
+    return befallen(place, dice, lambda file: os.truncate(file, dice.randrange(10_000)))
 
 
 def read_only(place: Path, dice: Random) -> Outcome:
@@ -136,7 +109,7 @@ def read_only(place: Path, dice: Random) -> Outcome:
             return Outcome(tried=False)
         watched = study(place, "small/s.db", until=dice)
         remount = ["mount", "-o", "remount"]
-        # It is busy while SQLite writes: once more, then.
+        # It is busy while a trial is written: once more, then.
         while subprocess.run([*remount, "-r", str(disk)], capture_output=True).returncode:
             if watched.wait(0.01) is not None:
                 break
@@ -163,8 +136,6 @@ def damaged(place: Path, dice: Random) -> Outcome:
 STORAGE = {
     "the disk of the result is full": full_for_the_result,
     "the disk of the study fills": full_for_the_study,
-    "files may not grow (RLIMIT_FSIZE)": limited_files,
-    "another program locks the study": locked,
     "the study becomes read-only": read_only,
     "the study's file is removed": removed,
     "the study's file is cut off": cut_off,

@@ -78,18 +78,6 @@ def test_dashes_that_begin_a_line_of_text_are_no_lost_line() -> None:
     assert read_shell(text, "run.sh").breaks == ()
 
 
-def test_csh_sets_by_setenv_and_its_control_flow_is_passed_over() -> None:
-    text = (
-        "#!/bin/tcsh\nset n = 4\nif ( $?X ) then\n  echo 'x'\nendif\n"
-        "setenv OMP_NUM_THREADS $n\nunsetenv KMP_AFFINITY\nsrun python t.py --do_train\n"
-    )
-    file = read_shell(text, "job.sh")
-    (launch,) = file.launches
-    assert file.csh
-    assert (launch.environment["OMP_NUM_THREADS"], launch.line) == ("4", 8)
-    assert launch.removed == {"KMP_AFFINITY"}
-
-
 @pytest.mark.parametrize(
     "text",
     ["echo python t.py", "pip install torchrun", "python -m pip install -r t.py", "which mpirun"],

@@ -152,15 +152,16 @@ def test_a_relay_removes_what_was_copied_to_its_host(
 
 
 def test_a_relay_that_answers_no_beat_is_lost(
-    supervisor: Supervisor, post: Inbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    supervisor: Supervisor, post: Inbox, tmp_path: Path
 ) -> None:
-    supervisor.start([held(post, [sys.executable, "-c", SPEAKS, "5"], tmp_path)])
+    command = held(post, [sys.executable, "-c", SPEAKS, "5"], tmp_path)
+    supervisor.start([{**command, "silent_seconds": 3.0}])
     hear(post, lambda heard: notes(heard))
     (way,) = psutil.Process(supervisor._process.pid).children()  # type: ignore[union-attr]
     way.send_signal(signal.SIGSTOP)  # as a cable that is pulled
     started = time.monotonic()
     heard = hear(post, lambda heard: any(m and m["event"] == "exit" for _, m in heard), 120)
-    assert time.monotonic() - started > 20
+    assert time.monotonic() - started > 1
     (exit,) = [message for _, message in heard if message and message["event"] == "exit"]
     assert exit["status"] == 255
     assert "server not responding" in exit["tail"]
@@ -169,7 +170,7 @@ def test_a_relay_that_answers_no_beat_is_lost(
 def test_what_is_held_ends_if_the_tuner_is_silent(tmp_path: Path) -> None:
     """As at the end of a cable: nothing is closed, and nothing comes."""
     script = script_text("hold.py").replace(
-        "SILENT_SECONDS = 5.0, 30.0", "SILENT_SECONDS = 0.2, 2.0"
+        "SILENT_SECONDS = 5.0, 30.0", "SILENT_SECONDS = 0.2, 1.5"
     )
     asked = {"files": {}, "programs": [], "argv": ["sleep", "600"], "env": {}, "cwd": "/"}
     with subprocess.Popen(
@@ -180,7 +181,7 @@ def test_what_is_held_ends_if_the_tuner_is_silent(tmp_path: Path) -> None:
     ) as holding:
         assert holding.stdin is not None
         for _ in range(10):
-            time.sleep(0.5)
+            time.sleep(0.25)
             holding.stdin.write(b"\n")
             holding.stdin.flush()
         assert holding.poll() is None

@@ -130,7 +130,6 @@ PRINTERS: dict[str, Callable[[Elsewhere], str]] = {
     **{
         format: (lambda context, format=format: emitted(format, asked_of(context)))
         for format in FORMATS
-        if format != "tunejob"  # starts a study
     },
     "image and volume": with_image,
     "--like": own_file,

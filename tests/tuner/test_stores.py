@@ -1,26 +1,19 @@
-"""What each store of trials promises: a file, and a study of a real PostgreSQL.
+"""What each store of trials promises: a file, and a database of Optuna.
 
-A new store is a subclass of ``Store`` and a row of ``STORES``. What only a file can suffer is in
-``test_tune_storage.py``.
+What only a file can suffer is in ``test_tune_storage.py``.
 """
 
 from __future__ import annotations
 
 import math
 import os
-import signal
-import sqlite3
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import optuna
 import pytest
-from golden_texts import Golden
 from in_process import Run
 from sqlalchemy.pool import NullPool
 from tuner.fakes import PLANS, SMALL, FakeRunner, failing, truthful
@@ -29,76 +22,22 @@ import cputune
 from cputune import (
     CannotError,
     Message,
-    MissingPackageError,
     Result,
     Trial,
     TrialEnded,
     UsageError,
     kept_results,
 )
+from cputune.records.history import keep_earlier, require_result
 from cputune.records.result import COMPLETED, FAILED, PRUNED, State, Throughput
 from cputune.records.steps import Crashed
-from cputune.tuner import databases
-from cputune.tuner.databases import StudyDatabase, StudyFile, StudyServer, database_of
-from cputune.tuner.earlier import keep_result, make_room, require_result
 from cputune.tuner.reading import Run as Reading
 from cputune.tuner.storage import StudyStorage
+from cputune.tuner.stores import StudyDatabase, StudyFile, StudyStore, store_of
 
 PASSWORD = "hunter2planted"
 SPACE = cputune.search_space(SMALL.facts, SMALL.workload)
 RATE = Throughput(centre=4.0, low=3.0, high=5.0)
-
-
-@dataclass
-class Server:
-    """A PostgreSQL of its own, on loopback."""
-
-    programs: Path
-    folder: Path
-    port: int
-
-    def run(self, program: str, *words: str) -> None:
-        """Run a program of PostgreSQL's, not as root: it refuses that."""
-        user = "postgres" if os.geteuid() == 0 else None
-        command = [str(self.programs / program), "-D", str(self.folder), *words]
-        subprocess.run(command, check=True, user=user, cwd="/", capture_output=True, timeout=60)
-
-    def start(self) -> None:
-        options = f"-p {self.port} -c listen_addresses=127.0.0.1 -c fsync=off -k ''"
-        log = str(self.folder / "log")
-        self.run("pg_ctl", "-o", options, "-l", log, "-w", "start")
-
-    def stop(self) -> None:
-        self.run("pg_ctl", "-m", "immediate", "-w", "stop")
-
-    @property
-    def address(self) -> str:
-        return f"postgresql+psycopg2://tuner:{PASSWORD}@127.0.0.1:{self.port}/postgres"
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Needs Debian's postgresql and psycopg2."""
-    pytest.importorskip("psycopg2")
-    programs = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
-    if not programs:
-        pytest.skip("PostgreSQL is not installed")
-    # A user that is not root has to get there, and may not enter pytest's folders.
-    place = Path(
-        subprocess.check_output(["mktemp", "-d", "/tmp/cputune-pg-XXXXXX"], text=True)[:-1]
-    )
-    (place / "password").write_text(PASSWORD)
-    if os.geteuid() == 0:
-        subprocess.run(["chown", "-R", "postgres", str(place)], check=True)
-    found = Server(programs=programs[-1], folder=place / "data", port=30_000 + os.getpid() % 9_000)
-    try:
-        words = ("-A", "scram-sha-256", "-U", "tuner", "--pwfile", str(place / "password"))
-        found.run("initdb", "--no-sync", *words)
-        found.start()
-        yield found
-        found.stop()
-    finally:
-        subprocess.run(["rm", "-r", str(place)], check=True)
 
 
 class Store:
@@ -112,19 +51,9 @@ class Store:
         """The study as Optuna alone reads it."""
         raise NotImplementedError
 
-    def go_away(self) -> None:
-        """Nothing can be written until ``come_back``."""
-        raise NotImplementedError
-
-    def come_back(self) -> None:
-        raise NotImplementedError
-
-    away: str
-    """What the warning says of the cause."""
-
-    def database(self, name: str) -> StudyDatabase:
+    def opened(self, name: str) -> StudyStore:
         options = self.options(name)
-        found = database_of(options["study"], options.get("study_name"))
+        found = store_of(options["study"], options.get("study_name"))
         assert found is not None
         return found
 
@@ -156,75 +85,40 @@ class Store:
 
 
 @dataclass
-class FileStore(Store):
+class InAFile(Store):
     folder: Path
-    held: list[sqlite3.Connection] = field(default_factory=list)
-    away = "another program holds the file locked"
 
     def options(self, name: str) -> dict[str, Any]:
         return {"study": self.folder / f"{name}.db"}
 
     def optuna(self, name: str) -> optuna.Study:
         (file,) = self.folder.glob(f"{name}.db")
-        options = {"poolclass": NullPool}
-        storage = optuna.storages.RDBStorage(f"sqlite:///{file}", engine_kwargs=options)
+        backend = optuna.storages.journal.JournalFileBackend(str(file))
+        storage = optuna.storages.JournalStorage(backend)
         return optuna.load_study(study_name=None, storage=storage)
-
-    def go_away(self) -> None:
-        for file in self.folder.glob("*.db"):
-            self.held.append(sqlite3.connect(file))
-            self.held[-1].execute("begin exclusive")
-
-    def come_back(self) -> None:
-        for connection in self.held:
-            connection.close()
 
 
 @dataclass
-class ServerStore(Store):
-    server: Server
-    prefix: str
-    away = "Connection refused"
+class InADatabase(Store):
+    """SQLite, because everybody has it."""
+
+    folder: Path
 
     def options(self, name: str) -> dict[str, Any]:
-        return {"study": self.server.address, "study_name": f"{self.prefix}-{name}"}
+        return {"study": f"sqlite:///{self.folder}/all.sqlite", "study_name": name}
 
     def optuna(self, name: str) -> optuna.Study:
-        return optuna.load_study(study_name=f"{self.prefix}-{name}", storage=self.server.address)
-
-    def go_away(self) -> None:
-        self.server.stop()
-
-    def come_back(self) -> None:
-        self.server.start()
-
-
-STORES = ("file", pytest.param("postgresql", marks=pytest.mark.slow))
-
-
-@pytest.fixture(params=STORES)
-def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    if request.param == "postgresql":
-        return ServerStore(server=request.getfixturevalue("server"), prefix=tmp_path.name)
-
-    def impatient(path: Path) -> sqlite3.Connection:
-        return sqlite3.connect(
-            f"file:{path}?mode=rw", uri=True, timeout=0.1, check_same_thread=False
+        storage = optuna.storages.RDBStorage(
+            f"sqlite:///{self.folder}/all.sqlite", engine_kwargs={"poolclass": NullPool}
         )
+        return optuna.load_study(study_name=name, storage=storage)
 
-    monkeypatch.setattr(databases, "connect", impatient)
+
+@pytest.fixture(params=[InAFile, InADatabase])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     (tmp_path / "studies").mkdir()
-    return FileStore(folder=tmp_path / "studies")
-
-
-HOLD = """
-import sys, time
-from pathlib import Path
-from cputune.tuner.databases import database_of
-with database_of(*sys.argv[1:]).lock():
-    print("held", flush=True)
-    time.sleep(60)
-"""
+    found: Store = request.param(folder=tmp_path / "studies")
+    return found
 
 
 class TestEveryStore:
@@ -303,14 +197,13 @@ class TestEveryStore:
         assert study.best_trial.value == pytest.approx(SMALL.seconds(result.best.plan) / 8, rel=0.5)
 
     def test_a_study_is_resumed_and_has_the_trials_of_an_undisturbed_one(
-        self, store: Store, tmp_path: Path
+        self, store: Store
     ) -> None:
         store.cut_off("kept")
         begun = store.optuna("kept").trials
         with pytest.raises(CannotError) as refused:
             store.tune("kept")
         assert refused.value.hint.startswith("resume=True")
-        assert PASSWORD not in str(refused.value)
         result = store.tune("kept", resume=True)
         assert len(begun) == 3
         assert [trial.plan.describe() for trial in result.trials[:3]] == [
@@ -319,24 +212,22 @@ class TestEveryStore:
         whole = store.tune("whole")
         assert [trial.plan for trial in result.trials] == [trial.plan for trial in whole.trials]
         assert [trial for trial, _ in store.past("kept")] == list(result.trials)
-        result.save(tmp_path / "r.json")
-        assert PASSWORD not in (tmp_path / "r.json").read_text()
 
     def test_a_study_that_is_empty_or_over_makes_room_and_one_cut_off_is_renamed(
         self, store: Store
     ) -> None:
         store.storage("empty", resume=False).close()
-        empty = store.database("empty")
+        empty = store.opened("empty")
         assert empty.is_over()
         for _ in range(2):
             store.tune("empty", budget=2)
             assert empty.is_over()
-            assert make_room(empty) is None
+            assert empty.make_room() is None
             assert not empty.holds_study()
         store.cut_off("cut")
-        cut = store.database("cut")
+        cut = store.opened("cut")
         assert not cut.is_over()
-        moved = make_room(cut)
+        moved = cut.make_room()
         assert moved is not None
         assert moved.trials == 3
         assert not cut.holds_study()
@@ -349,28 +240,7 @@ class TestEveryStore:
         store.tune("with", budget=2)
         for name, resume in (("with", True), ("without", False)):
             store.storage(name, resume=resume).discard()
-            assert store.database(name).holds_study() == resume
-
-    def test_a_study_has_one_tuner_and_the_lock_of_one_that_was_killed_is_free(
-        self, store: Store
-    ) -> None:
-        named = [str(value) for value in store.options("held").values()]
-        words = [sys.executable, "-c", HOLD, *named]
-        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as owner:
-            assert owner.stdout is not None
-            assert owner.stdout.readline() == "held\n"
-            with pytest.raises(CannotError, match=rf"process {owner.pid} on"):
-                store.tune("held")
-            store.tune("beside", budget=1)
-            owner.send_signal(signal.SIGKILL)
-        deadline = time.monotonic() + 90
-        while True:  # a server notices the end of the connection in a moment
-            try:
-                store.tune("held", budget=1)
-                break
-            except CannotError:
-                assert time.monotonic() < deadline
-                time.sleep(0.1)
+            assert store.opened(name).holds_study() == resume
 
     def interrupted(
         self, store: Store, name: str, acts: dict[int, Callable[[], object]]
@@ -392,27 +262,14 @@ class TestEveryStore:
         undisturbed = store.tune("whole")
         for after in (1, len(undisturbed.trials) - 1):
             name = f"after-{after}"
-            result, said = self.interrupted(store, name, {after: store.database(name).remove})
+            result, said = self.interrupted(store, name, {after: store.opened(name).remove})
             assert [trial.plan for trial in result.trials] == [t.plan for t in undisturbed.trials]
             assert result.best.plan == undisturbed.best.plan
             (warning,) = (text for text in said if text.startswith("warning: "))
             assert "it was removed" in warning
             (note,) = (note for note in result.notes if "it was removed" in note)
             assert "--resume" in note
-            assert not store.database(name).holds_study()
-
-    def test_a_store_that_is_away_gets_the_trials_when_it_is_back(
-        self, store: Store, golden: Golden
-    ) -> None:
-        acts = {1: store.go_away, 3: store.come_back}
-        result, said = self.interrupted(store, "away", acts)
-        assert store.away in said[0]
-        if isinstance(store, FileStore):  # the text of a server is its own
-            golden(said[0])
-        assert said[1:] == ["the study is writable again"]
-        assert not [note for note in result.notes if "--resume" in note]
-        assert [trial for trial, _ in store.past("away")] == list(result.trials)
-        assert PASSWORD not in "".join((*said, *result.notes))
+            assert not store.opened(name).holds_study()
 
     def test_a_second_tune_is_typed_without_force(
         self, store: Store, cputune: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -441,21 +298,20 @@ class TestEveryStore:
             assert "note: a study" not in ended.err
             assert len(store.past("typed")) == len(Result.load("cputune.json").trials)
         assert cputune(*words, "--seed", "1", "--resume").code == 0
-        assert PASSWORD not in Path("cputune.json").read_text()
 
 
-@pytest.mark.slow
-def test_a_study_of_another_program_on_a_server_is_not_removed(server: Server) -> None:
-    other = optuna.create_study(study_name="other", storage=server.address)
+def test_a_study_of_another_program_in_a_database_is_not_removed(tmp_path: Path) -> None:
+    store = InADatabase(folder=tmp_path)
+    store.tune("ours", budget=1)
+    other = optuna.create_study(study_name="other", storage=store.optuna("ours")._storage)
     other.add_trial(optuna.trial.create_trial(value=1.0))
-    with pytest.raises(CannotError) as refused:
-        StudyServer(address=server.address, name="other").remove()
-    assert "--study-name" in refused.value.hint
-    assert len(optuna.load_study(study_name="other", storage=server.address).trials) == 1
-    ours = ServerStore(server=server, prefix="removed")
-    ours.tune("ours", budget=1)
-    ours.database("ours").remove()
-    assert not ours.database("ours").holds_study()
+    for act in (store.opened("other").remove, store.opened("other").move_aside):
+        with pytest.raises(CannotError) as refused:
+            act()
+        assert "--study-name" in refused.value.hint
+    assert len(store.optuna("other").trials) == 1
+    store.opened("ours").remove()
+    assert not store.opened("ours").holds_study()
 
 
 def test_what_is_no_result_makes_no_room_for_one(tmp_path: Path) -> None:
@@ -473,55 +329,41 @@ def test_a_result_that_is_kept_already_is_not_kept_again(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     path = tmp_path / "cputune.json"
     result.save(path)
-    id = keep_result(path)
-    assert keep_result(path) == id
+    id = keep_earlier(path)
+    assert keep_earlier(path) == id
     assert [kept.id for kept in kept_results()] == [id]
 
 
 class TestAnAddress:
-    @pytest.mark.parametrize(
-        ("named", "path"),
-        [
-            ("s.db", "s.db"),
-            ("sqlite:///s.db", "s.db"),
-            ("sqlite:////tmp/a%20b.db", "/tmp/a b.db"),
-            ("sqlite+pysqlite:///s.db", "s.db"),
-            (Path("a") / "s.db", "a/s.db"),
-        ],
-    )
-    def test_of_a_file_is_the_file(self, named: str | Path, path: str) -> None:
-        assert database_of(named) == StudyFile(path=Path(path))
+    @pytest.mark.parametrize("named", ["s.db", Path("a") / "s.db", "a:/s.db"])
+    def test_without_a_scheme_is_a_file(self, named: str | Path) -> None:
+        assert store_of(named) == StudyFile(path=Path(named))
 
     @pytest.mark.parametrize(
-        "named",
-        ["sqlite://", "sqlite:///", "sqlite:///:memory:", "sqlite:///s.db?mode=ro", "redis://h/0"],
+        ("address", "shown"),
+        [
+            (f"postgresql://ada:{PASSWORD}@db:5432/optuna", "postgresql://db:5432/optuna"),
+            (f"mysql://db/optuna?user=ada&password={PASSWORD}", "mysql://db/optuna"),
+            (f"mariadb+pymysql://{PASSWORD}@db/optuna", "mariadb+pymysql://db/optuna"),
+        ],
     )
-    def test_that_names_no_place_for_a_study_is_refused(self, named: str) -> None:
-        with pytest.raises(UsageError) as refused:
-            database_of(named)
-        assert refused.value.hint
+    def test_is_shown_without_user_password_and_options(self, address: str, shown: str) -> None:
+        store = store_of(address, "bert")
+        assert store == StudyDatabase(address=address, name="bert")
+        assert store.shown == f"{shown}, study 'bert'"
 
     @pytest.mark.parametrize(
         "address",
         [
-            f"postgresql://ada:{PASSWORD}@db.example.com:5432/optuna",
-            f"mysql://db.example.com/optuna?user=ada&password={PASSWORD}",
-            f"mariadb+pymysql://{PASSWORD}@db.example.com/optuna",
+            f"postgresql+pg8000://a:{PASSWORD}@h/d",
+            f"postgresql://a:{PASSWORD}@h:port/d",
+            f"nothing://a:{PASSWORD}@h/d",
+            "sqlite:////no/such/folder/s.sqlite",
         ],
+        ids=["driver", "port", "database", "folder"],
     )
-    def test_of_a_server_is_shown_without_user_password_and_options(self, address: str) -> None:
-        shown = StudyServer(address=address, name="bert").shown
-        assert "db.example.com" in shown
-        assert "study 'bert'" in shown
-        assert PASSWORD not in shown
-        assert "ada" not in shown
-
-    def test_whose_driver_is_missing_says_what_to_install(self, golden: Golden) -> None:
-        with pytest.raises(MissingPackageError, match="needs pg8000") as refused:
-            StudyServer(address=f"postgresql+pg8000://a:{PASSWORD}@h/d").holds_study()
-        golden(refused.value.hint)
-
-    def test_that_is_none_does_not_show_its_password(self) -> None:
-        with pytest.raises(UsageError) as refused:
-            StudyServer(address=f"postgresql://a:{PASSWORD}@h:port/d").holds_study()
+    def test_that_cannot_be_opened_shows_no_password(self, address: str) -> None:
+        with pytest.raises(CannotError, match="cannot be opened: ") as refused:
+            StudyDatabase(address=address).holds_study()
         assert PASSWORD not in f"{refused.value} {refused.value.hint}"
+        assert refused.value.hint

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import os
 import shutil
-import sqlite3
+import signal
+import subprocess
 import sys
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,6 @@ from tuner.fakes import SMALL, FakeRunner, truthful
 
 import cputune
 from cputune import CannotError, Message, Result, Trial, TrialEnded
-from cputune.tuner import databases
 from cputune.tuner.reading import Run
 from cputune.tuner.storage import StudyStorage
 
@@ -93,24 +92,7 @@ def test_a_study_is_made_whole_or_not_at_all(
     assert (tmp_path / "s.db").stat().st_mode & 0o777 == 0o600
 
 
-def test_an_interrupt_while_the_file_is_closed_shows_no_traceback(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    class Interrupted(sqlite3.Connection):
-        def close(self) -> None:
-            super().close()
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(
-        databases, "connect", lambda path: sqlite3.connect(path, factory=Interrupted)
-    )
-    with pytest.raises(KeyboardInterrupt):
-        StudyStorage(tmp_path / "s.db", resume=False)
-    assert caplog.records == []
-
-
 UNREADABLE = "cannot be opened as a study"
-SET = "update {}_user_attributes set value_json='{}' where key='cputune.{}'"
 
 
 class TestDamagedStudies:
@@ -127,53 +109,62 @@ class TestDamagedStudies:
         assert caught.value.hint
         assert study.read_bytes() == before
 
-    def changed(self, study: Path, *commands: str) -> None:
-        with closing(sqlite3.connect(study)) as file:
-            for command in commands:
-                file.execute(command)
-            file.commit()
+    @pytest.mark.parametrize(
+        "text", ["steps: 3\n", "steps: 3", "a\nb\n", '{"steps": 3}\n', "[]\n", "\0\n", "\n"]
+    )
+    def test_the_file_of_another_program_is_left_alone(self, tmp_path: Path, text: str) -> None:
+        (tmp_path / "s.db").write_text(text)
+        self.refused(tmp_path / "s.db", match="it has no study of cputune")
 
-    def test_the_database_of_another_program_is_left_alone(self, tmp_path: Path) -> None:
-        self.changed(tmp_path / "s.db", "create table bookmarks (url text)")
-        self.refused(tmp_path / "s.db", match="another program.s database")
+    def test_a_journal_with_another_study_is_left_alone(self, study: Path) -> None:
+        before = study.read_bytes()
+        with pytest.raises(CannotError, match="it has no study of cputune"):
+            StudyStorage(study, resume=True, name="other")
+        assert study.read_bytes() == before
 
     def test_a_study_that_does_not_say_of_what_it_is(self, study: Path, golden: Golden) -> None:
-        self.changed(study, "delete from study_user_attributes")
+        study.write_bytes(study.read_bytes().replace(b"cputune.identity", b"cputune.nothing"))
         with pytest.raises(CannotError) as raised:
             tuned(study, resume=True)
         golden(raised.value)
 
     @pytest.mark.parametrize(
-        ("command", "match"),
+        ("was", "becomes", "match"),
         [
-            ("drop table studies", "tables are missing"),
-            ("drop table trials", "tables are missing"),
-            ("drop table study_user_attributes", "tables are missing"),
-            ("drop table trial_user_attributes", "tables are missing"),
-            ("delete from trial_user_attributes", "lacks its measurements"),
-            (SET.format("study", "7", "workload"), UNREADABLE),
+            ('"cputune.trial":', '"cputune.other":', "lacks its measurements"),
+            ('"cputune.workload":', '"cputune.workload":7,"":', UNREADABLE),
             *(
-                (SET.format("trial", value, "trial"), UNREADABLE)
-                for value in ("3", "[]", "{}", "{", '{"logs": ["x"]}', '{"logs": [1e400]}')
+                ('"cputune.trial":', f'"cputune.trial":{value},"":', UNREADABLE)
+                for value in ("3", "[]", "{}", '{"logs": ["x"]}', '{"logs": [1e400]}')
             ),
         ],
     )
-    def test_one_that_was_changed(self, study: Path, command: str, match: str) -> None:
-        self.changed(study, command)
+    def test_one_that_was_changed(self, study: Path, was: str, becomes: str, match: str) -> None:
+        before = study.read_text()
+        assert was in before
+        study.write_text(before.replace(was, becomes))
         self.refused(study, match)
 
-    @pytest.mark.parametrize("offset", [0, 100, 700, 3 * 4096, 20 * 4096])
-    def test_a_file_with_garbage_in_it(self, study: Path, offset: int) -> None:
+    @pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.9])
+    def test_a_file_with_garbage_in_it(self, study: Path, share: float) -> None:
         content = bytearray(study.read_bytes())
+        offset = int(share * len(content))
         content[offset : offset + 64] = b"\xf2\x93garbage" * 7
         study.write_bytes(content)
         self.refused(study)
 
-    @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
-    def test_a_file_that_was_cut_off(self, study: Path, share: float) -> None:
+    @pytest.mark.parametrize("share", [0.4, 0.6, 0.8])
+    def test_of_a_file_that_was_cut_off_the_whole_trials_are_read(
+        self, study: Path, share: float
+    ) -> None:
+        """A writer that was killed leaves half a line; what follows does not become part of it."""
         content = study.read_bytes()
         study.write_bytes(content[: int(share * len(content))])
-        self.refused(study)
+        before = [trial.number for trial, _ in read(study)]
+        assert before == list(range(len(before)))
+        assert len(before) < 3
+        result = tuned(study, resume=True, budget=3)
+        assert [trial for trial, _ in read(study)] == list(result.trials)
 
     @pytest.mark.parametrize("name", ["a?b=c.db", "a#b.db", "100%.db", "{x}.db", "a b.db", "ü.db"])
     def test_any_name_is_the_name_of_the_file(self, tmp_path: Path, name: str) -> None:
@@ -217,7 +208,7 @@ class TestAStudyThatCannotBeWritten:
     @pytest.mark.parametrize(
         ("fault", "cause"),
         [
-            (emptied, "the file is empty"),
+            (emptied, "the file is damaged or truncated"),
             (cut_off, "the file is damaged or truncated"),
             (overwritten, "the file is damaged or truncated"),
             (lambda study: shutil.rmtree(study.parent), "the file is gone"),
@@ -233,6 +224,23 @@ class TestAStudyThatCannotBeWritten:
         assert cause in warning
         (note,) = (note for note in result.notes if "--resume" in note)
         assert cause in note
+
+    def test_gets_the_trials_when_it_is_back(self, tmp_path: Path, golden: Golden) -> None:
+        study, away = tmp_path / "s.db", tmp_path / "away.db"
+        acts = {1: lambda: study.rename(away), 3: lambda: away.rename(study)}
+        said = []
+
+        def hear(event: Any) -> None:
+            if isinstance(event, TrialEnded) and event.trial.number in acts:
+                acts[event.trial.number]()
+            if isinstance(event, Message):
+                said.append(event.text)
+
+        result = tuned(study, on_event=hear)
+        golden(said[0])
+        assert said[1:] == ["the study is writable again"]
+        assert not [note for note in result.notes if "--resume" in note]
+        assert [trial for trial, _ in read(study)] == list(result.trials)
 
     def test_because_files_may_not_grow_tells_so(self, tmp_path: Path, golden: Golden) -> None:
         paths = [path for path in sys.path if path.endswith(("tests", "benchmarks"))]
@@ -264,6 +272,28 @@ print(len(result.trials), "trials;", cause.rstrip("."))
 """
 
 
+HOLD = """
+import sys, time
+from pathlib import Path
+from cputune.tuner.stores import StudyFile
+with StudyFile(path=Path(sys.argv[1])).lock():
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_study_has_one_tuner_and_the_lock_of_one_that_was_killed_is_free(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", HOLD, str(tmp_path / "held.db")]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        assert owner.stdout.readline() == "held\n"
+        with pytest.raises(CannotError, match=rf"process {owner.pid} on"):
+            tuned(tmp_path / "held.db")
+        tuned(tmp_path / "beside.db", budget=1)
+        owner.send_signal(signal.SIGKILL)
+    tuned(tmp_path / "held.db", budget=1)
+
+
 @pytest.mark.slow
 def test_a_study_of_many_trials_is_gone_on_with_and_reads_back(tmp_path: Path) -> None:
     space = cputune.search_space(load.LARGE.facts, load.JOB, **load.OPTIONS)
@@ -272,19 +302,3 @@ def test_a_study_of_many_trials_is_gone_on_with_and_reads_back(tmp_path: Path) -
     assert [trial.number for trial in result.trials] == list(range(121))
     result.save(tmp_path / "r.json")
     assert Result.load(tmp_path / "r.json") == result
-
-
-@pytest.mark.parametrize(
-    ("named", "shown"),
-    [
-        (
-            "postgresql://user:pw@db:5432/studies?sslmode=verify-full",
-            "postgresql://db:5432/studies",
-        ),
-        ("mysql+pymysql://user:p%40w@db/studies", "mysql+pymysql://db/studies"),
-        ("postgresql://db/studies", "postgresql://db/studies"),
-        ("studies/one.db", "studies/one.db"),
-    ],
-)
-def test_a_study_is_shown_without_user_password_and_options(named: str, shown: str) -> None:
-    assert databases.without_credentials(named) == shown

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 MULTIPLE = 8
 """Columns that are left are a multiple of it: 3.0 times as fast as padded; 16 was 2.9 times and
-64 2.0 times; 1 was 3.3 times, within the scatter (benchmarks/padding.py, docs/measuring.md).
+64 2.0 times; 1 was 3.3 times, within the scatter (benchmarks/readings.md).
 """
 
 IGNORED = -100

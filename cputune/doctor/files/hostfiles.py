@@ -1,4 +1,4 @@
-"""DeepSpeed configurations and hostfiles."""
+"""Hostfiles of MPI launchers and DeepSpeed."""
 
 from __future__ import annotations
 
@@ -6,38 +6,11 @@ import re
 from collections.abc import Iterator
 from itertools import chain
 
-from cputune.doctor.files.arguments import sharded
 from cputune.doctor.files.context import Context
-from cputune.doctor.files.yaml_spans import Document
 from cputune.doctor.finding import Finding, Severity, checks_of, fault
 from cputune.errors import UsageError
 from cputune.host.remote.named import parse_hostfile
 from cputune.launch.launchers.mpirun import refused_slots
-
-_KEYS = ("zero_optimization", "train_micro_batch_size_per_gpu", "zero_allow_untested_optimizer")
-
-
-def is_deepspeed(document: Document) -> bool:
-    """Whether a document is a configuration of DeepSpeed."""
-    return any(key in document.mapping() for key in _KEYS)
-
-
-def judge_deepspeed(document: Document, context: Context) -> Iterator[Finding]:
-    """What CPUs cannot do of a DeepSpeed configuration."""
-    stage = document.get("zero_optimization", "stage")
-    if stage not in (None, 0):
-        text = f"zero_optimization.stage {stage}: it divides a model over accelerators"
-        line = document.line("zero_optimization", "stage")
-        installed = context.facts.package("deepspeed") is not None
-        severity = None
-        if installed:
-            severity = Severity.WARNING
-        yield sharded.finding(context.at(line, text), severity=severity)
-    device = document.get("zero_optimization", "offload_optimizer", "device")
-    if device == "cpu":
-        text = "zero_optimization.offload_optimizer to the CPU: the ranks are on the CPU already"
-        line = document.line("zero_optimization", "offload_optimizer")
-        yield sharded.finding(context.at(line, text), severity=Severity.WARNING)
 
 
 @fault("file-hosts", Severity.ERROR)
