@@ -456,6 +456,18 @@ def test_a_script_with_a_parser_of_its_own_keeps_its_flags():
     assert codes(text, host=parsed) == {"file-flag-refused"}
 
 
+@pytest.mark.parametrize(
+    "flag", ["--bf16", "--ddp_backend nccl", "--optim adamw_bnb_8bit", "--tf32"]
+)
+def test_a_flag_of_the_scripts_own_dataclass_is_not_judged_as_trainers(flag):
+    text = script(f"python train.py {flag} --lr 1")
+    parser = "@dataclass\nclass Own:\n    lr: float = 1\nHfArgumentParser({})\n"
+    own = FakeHost(files={"train.py": parser.format("Own")})
+    trainers = FakeHost(files={"train.py": parser.format("TrainingArguments")})
+    assert codes(text, host=own) == set()
+    assert codes(text, host=trainers) != set()
+
+
 class TestReading:
     """The reader of scripts on its own: what it makes of quotes, and how long it takes."""
 

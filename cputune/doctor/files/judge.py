@@ -22,7 +22,13 @@ from cputune.doctor.files.around import judge_around
 from cputune.doctor.files.context import Context
 from cputune.doctor.files.ended import by_another, judge_ended
 from cputune.doctor.files.needs import judge_needs
-from cputune.doctor.files.script_kind import asks_for_cpu, is_own, reader_of, text_of
+from cputune.doctor.files.script_kind import (
+    asks_for_cpu,
+    is_own,
+    may_be_trainers,
+    reader_of,
+    text_of,
+)
 from cputune.doctor.finding import Finding, Severity, checks_of, fault, findings_of
 from cputune.doctor.variables import TRUE
 from cputune.host import Host
@@ -194,6 +200,8 @@ def _runs_on_cpu(launch: Launch, context: Context) -> bool:
 
 def _bf16(launch: Launch, context: Context) -> Iterator[Finding]:
     precision = launch.precision
+    if precision == "--bf16" and not may_be_trainers(precision, launch, context):
+        return
     cpu = _runs_on_cpu(launch, context) or bool(context.facts.accelerators)
     # Without use_cpu, several ranks of accelerate have a graver fault: ranks-alone.
     if (
@@ -202,7 +210,9 @@ def _bf16(launch: Launch, context: Context) -> Iterator[Finding]:
         and not (launch.launcher == "accelerate" and launch.several)
     ):
         text = f"{precision} without --use_cpu means bf16 on a GPU, and is refused"
-        edits = context.edits_by(fixing.force_cpu, launch)
+        edits = ()
+        if may_be_trainers("--use_cpu", launch, context):
+            edits = context.edits_by(fixing.force_cpu, launch)
         yield use_cpu_missing.finding(context.at(launch.line, text), edits=edits)
 
 
@@ -223,6 +233,8 @@ def wrong_backend() -> None:
 
 def _backend(launch: Launch, context: Context) -> Iterator[Finding]:
     backend = launch.backend
+    if backend and not may_be_trainers("--ddp_backend", launch, context):
+        return
     numbered = any(n in launch.environment for n in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
     if backend and launch.launcher == "python" and not (launch.part or numbered):
         text = f"--ddp_backend {backend} with one process raises ValueError"
