@@ -16,6 +16,7 @@ from cputune.doctor.files import (
     accelerate,
     arguments,
     around,
+    configuration,
     dockerfile,
     ended,
     judge,
@@ -320,13 +321,16 @@ def is_yaml(text: str, name: str) -> bool:
 def _judge(text: str, context: Context) -> Iterator[Finding]:
     if not is_yaml(text, context.name):
         target = target_of(text)
-        file = read_shell(text, context.name, target.variables)
+        file = read_shell(text, context.name, target.variables, context.text_of)
         if not file.launches:
             raise UsageError(f"no training command was found in {context.name}", hint=_HINT)
         context = context.on(target)
         yield from ended.judge_sourced(context)
         yield from around.judge_breaks(file, context)
         yield from judge.judge_launches(file.launches, context)
+        for part in file.unread:
+            yield part_unread.finding(context.at(part.line, part.text))
+        yield from _configurations(file.launches, context)
         return
     judged = []
     for document in yaml_spans.read_documents(text, context.name):
@@ -335,6 +339,38 @@ def _judge(text: str, context: Context) -> Iterator[Finding]:
         raise UsageError(f"{context.name} is YAML of an unknown kind", hint=_HINT)
     for findings in filter(None, judged):
         yield from findings
+
+
+def _configurations(launches: Iterable[Launch], context: Context) -> Iterator[Finding]:
+    """The faults of the configurations of accelerate that launches name, each once."""
+    seen = set[str]()
+    for launch in launches:
+        path, document = configuration.configuration_of(launch, context)
+        if not path or path in seen:
+            continue
+        seen.add(path)
+        if document is None:
+            text = f"{configuration.NAMES} {path}: it cannot be read here"
+            yield part_unread.finding(context.at(launch.line, text))
+        elif accelerate.is_configuration(document):
+            beside = replace(context, name=path, places=None)
+            for finding in accelerate.judge_accelerate(document, beside):
+                yield replace(finding, edits=())
+
+
+@fault("file-unread", Severity.ADVICE)
+def part_unread() -> None:
+    """A part of this file was not read
+
+    Symptom: the file has no finding, and its training still fails or is slow.
+
+    Cause: it sources a file, starts another script or a container, or takes a setting from
+    something that only running shows. What these say of ranks, threads and arguments is not judged.
+
+    Remedy: Check what the evidence names, too: `cputune doctor --check-file FILE`.
+
+    Source: https://www.gnu.org/software/bash/manual/html_node/Bourne-Shell-Builtins.html
+    """
 
 
 def judge_document(document: yaml_spans.Document, context: Context) -> Iterator[Finding] | None:

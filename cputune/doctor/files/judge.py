@@ -19,6 +19,7 @@ from cputune.doctor.checks.limits import ranks_auto
 from cputune.doctor.files import fixing
 from cputune.doctor.files.arguments import judge_arguments
 from cputune.doctor.files.around import judge_around
+from cputune.doctor.files.configuration import configured
 from cputune.doctor.files.context import Context
 from cputune.doctor.files.ended import by_another, judge_ended
 from cputune.doctor.files.needs import judge_needs
@@ -52,6 +53,7 @@ def judge_launches(launches: Iterable[Launch], context: Context) -> Iterator[Fin
     """Every fault of these launches, wherever they run and on the machine of the context."""
     machine_findings = set(findings_of(MACHINE_CHECKS, context.facts))
     for launch in (_in_batch(one, context.target) for one in launches):
+        launch = configured(launch, context)
         yield from judge_everywhere(launch, context)
         if context.here and not _is_behind_unknown(launch):
             of_task = context.of_a_task(launch)
@@ -494,11 +496,13 @@ class _RankVariables:
         elif launch.launcher == "accelerate":
             threads = launch.option("--num_cpu_threads_per_process")
             self.decide("OMP_NUM_THREADS", f"--num_cpu_threads_per_process {threads}", threads)
-            self.variables.setdefault("OMP_NUM_THREADS", str(max(1, cores // (ranks or 1))))
+            if cores:
+                self.variables.setdefault("OMP_NUM_THREADS", str(max(1, cores // (ranks or 1))))
         elif (
             launch.launcher == "mpirun"
             and launch.several
             and "OMP_NUM_THREADS" not in self.variables
+            and cores
         ):
             source = f"{cores} threads (OMP_NUM_THREADS is unset)"
             self.decide("OMP_NUM_THREADS", source, str(cores))

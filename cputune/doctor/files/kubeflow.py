@@ -118,8 +118,7 @@ def pod_shm() -> None:
 
     Cause: DataLoader workers and ranks of one machine pass data through /dev/shm.
 
-    Remedy: Mount a volume emptyDir with medium: Memory at /dev/shm. With hostPath or hostIPC the pod
-    has the one of its host.
+    Remedy: Mount a volume emptyDir with medium: Memory at /dev/shm.
 
     Source: pytorch/pytorch#16979
     """
