@@ -8,7 +8,7 @@ the installed packages, or by a named stack (``named_stack.stack_facts``).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -29,12 +29,12 @@ from cputune.doctor.files import (
     yaml_spans,
 )
 from cputune.doctor.files.context import Context
-from cputune.doctor.files.proven import Proof, refused, without_ccl, worse
+from cputune.doctor.files.proven import Proof, refused, replaced, without_ccl, worse
 from cputune.doctor.finding import Check, Finding, Severity, by_severity, checks_of, fault
 from cputune.errors import UsageError
 from cputune.host import Host
 from cputune.host.facts import HostFacts
-from cputune.launch.edit import Edit, apply
+from cputune.launch.edit import Edit, apply, original_lines
 from cputune.launch.grammar import Tree
 from cputune.launch.launch import Launch
 from cputune.launch.places import Places
@@ -177,8 +177,9 @@ def _fixed(
 ) -> FixedFile:
     """The file after all fixes but those whose codes are ``withheld``, which is added to."""
     fixed = list[Finding]()
+    original = text
     findings = check_file(text, name, facts, host)
-    launches = launches_in(text, name)
+    launches = asked = launches_in(text, name)
     stuck = set(withheld)
     # One kind of fault at a time, and the file is read again: a fix moves the places of the others,
     # and may remove them.
@@ -204,6 +205,7 @@ def _fixed(
         reason = None
         if compared:
             reason = worse(launches, launches_after, text, after)
+            reason = reason or replaced(asked, launches_after)
         if reason is None and host is not None and _is_shell(text, name):
             reason = refused(host, text, after)
         if reason is None and proof is not None:
@@ -212,12 +214,24 @@ def _fixed(
             stuck.add(code)
             withheld[code] = reason
             continue
+        lines = original_lines(original, text)
+        for one in same:
+            dropped = tuple(_with_line(option, name, lines) for option in one.dropped)
+            fixed.append(replace(one, dropped=dropped))
         text, findings, launches = after, findings_after, launches_after
-        fixed += same
-    unfixed = list(findings)
+    lines = original_lines(original, text)
+    unfixed = [replace(one, evidence=_with_line(one.evidence, name, lines)) for one in findings]
     for option in dict.fromkeys(chain.from_iterable(one.dropped for one in fixed)):
         unfixed.append(option_left.finding(option))
     return FixedFile(text=text, unfixed=tuple(unfixed), fixed=tuple(fixed))
+
+
+def _with_line(evidence: str, name: str, lines: Sequence[int]) -> str:
+    """The evidence with the line of the file as it was, and not as the fixes leave it."""
+    match = re.match(rf"{re.escape(name)}:(\d+): ", evidence)
+    if match is None or not 1 <= int(match[1]) <= len(lines):
+        return evidence
+    return f"{name}:{lines[int(match[1]) - 1]}: {evidence[match.end() :]}"
 
 
 def _is_shell(text: str, name: str) -> bool:

@@ -217,3 +217,15 @@ def test_the_words_of_cmd_are_arguments_of_entrypoint():
     assert "file-flag-refused" in codes(text, "Dockerfile")
     after, _ = fix_text(text, "Dockerfile", FACTS)
     assert 'CMD ["run_qa.py"]' in after
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'export KMP_SETTING="KMP_AFFINITY=granularity=fine,compact,1,0"\n',
+        "export KMP_SETTING=1\necho $KMP_SETTING\n",
+    ],
+)
+def test_a_variable_of_the_files_own_is_not_called_mistyped(line):
+    assert codes(GOOD.format(line)) == set()
+    assert codes(GOOD.format("export KMP_SETTING=1\n")) == {"variable-mistyped"}

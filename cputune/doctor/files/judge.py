@@ -16,6 +16,7 @@ from typing import TypeAlias
 from cputune.doctor.checks import CHECKS as MACHINE_CHECKS
 from cputune.doctor.checks.launch import ranks_alone
 from cputune.doctor.checks.limits import ranks_auto
+from cputune.doctor.checks.settings import variable_mistyped
 from cputune.doctor.files import fixing
 from cputune.doctor.files.arguments import judge_arguments
 from cputune.doctor.files.around import judge_around
@@ -412,6 +413,9 @@ def _of_a_rank(
             if option.startswith("-") and command is not None and name in command:
                 command = None
         if finding.code == ranks_alone.code and is_own(launch, context):
+            continue
+        name = finding.evidence.partition("=")[0]
+        if finding.code == variable_mistyped.code and context.reads_variable(name):
             continue
         unsure = (
             finding.code == ranks_alone.code
