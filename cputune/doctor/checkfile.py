@@ -206,10 +206,7 @@ def _fixed(
         if compared:
             reason = worse(launches, launches_after, text, after)
             reason = reason or replaced(asked, launches_after)
-        if reason is None and host is not None and _is_shell(text, name):
-            reason = refused(host, text, after)
-        if reason is None and proof is not None:
-            reason = proof(text, after)
+        reason = reason or _refused(text, after, name, host, proof)
         if reason is not None:
             stuck.add(code)
             withheld[code] = reason
@@ -224,6 +221,18 @@ def _fixed(
     for option in dict.fromkeys(chain.from_iterable(one.dropped for one in fixed)):
         unfixed.append(option_left.finding(option))
     return FixedFile(text=text, unfixed=tuple(unfixed), fixed=tuple(fixed))
+
+
+def _refused(
+    text: str, after: str, name: str, host: Host | None, proof: Proof | None
+) -> str | None:
+    """What refuses the fixed file, and not the file before: bash, or the given proof."""
+    reason = None
+    if host is not None and _is_shell(text, name):
+        reason = refused(host, text, after)
+    if reason is None and proof is not None:
+        reason = proof(text, after)
+    return reason
 
 
 def _with_line(evidence: str, name: str, lines: Sequence[int]) -> str:

@@ -691,12 +691,13 @@ class _Reader:
 _SETS_UP = re.compile(r"(?:^|/)(?:setvars\.sh|conda\.sh|activate|\.?bashrc|\.?(?:bash_)?profile)$")
 """Files that choose an environment; they set no ranks, threads or arguments."""
 _CONTAINERS = ("docker", "podman", "nerdctl", "singularity", "apptainer")
-_STARTS = (
-    *("bash", "sh", "zsh", "dash", "srun", "mpirun", "mpiexec", "mpiexec.hydra", "nohup", "time"),
-    *("exec", "env", "sudo", "timeout", "stdbuf", "numactl", "taskset", "uv", "poetry", "pipenv"),
-    *("ssh", "pdsh", "parallel", "xargs", "sbatch", "qsub", "bsub", "conda", "micromamba"),
-    *_CONTAINERS,
-)
+_STARTS = frozenset(
+    [
+        "bash", "sh", "zsh", "dash", "srun", "mpirun", "mpiexec", "mpiexec.hydra", "nohup", "time",
+        "exec", "env", "sudo", "timeout", "stdbuf", "numactl", "taskset", "uv", "poetry", "pipenv",
+        "ssh", "pdsh", "parallel", "xargs", "sbatch", "qsub", "bsub", "conda", "micromamba",
+    ]
+)  # fmt: skip
 """Programs that start another one, which is named behind them."""
 _SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch", ".job", ".py")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 from cputune.doctor.files.context import Context
@@ -51,7 +51,7 @@ def configured(launch: Launch, context: Context) -> Launch:
     path, document = configuration_of(launch, context)
     if not path:
         return launch
-    options: Iterable[str] = ("--main_process_ip=$unknown",)
+    options = ["--main_process_ip=$unknown"]
     if document is not None:
-        options = options_of(document)
-    return replace(launch, options=(*options, *launch.options))
+        options = list(options_of(document))
+    return replace(launch, options=tuple(options) + launch.options)

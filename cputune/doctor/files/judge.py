@@ -213,7 +213,7 @@ def _bf16(launch: Launch, context: Context) -> Iterator[Finding]:
         and not (launch.launcher == "accelerate" and launch.several)
     ):
         text = f"{precision} without --use_cpu means bf16 on a GPU, and is refused"
-        edits = ()
+        edits: tuple[Edit, ...] = ()
         if may_be_trainers("--use_cpu", launch, context):
             edits = context.edits_by(fixing.force_cpu, launch)
         yield use_cpu_missing.finding(context.at(launch.line, text), edits=edits)
