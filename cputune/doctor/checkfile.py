@@ -25,6 +25,7 @@ from cputune.doctor.files import (
     package_lists,
     pins,
     sharding,
+    slurm,
     workloads,
     yaml_spans,
 )
@@ -350,6 +351,7 @@ def _judge(text: str, context: Context) -> Iterator[Finding]:
         context = context.on(target)
         yield from ended.judge_sourced(context)
         yield from around.judge_breaks(file, context)
+        yield from slurm.judge_slurm(text, file, context)
         yield from judge.judge_launches(file.launches, context)
         for part in file.unread:
             yield part_unread.finding(context.at(part.line, part.text))
@@ -423,6 +425,7 @@ DOCUMENTS: tuple[
 FILE_CHECKS: tuple[Check, ...] = (
     judge.CHECKS
     + around.CHECKS
+    + slurm.CHECKS
     + arguments.CHECKS
     + needs.CHECKS
     + ended.CHECKS
