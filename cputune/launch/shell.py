@@ -688,7 +688,9 @@ class _Reader:
         return Word(text, Span(at[0], at[-1] + 1))
 
 
-_SETS_UP = re.compile(r"(?:^|/)(?:setvars\.sh|conda\.sh|activate|\.?bashrc|\.?(?:bash_)?profile)$")
+_SETS_UP = re.compile(
+    r"(?:^|/)(?:setvars\.sh|conda\.sh|activate(?:\.csh)?|\.?bashrc|\.?(?:bash_)?profile)$"
+)
 """Files that choose an environment; they set no ranks, threads or arguments."""
 _CONTAINERS = ("docker", "podman", "nerdctl", "singularity", "apptainer")
 _STARTS = frozenset(

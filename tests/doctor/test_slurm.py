@@ -65,7 +65,7 @@ def test_a_fault_and_its_near_miss(code: str, body: str, near: str) -> None:
     [
         ("--rdzv_backend c10d --master_addr node1", "error"),
         ("--rdzv_backend=c10d --rdzv_endpoint=node2:29500 --master_addr=node1", "warning"),
-        ("--rdzv_backend c10d --rdzv_endpoint node1:29500 --master_addr node1", None),
+        ("--rdzv_backend c10d --rdzv_endpoint node1:29500 --master_addr node1", "advice"),
         ("--rdzv_backend static --master_addr node1", None),
         ("--rdzv_backend c10d --rdzv_endpoint node1:29500", None),
     ],

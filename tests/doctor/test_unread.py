@@ -150,6 +150,17 @@ def test_the_configuration_of_accelerate_is_opened():
     assert codes(text, a_yaml="[1, 2]") == {"file-unread"}
 
 
+def test_one_configuration_for_all_machines_gives_them_one_number():
+    header = "#SBATCH --nodes=2\n#SBATCH --cpus-per-task=2\nexport SRUN_CPUS_PER_TASK=2\n"
+    text = header + "{}accelerate launch --config_file a.yaml {}train.py\n"
+    content = CONFIGURATION.format(address="10.0.0.1") + "machine_rank: 0\n"
+    assert "node-rank-fixed" in codes(text.format("srun ", ""), a_yaml=content)
+    assert "node-rank-fixed" not in codes(text.format("", ""), a_yaml=content)
+    numbered = text.format("srun ", "--machine_rank $RANK ")
+    assert "node-rank-fixed" not in codes(numbered, a_yaml=content)
+    assert "node-rank-fixed" not in codes(content, "a.yaml")
+
+
 VOLCANO = """\
 apiVersion: batch.volcano.sh/v1alpha1
 kind: Job

@@ -371,9 +371,12 @@ def _address_unread(
     if endpoint is None:
         text = f"--rdzv_backend {backend} with --master_addr {address}, without --rdzv_endpoint"
         yield address_unread.finding(context.at(launch.line, text), severity=Severity.ERROR)
-    elif re.sub(r":[^:]*$", "", endpoint) != address:
-        text = f"--master_addr {address} beside --rdzv_endpoint {endpoint}, which is read"
-        yield address_unread.finding(context.at(launch.line, text))
+    else:
+        text = f"--master_addr {address} has no effect: --rdzv_endpoint {endpoint} is read"
+        severity = None
+        if re.sub(r":[^:]*$", "", endpoint) == address:
+            severity = Severity.ADVICE
+        yield address_unread.finding(context.at(launch.line, text), severity=severity)
 
 
 @fault("nodes-elastic", Severity.WARNING)

@@ -11,6 +11,7 @@ from cputune.errors import UsageError
 from cputune.launch.launch import Launch
 
 NAMES = "--config_file"
+MACHINE = "machine_rank"
 
 
 def options_of(document: Document) -> Iterator[str]:
@@ -18,7 +19,9 @@ def options_of(document: Document) -> Iterator[str]:
     values = dict(document.mapping())
     values["mpirun_hostfile"] = document.get("mpirun_config", "mpirun_hostfile")
     for key, value in values.items():
-        if value not in (None, False) and not isinstance(value, dict | list):
+        is_set = value is not None and value is not False
+        # Each machine may have a file with its own number.
+        if is_set and key != MACHINE and not isinstance(value, dict | list):
             yield f"--{key}={value}"
 
 
@@ -54,4 +57,7 @@ def configured(launch: Launch, context: Context) -> Launch:
     options = ["--main_process_ip=$unknown"]
     if document is not None:
         options = list(options_of(document))
+        machine = document.get(MACHINE)
+        if launch.part and machine is not None:  # srun starts it on all machines with this file
+            options.append(f"--{MACHINE}={machine}")
     return replace(launch, options=tuple(options) + launch.options)
