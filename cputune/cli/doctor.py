@@ -353,7 +353,14 @@ def _look_at_words(facts: HostFacts, host: Host, options: Mapping[str, Any]) -> 
             after, unfixed = fix_text(text, file, judged, host, refused_document)
             click.echo(unified(file, text, after), nl=False)
             return Diagnosis(facts=facts, findings=unfixed)
-        return Diagnosis(facts=facts, findings=check_file(text, file, judged, host))
+        findings = check_file(text, file, judged, host)
+        if any(finding.edits for finding in findings):
+            from cputune.verifier.schemas import refused_document
+
+            after, _ = fix_text(text, file, judged, host, refused_document)
+            if after == text:  # each fix is withheld: none is recommended
+                findings = tuple(replace(finding, edits=()) for finding in findings)
+        return Diagnosis(facts=facts, findings=findings)
     if options["symptom"] is not None:
         findings = by_severity(judge_symptom(_log(options["symptom"]), judged))
         return Diagnosis(facts=facts, findings=findings)

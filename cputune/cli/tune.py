@@ -370,7 +370,8 @@ def _show(result: Result, file: str | None, facts: HostFacts, *, as_json: bool) 
     print_blocks(end_blocks(shown), out)
     if file is None or result.disturbed:
         return
-    launch = f"launch files: cputune emit --format {usual_format(facts)}"
+    format_name = usual_format(facts, result.best.plan.world_size)
+    launch = f"launch files: cputune emit --format {format_name}"
     out.print(f"{launch} {file}", soft_wrap=True)
 
 

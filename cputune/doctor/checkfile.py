@@ -8,7 +8,7 @@ the installed packages, or by a named stack (``named_stack.stack_facts``).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -16,6 +16,7 @@ from cputune.doctor.files import (
     accelerate,
     arguments,
     around,
+    configuration,
     dockerfile,
     ended,
     hostfiles,
@@ -24,16 +25,17 @@ from cputune.doctor.files import (
     needs,
     package_lists,
     pins,
+    slurm,
     workloads,
     yaml_spans,
 )
 from cputune.doctor.files.context import Context
-from cputune.doctor.files.proven import Proof, refused, without_ccl, worse
+from cputune.doctor.files.proven import Proof, refused, replaced, without_ccl, worse
 from cputune.doctor.finding import Check, Finding, Severity, by_severity, checks_of, fault
 from cputune.errors import UsageError
 from cputune.host import Host
 from cputune.host.facts import HostFacts
-from cputune.launch.edit import Edit, apply
+from cputune.launch.edit import Edit, apply, original_lines
 from cputune.launch.grammar import Tree
 from cputune.launch.launch import Launch
 from cputune.launch.places import Places
@@ -169,8 +171,9 @@ def _fixed(
 ) -> FixedFile:
     """The file after all fixes but those whose codes are ``withheld``, which is added to."""
     fixed = list[Finding]()
+    original = text
     findings = check_file(text, name, facts, host)
-    launches = launches_in(text, name)
+    launches = asked = launches_in(text, name)
     stuck = set(withheld)
     # One kind of fault at a time, and the file is read again: a fix moves the places of the others,
     # and may remove them.
@@ -196,20 +199,42 @@ def _fixed(
         reason = None
         if compared:
             reason = worse(launches, launches_after, text, after)
-        if reason is None and host is not None and _is_shell(text, name):
-            reason = refused(host, text, after)
-        if reason is None and proof is not None:
-            reason = proof(text, after)
+            reason = reason or replaced(asked, launches_after)
+        reason = reason or _refused(text, after, name, host, proof)
         if reason is not None:
             stuck.add(code)
             withheld[code] = reason
             continue
+        lines = original_lines(original, text)
+        for one in same:
+            dropped = tuple(_with_line(option, name, lines) for option in one.dropped)
+            fixed.append(replace(one, dropped=dropped))
         text, findings, launches = after, findings_after, launches_after
-        fixed += same
-    unfixed = list(findings)
+    lines = original_lines(original, text)
+    unfixed = [replace(one, evidence=_with_line(one.evidence, name, lines)) for one in findings]
     for option in dict.fromkeys(chain.from_iterable(one.dropped for one in fixed)):
         unfixed.append(option_left.finding(option))
     return FixedFile(text=text, unfixed=tuple(unfixed), fixed=tuple(fixed))
+
+
+def _refused(
+    text: str, after: str, name: str, host: Host | None, proof: Proof | None
+) -> str | None:
+    """What refuses the fixed file, and not the file before: bash, or the given proof."""
+    reason = None
+    if host is not None and _is_shell(text, name):
+        reason = refused(host, text, after)
+    if reason is None and proof is not None:
+        reason = proof(text, after)
+    return reason
+
+
+def _with_line(evidence: str, name: str, lines: Sequence[int]) -> str:
+    """The evidence with the line of the file as it was, and not as the fixes leave it."""
+    match = re.match(rf"{re.escape(name)}:(\d+): ", evidence)
+    if match is None or not 1 <= int(match[1]) <= len(lines):
+        return evidence
+    return f"{name}:{lines[int(match[1]) - 1]}: {evidence[match.end() :]}"
 
 
 def _is_shell(text: str, name: str) -> bool:
@@ -313,13 +338,17 @@ def is_yaml(text: str, name: str) -> bool:
 def _judge(text: str, context: Context) -> Iterator[Finding]:
     if not is_yaml(text, context.name):
         target = target_of(text)
-        file = read_shell(text, context.name, target.variables)
+        file = read_shell(text, context.name, target.variables, context.text_of)
         if not file.launches:
             raise UsageError(f"no training command was found in {context.name}", hint=_HINT)
         context = context.on(target)
         yield from ended.judge_sourced(context)
         yield from around.judge_breaks(file, context)
+        yield from slurm.judge_slurm(text, file, context)
         yield from judge.judge_launches(file.launches, context)
+        for part in file.unread:
+            yield part_unread.finding(context.at(part.line, part.text))
+        yield from _configurations(file.launches, context)
         return
     judged = []
     for document in yaml_spans.read_documents(text, context.name):
@@ -328,6 +357,38 @@ def _judge(text: str, context: Context) -> Iterator[Finding]:
         raise UsageError(f"{context.name} is YAML of an unknown kind", hint=_HINT)
     for findings in filter(None, judged):
         yield from findings
+
+
+def _configurations(launches: Iterable[Launch], context: Context) -> Iterator[Finding]:
+    """The faults of the configurations of accelerate that launches name, each once."""
+    seen = set[str]()
+    for launch in launches:
+        path, document = configuration.configuration_of(launch, context)
+        if not path or path in seen:
+            continue
+        seen.add(path)
+        if document is None:
+            text = f"{configuration.NAMES} {path}: it cannot be read here"
+            yield part_unread.finding(context.at(launch.line, text))
+        elif accelerate.is_configuration(document):
+            beside = replace(context, name=path, places=None)
+            for finding in accelerate.judge_accelerate(document, beside):
+                yield replace(finding, edits=())
+
+
+@fault("file-unread", Severity.ADVICE)
+def part_unread() -> None:
+    """A part of this file was not read
+
+    Symptom: the file has no finding, and its training still fails or is slow.
+
+    Cause: it sources a file, starts another script or a container, or takes a setting from
+    something that only running shows. What these say of ranks, threads and arguments is not judged.
+
+    Remedy: Check what the evidence names, too: `cputune doctor --check-file FILE`.
+
+    Source: https://www.gnu.org/software/bash/manual/html_node/Bourne-Shell-Builtins.html
+    """
 
 
 def judge_document(document: yaml_spans.Document, context: Context) -> Iterator[Finding] | None:
@@ -356,6 +417,7 @@ DOCUMENTS: tuple[
 FILE_CHECKS: tuple[Check, ...] = (
     judge.CHECKS
     + around.CHECKS
+    + slurm.CHECKS
     + arguments.CHECKS
     + needs.CHECKS
     + ended.CHECKS

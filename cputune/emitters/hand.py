@@ -22,7 +22,7 @@ from cputune.emitters.checked_words import WIDTH, ShellWord
 from cputune.emitters.command import APPLY, SET_INSIDE, applied, companions
 from cputune.emitters.format import Beside, EmittedFile, Format, LaunchJob, Secret, Word
 from cputune.emitters.planfile import applied_of
-from cputune.emitters.prepared import mpi_of
+from cputune.emitters.prepared import usual_format
 from cputune.emitters.turned_off import OFF_HERE
 from cputune.errors import UsageError
 from cputune.host import Host
@@ -54,9 +54,11 @@ def typed_lines(job: LaunchJob) -> str:
         )
     result = ShellWord(job.named)
     if job.plan.nodes > 1:
-        if mpi_of(job.target) is None:
-            return f"cputune emit --format torchrun -o launch {result}\n"
-        return f"cputune emit --format mpirun -o launch {result} && sh launch/mpirun.sh\n"
+        usual = usual_format(job.target, job.plan.world_size)
+        then = ""
+        if usual == "mpirun":
+            then = " && sh launch/mpirun.sh"
+        return f"cputune emit --format {usual} -o launch {result}{then}\n"
     return f"cputune run {result}\n"
 
 

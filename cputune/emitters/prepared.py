@@ -334,9 +334,20 @@ def mpi_of(facts: HostFacts | None) -> str | None:
     return next((launcher.dialect for launcher in launchers if launcher.dialect in DIALECTS), None)
 
 
-def usual_format(facts: HostFacts) -> str:
-    """The format of a launch that this machine can run: torchrun comes with torch."""
-    return "torchrun" if mpi_of(facts) is None else "mpirun"
+_ALLOCATION = ("SLURM_JOB_NUM_NODES", "SLURM_NNODES")
+"""Variables that Slurm sets in each allocation."""
+
+
+def usual_format(facts: HostFacts, ranks: int) -> str:
+    """The format of a launch of these ranks on this machine: that of Slurm in its allocation.
+
+    torchrun comes with torch. One rank needs no mpirun.
+    """
+    if any(name in facts.environment for name in _ALLOCATION):
+        return "slurm"
+    if ranks > 1 and mpi_of(facts) is not None:
+        return "mpirun"
+    return "torchrun"
 
 
 def interface_of(

@@ -52,6 +52,20 @@ def unified(name: str, before: str, after: str) -> str:
     return text
 
 
+def original_lines(before: str, after: str) -> list[int]:
+    """Of each line of the changed text (from 1) its line in the text before.
+
+    A line that was added or changed has the place at which it is.
+    """
+    old, new = _lines(before), _lines(after)
+    lines = list[int]()
+    same = difflib.SequenceMatcher(None, old, new)
+    for _, first, last, start, end in same.get_opcodes():
+        for number in range(end - start):
+            lines.append(max(1, min(first + number, last - 1, len(old) - 1) + 1))
+    return lines
+
+
 def _lines(text: str) -> list[str]:
     """Lines as ``patch`` counts them: only a line feed ends one."""
     parts = text.split("\n")

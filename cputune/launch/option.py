@@ -104,6 +104,18 @@ class Launcher:
             yield Given(words=tuple(words[at : at + 1 + takes]), option=option)
             at += 1 + takes
 
+    def leading(self, words: Sequence[str]) -> list[str]:
+        """The words up to the first that is neither an option nor its value; a variable may be
+        either.
+        """
+        at = 0
+        while at < len(words) and words[at][:1] in ("-", "$"):
+            takes = 0
+            if words[at].startswith("-"):
+                takes = _takes(self.option(words[at]), words[at : at + 2])
+            at += 1 + takes
+        return list(words[:at])
+
     def spelled(self, means: str) -> str | None:
         """The first spelling of the option that decides this, or None."""
         return next((one.names[0] for one in self.options if one.means == means), None)

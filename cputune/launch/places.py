@@ -351,9 +351,23 @@ class Places:
                 of_launch.append(place)
         return of_launch or places
 
+    def _is_given(self, launch: Launch, name: str, places: list[tuple[int, int, int, int]]) -> bool:
+        """Whether the value is an argument of the script, or a variable from outside, with a
+        default: a fixed value would take that choice away.
+        """
+        for _, _, at, end in places:
+            if "$" in self.text[at:end]:
+                return span_of(launch.environment.get(name, "")) is None
+        return False
+
     def set_variable(self, launch: Launch, name: str, value: str) -> tuple[Edit, ...]:
-        """Change its value for this launch; without one, set it before the launch."""
+        """Change its value for this launch; without one, set it before the launch.
+
+        There are no edits if the value is given to the script from outside.
+        """
         places = self._assigned_for(launch, name)
+        if self._is_given(launch, name, places):
+            return ()
         quote = ""
         if self.yaml:
             quote = '"'

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cputune.launch.located_words import number_of, value_of
+from cputune.launch.script_parser import Reader, parses_trainers, reader_in
 
 TRAINER = ("--output_dir", "--do_train", "--per_device_train_batch_size", "--bf16", "--fp16")
 """Arguments that show that a script parses TrainingArguments."""
@@ -35,15 +36,21 @@ class Script:
 
     text: str
 
-    def reads(self, flag: str) -> bool:
-        """Whether TrainingArguments read this flag; its own parser may have it too."""
-        own_parser = re.search(rf"add_argument\(\s*['\"]{flag}['\"]", self.text)
-        named = re.search("TrainingArguments|HfArgumentParser", self.text)
-        return named is not None and own_parser is None
+    def reader_of(self, flag: str) -> Reader:
+        """What reads this flag: TrainingArguments, a parser of its own, or what is not known."""
+        reader = reader_in(self.text, flag)
+        if reader is not None:
+            return reader
+        if re.search("TrainingArguments|HfArgumentParser", self.text):
+            return "trainer"
+        return "its own"
 
     @property
     def parses_arguments(self) -> bool:
         """Whether it takes TrainingArguments from its command line, and makes none itself."""
+        parses = parses_trainers(self.text)
+        if parses is not None:
+            return parses
         return _PARSED.search(self.text) is not None and _MADE.search(self.text) is None
 
     @property

@@ -33,12 +33,16 @@ _DEEPEST = 200
 _NESTED = 4
 """Of ``bash -c`` inside ``bash -c``."""
 
-_SIMPLE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)(?::?[-=]([^{}]*))?\})", re.DOTALL)
+_SIMPLE = re.compile(
+    r"\$(?:([A-Za-z_]\w*|\d)|\{([A-Za-z_]\w*|\d+)(?::?[-=]([^{}]*))?\})", re.DOTALL
+)
+"""A variable, or an argument of the script, which is its default if the script is given none."""
 _WHOLE_ARRAY = re.compile(r"\$\{([A-Za-z_]\w*)\[[@*]\]\}")
 _ELEMENT = re.compile(r"\$\{([A-Za-z_]\w*)\[(\d{1,4})\]\}")
 _ALL_OF_A_BEGINNING = re.compile(r"\$\{!([A-Za-z_]\w*)[@*]\}")
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _BELOW = re.compile(r"/([\w-]+\.[\w.-]*\w)")
+_EXPANDED = ("simple_expansion", "expansion", "string", "concatenation")
 _BRANCHES = ("if_statement", "case_statement")
 _HIDDEN = ("command_substitution", "arithmetic_expansion", "process_substitution")
 _CSH = re.compile(r"#!.*\bt?csh\b")
@@ -54,24 +58,44 @@ class Sourced:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Unread:
+    """A part of a script that is not followed, and its line."""
+
+    text: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ShellFile:
     """What was read of a script.
 
     Attributes:
         launches: the commands that train, in their order.
         sourced: files that are sourced.
+        unread: what may decide about a launch, and is not followed.
         breaks: lines at which a command ends although it was meant to continue.
     """
 
     launches: tuple[Launch, ...]
     sourced: tuple[Sourced, ...] = ()
+    unread: tuple[Unread, ...] = ()
     breaks: tuple[Break, ...] = ()
 
 
-def read_shell(text: str, name: str, given: Mapping[str, str] | None = None) -> ShellFile:
+def _no_file(path: str) -> None:
+    """No other file is read."""
+
+
+def read_shell(
+    text: str,
+    name: str,
+    given: Mapping[str, str] | None = None,
+    beside: Callable[[str], str | None] = _no_file,
+) -> ShellFile:
     """Read a script. Raises UsageError if a quote is opened and never closed, or if it is of csh.
 
-    ``given`` are known variables that the script finds: those of a batch system.
+    ``given`` are known variables that the script finds: those of a batch system. ``beside`` returns
+    the text of a file that the script sources, or None.
     """
     if _CSH.match(text) is not None or name.endswith((".csh", ".tcsh")):
         raise UsageError(
@@ -84,9 +108,15 @@ def read_shell(text: str, name: str, given: Mapping[str, str] | None = None) -> 
             f"{name}:{text.count(chr(10), 0, at) + 1}: a quote is opened and never closed",
             hint="close it, or give a file that bash can read",
         )
-    reader = _Reader(text=text, values={k: [_of(v)] for k, v in (given or {}).items()})
+    values = {k: [_of(v)] for k, v in (given or {}).items()}
+    reader = _Reader(text=text, values=values, beside=beside)
     reader.follow(tree, None)
-    return ShellFile(launches=tuple(reader.launches), sourced=tuple(reader.sourced), breaks=breaks)
+    return ShellFile(
+        launches=tuple(reader.launches),
+        sourced=tuple(reader.sourced),
+        unread=tuple(reader.unread),
+        breaks=breaks,
+    )
 
 
 def read_launches(text: str, name: str) -> tuple[Launch, ...]:
@@ -178,6 +208,9 @@ class _Reader:
     removed: set[str] = field(default_factory=set)
     launches: list[Launch] = field(default_factory=list)
     sourced: list[Sourced] = field(default_factory=list)
+    unread: list[Unread] = field(default_factory=list)
+    beside: Callable[[str], str | None] = _no_file
+    elsewhere: str = ""
     branches: int = 0
     all_exported: bool = False
     nested: int = 0
@@ -313,6 +346,25 @@ class _Reader:
                 self._assign(child, exports=exports or self.all_exported)
             elif child.type == "variable_name" and exports:
                 self.exported.add(self.tree.of(child))
+            elif child.type in _EXPANDED and exports:
+                self._exported_by_words(child)
+
+    def _exported_by_words(self, node: Node) -> None:
+        """``export $SETTING``, whose variable holds ``NAME=VALUE`` or a name."""
+        for one in self._fields(node)[0]:
+            match = _ASSIGNMENT.fullmatch(one.text)
+            if match is not None:
+                value = _Chars(match[2], one.at[match.start(2) :])
+                self._set(match[1], [value], either=True, unknown=[_of("$?")])
+                self.exported.add(match[1])
+            elif re.fullmatch(r"[A-Za-z_]\w*", one.text):
+                self.exported.add(one.text)
+            elif "$" in one.text:
+                line = self.line or self.text.count("\n", 0, max(0, self._start(node))) + 1
+                self.unread.append(Unread(text=f"export {one.text}", line=line))
+
+    def _start(self, node: Node) -> int:
+        return self._in_file(self.tree.span(node).start)
 
     def _unset(self, pattern: str) -> None:
         self.removed.add(pattern)
@@ -522,12 +574,32 @@ class _Reader:
             self.all_exported = True
         elif first in ("source", ".") and len(words) > 1:
             self.sourced.append(Sourced(path=words[1], span=span, line=line))
+            self._source(words[1], line)
         elif first == "eval":
             self._inside(chars[1:], [], line)
         elif (at := shell_at(words)) is not None:
             self._inside(chars[at : at + 1], words[:at], line)
         else:
             self._launch([*self.prefix, *words], line, span)
+
+    def _source(self, path: str, line: int) -> None:
+        """Follow a file that is sourced. Its letters have no places in this one."""
+        text = None
+        if "$" not in path and self.nested < _NESTED and hasattr(self, "tree"):
+            text = self.beside(path)
+        if text is None or len(text) > LETTERS_AT_MOST:
+            if not _SETS_UP.search(path):
+                self.unread.append(Unread(text=f"sources {path}", line=line))
+            return
+        kept = self.tree, self.places, self.line, self.elsewhere
+        self.nested += 1
+        self.line = self.line or line
+        self.elsewhere = path
+        try:
+            self.follow(Tree(text), [-1] * len(text))
+        finally:
+            self.nested -= 1
+            self.tree, self.places, self.line, self.elsewhere = kept
 
     def _inside(self, chars: list[_Chars], before: list[str], line: int) -> None:
         """Follow a text for another shell, behind the words that start it."""
@@ -554,8 +626,14 @@ class _Reader:
     def _launch(self, words: list[str], line: int, span: Span | None) -> None:
         launch = launch_of(words)
         if launch is None:
+            started = _other_script(words)
+            if started is not None:
+                self.unread.append(Unread(text=f"starts {started}", line=line))
             return
         if launch.launcher == "python" and not (launch.module or launch.script.endswith(".py")):
+            return
+        if self.elsewhere:
+            self.unread.append(Unread(text=f"a launch in {self.elsewhere}", line=line))
             return
         kept = {}
         for name in self.values:  # in the order of the script
@@ -582,6 +660,37 @@ class _Reader:
         if not at or list(at) != list(range(at[0], at[0] + len(at))) or at[0] < 0:
             return text
         return Word(text, Span(at[0], at[-1] + 1))
+
+
+_SETS_UP = re.compile(
+    r"(?:^|/)(?:setvars\.sh|conda\.sh|activate(?:\.csh)?|\.?bashrc|\.?(?:bash_)?profile)$"
+)
+"""Files that choose an environment; they set no ranks, threads or arguments."""
+_CONTAINERS = ("docker", "podman", "nerdctl", "singularity", "apptainer")
+_STARTS = frozenset(
+    [
+        "bash", "sh", "zsh", "dash", "srun", "mpirun", "mpiexec", "mpiexec.hydra", "nohup", "time",
+        "exec", "env", "sudo", "timeout", "stdbuf", "numactl", "taskset", "uv", "poetry", "pipenv",
+        "ssh", "pdsh", "parallel", "xargs", "sbatch", "qsub", "bsub", "conda", "micromamba",
+    ]
+)  # fmt: skip
+"""Programs that start another one, which is named behind them."""
+_SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch", ".job", ".py")
+
+
+def _other_script(words: Sequence[str]) -> str | None:
+    """The script or image that a command starts in a way that is not followed, or None."""
+    command = [word for word in words if not _ASSIGNMENT.fullmatch(word)]
+    if not command:
+        return None
+    program = command[0].rpartition("/")[2]
+    if program in _CONTAINERS and {"run", "exec"} & set(command[1:2]):
+        return " ".join(command[:2])
+    if command[0].endswith(_SCRIPTS):
+        return command[0]
+    if program not in _STARTS:
+        return None
+    return next((word for word in command[1:] if word.endswith(_SCRIPTS)), None)
 
 
 _STATEMENTS: dict[str, Callable[[_Reader, Node, int], None]] = {

@@ -127,6 +127,11 @@ def _slurm(words: Sequence[str]) -> Target:
     )
 
 
+def slurm_header(text: str) -> list[tuple[str, str]]:
+    """The options of an ``#SBATCH`` header, in their order: name without dashes, and value."""
+    return list(_given(list(_header(text, "#SBATCH")), _SLURM_LETTERS))
+
+
 def slurm_job(
     *,
     nodes: int | None,

@@ -83,8 +83,10 @@ def _for_file(findings: tuple[Finding, ...], examined: Examined) -> str:
             command += ["--root", examined.root]
         command += list(examined.options) + ["--print-fix"]
         return f"{shlex.join(command)} | {_patch(examined.file)}"
-    if findings:
+    if any(finding.code != "file-unread" for finding in findings):
         return _explain(findings[0].code)
+    if findings:
+        return _for_no_fault("what was read is right; the evidence says what was not read")
     return _for_no_fault("the file can be used as it is")
 
 

@@ -157,15 +157,18 @@ def launch_commands(
     arguments = shlex.quote(file)
     if elsewhere:
         arguments = f"--other-machine {arguments}"
-    by_torchrun = f"cputune emit --format torchrun -o launch {arguments}"
+    usual = "torchrun"
+    if facts is not None:
+        usual = usual_format(facts, nodes)
+    by_files = f"cputune emit --format torchrun -o launch {arguments}"
+    if usual == "slurm":
+        by_files = f"cputune emit --format slurm -o launch {arguments}"
     if nodes == 1 or (through is not None and not elsewhere):
-        return f"cputune run {arguments}", by_torchrun
-    if facts is not None and usual_format(facts) == "mpirun":
-        return (
-            f"cputune emit --format mpirun -o launch {arguments} && sh launch/mpirun.sh",
-            by_torchrun,
-        )
-    return by_torchrun, by_torchrun
+        return f"cputune run {arguments}", by_files
+    if usual == "mpirun":
+        by_mpirun = f"cputune emit --format mpirun -o launch {arguments} && sh launch/mpirun.sh"
+        return by_mpirun, by_files
+    return by_files, by_files
 
 
 THE_REST = "the rest"

@@ -175,6 +175,16 @@ def test_a_file_is_judged_by_the_stack_that_is_named(cputune: Run, tmp_path: Pat
     assert cputune("doctor", "--check-file", str(path)).code == 3
 
 
+def test_a_patch_that_would_be_empty_is_not_recommended(cputune: Run, tmp_path: Path) -> None:
+    path = tmp_path / "launch.sh"
+    path.write_text("R=${R:-1}\nipexrun --ninstances $R train.py\n")
+    machine(tmp_path / "m", like="sapphire-rapids", sockets=2, cores=8)
+    call = ("doctor", "--root", str(tmp_path / "m"), "--check-file", str(path))
+    assert cputune(*call, "--print-fix").out == ""
+    said = cputune(*call).out
+    assert "Do now: cputune doctor --explain file-launcher-missing\n" in said
+
+
 def test_the_default_configuration_of_accelerate_is_judged_too(
     cputune: Run, tmp_path: Path
 ) -> None:

@@ -1,5 +1,7 @@
 """``doctor --check-file``: files of every kind, the good ones, and each with one thing wrong."""
 
+import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -186,6 +188,10 @@ JOBS = (
     (PYTORCHJOB, ('"2"', "auto")),
     (PYTORCHJOB, ('  nprocPerNode: "2"\n', "")),
     (PYTORCHJOB, ("Master", "Worker")),
+    (PYTORCHJOB.replace("replicas: 1", "replicas: 2"), ("Master", "Worker")),
+    (PYTORCHJOB, ('"torchrun"', '"python"')),
+    (PYTORCHJOB, ("emptyDir: {medium: Memory}", "hostPath: {path: /dev/shm}")),
+    (TRAINJOB, ('"torchrun"', '"python"')),
     (
         PYTORCHJOB.replace("Master", "Worker").replace("replicas: 1", "replicas: 4"),
         ("  nproc", "  elasticPolicy: {minReplicas: 1, maxReplicas: 4}\n  nproc"),
@@ -456,6 +462,18 @@ def test_a_script_with_a_parser_of_its_own_keeps_its_flags():
     assert codes(text, host=parsed) == {"file-flag-refused"}
 
 
+@pytest.mark.parametrize(
+    "flag", ["--bf16", "--ddp_backend nccl", "--optim adamw_bnb_8bit", "--tf32"]
+)
+def test_a_flag_of_the_scripts_own_dataclass_is_not_judged_as_trainers(flag):
+    text = script(f"python train.py {flag} --lr 1")
+    parser = "@dataclass\nclass Own:\n    lr: float = 1\nHfArgumentParser({})\n"
+    own = FakeHost(files={"train.py": parser.format("Own")})
+    trainers = FakeHost(files={"train.py": parser.format("TrainingArguments")})
+    assert codes(text, host=own) == set()
+    assert codes(text, host=trainers) != set()
+
+
 class TestReading:
     """The reader of scripts on its own: what it makes of quotes, and how long it takes."""
 
@@ -559,3 +577,68 @@ def test_options_of_mpi_are_judged_by_the_program_that_is_typed(program, options
     assert len(findings) == (refused is not None)
     for finding in findings:
         assert f"refused by {refused}" in finding.evidence
+
+
+def kubeflow_job(kind, command, ranks=""):
+    """A job of two pods whose containers run this command."""
+    text = TRAINJOB
+    if kind == "PyTorchJob":
+        worker = PYTORCHJOB[PYTORCHJOB.index("    Master") :].replace("Master", "Worker")
+        text = PYTORCHJOB + worker
+    text = re.sub(r" *n(um)?[pP]rocPerNode:.*\n", ranks, text)
+    return re.sub(r"command: \[.*\]", f"command: {json.dumps(command)}", text)
+
+
+FIELDS = {"PyTorchJob": '  nprocPerNode: "4"\n', "TrainJob": "    numProcPerNode: 4\n"}
+CODES_OF_RANKS = {"ranks-auto", "ranks-alone", "file-k8s-ranks"}
+
+
+@pytest.mark.parametrize("kind", FIELDS)
+@pytest.mark.parametrize(
+    ("command", "without", "with_four"),
+    [
+        # the command, and what is found if the job gives no number of ranks, and 4
+        (["python", "-c", "import torch"], set(), set()),
+        (["torchrun", "--nproc_per_node=2", "/opt/train.py"], set(), set()),
+        (["bash", "-c", "torchrun --nproc-per-node 2 train.py"], set(), set()),
+        (["torchrun", "/opt/train.py"], {"ranks-auto"}, set()),
+        (["bash", "-c", "pip list && torchrun train.py"], {"ranks-auto"}, set()),
+        (["bash", "run.sh"], {"ranks-auto"}, set()),
+        (["mpirun", "-n", "2", "python", "train.py", "--use_cpu"], set(), set()),
+        (["torchrun", "--nproc_per_node=2", "run_qa.py", "--do_train"], *[{"ranks-alone"}] * 2),
+    ],
+)
+def test_ranks_of_a_job_are_judged_by_its_command(kind, command, without, with_four):
+    for field, wanted in (("", without), (FIELDS[kind], with_four)):
+        found = codes(kubeflow_job(kind, command, field), "job.yaml")
+        assert found & CODES_OF_RANKS == wanted
+
+
+@pytest.mark.parametrize("program", ["python", "/usr/bin/python3"])
+def test_python_starts_one_process_in_each_pod(program):
+    command = [program, "/opt/train.py", "--epochs", "1"]
+    # The operator numbers the pods of a PyTorchJob; it does so for no TrainJob.
+    for kind, field, wanted in (
+        ("PyTorchJob", "", set()),
+        ("PyTorchJob", FIELDS["PyTorchJob"], {"file-k8s-ranks"}),
+        ("TrainJob", "", {"file-k8s-ranks"}),
+        ("TrainJob", FIELDS["TrainJob"], {"file-k8s-ranks"}),
+    ):
+        text = kubeflow_job(kind, command, field)
+        assert codes(text, "job.yaml") & CODES_OF_RANKS == wanted
+    numbered = kubeflow_job("TrainJob", command).replace(
+        "env:\n", "env:\n      - {name: RANK, value: '0'}\n      - {name: WORLD_SIZE, value: '2'}\n"
+    )
+    assert codes(numbered, "job.yaml") & CODES_OF_RANKS == set()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ("emptyDir: {medium: Memory}", "hostPath: {path: /dev/shm}"),
+        ("emptyDir: {medium: Memory}", "persistentVolumeClaim: {claimName: shm}"),
+        ("          volumes:", "          hostIPC: true\n          volumes:"),
+    ],
+)
+def test_what_is_mounted_at_shared_memory_is_enough(changes):
+    assert codes(PYTORCHJOB.replace(*changes), "job.yaml") == set()

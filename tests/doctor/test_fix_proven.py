@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from golden_texts import Golden
 from stacks import TODAY, machine
 
 from cputune.doctor.checkfile import FixedFile, fix_file
+from cputune.launch.edit import original_lines
 from cputune.verifier.schemas import refused_document
 
 FACTS = machine(TODAY, cores=16)
@@ -160,3 +163,43 @@ def test_an_option_without_a_counterpart_is_named_once() -> None:
     assert done.text == text
     (left,) = [one.evidence for one in done.unfixed if one.code == "file-launcher-missing"]
     assert left.count("--hostfile hosts") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "now"),
+    [
+        # The options are meant for a machine of 56 cores: they are carried over, and judged.
+        (
+            "ipexrun --ninstances 2 --ncores_per_instance 28 train.py\n",
+            "OMP_NUM_THREADS=28 torchrun --nproc_per_node 2 train.py\n",
+        ),
+        ("ipexrun --ncores-per-instance 28 a.py\n", "OMP_NUM_THREADS=28 python a.py\n"),
+    ],
+)
+def test_threads_that_an_option_asks_for_are_not_replaced(text: str, now: str) -> None:
+    done = fixed(text)
+    assert done.text.endswith(now)
+    assert "asks for 28 threads" in reason(done)
+    assert "threads-affinity" in codes(done)
+
+
+def test_what_is_left_has_the_lines_of_the_file_before_it_is_fixed() -> None:
+    text = (
+        "# a training\nexport TRANSFORMERS_CACHE=/c\n\n"
+        "torchrun --nproc_per_node 2 run_qa.py --bf16 --no_cuda --tf32 True\n"
+        "python prepare.py --deepspeed a.json --output_dir o\n"
+    )
+    done = fixed(text)
+    assert done.text.count("\n") > text.count("\n")  # lines are added before the launches
+    lines = text.splitlines()
+    for finding in done.unfixed:
+        _, number, said = finding.evidence.split(":", 2)
+        words = re.findall(r"--\w+", said)
+        assert words
+        assert all(word in lines[int(number) - 1] for word in words[:1]), finding.evidence
+    assert {"argument-sharded", "file-option-left"} <= codes(done)
+
+
+def test_lines_of_a_changed_text_are_those_before() -> None:
+    assert original_lines("a\nb\nc\n", "x\na\nc\nd\n") == [1, 1, 3, 3]
+    assert original_lines("", "x\n") == [1]

@@ -5,11 +5,13 @@ from __future__ import annotations
 import shlex
 from dataclasses import replace
 
+import pytest
 from golden_texts import Golden
 from report.result_cases import tuned
 from tuner.fakes import SMALL
 
 from cputune import TuneOptions
+from cputune.emitters.prepared import usual_format
 from cputune.host.facts import Launcher
 from cputune.report.show import basis, launch_commands
 
@@ -26,6 +28,28 @@ def test_what_narrowed_a_search_is_told(golden: Golden) -> None:
     assert asked.narrowed == {"fix": {"precision": "bf16"}, "keep": "numbers"}
     search = dict(basis(replace(tuned(), asked=asked.narrowed)))["search"]
     golden(search)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "launchers", "variables", "usual"),
+    [
+        (1, (), {}, "torchrun"),
+        (2, (), {}, "torchrun"),
+        (1, (OPEN_MPI,), {}, "torchrun"),
+        (2, (OPEN_MPI,), {}, "mpirun"),
+        (2, (OPEN_MPI,), {"SLURM_NNODES": "2"}, "slurm"),
+        (1, (), {"SLURM_JOB_NUM_NODES": "1"}, "slurm"),
+        (2, (OPEN_MPI,), {"SLURM_MEM_PER_CPU": "1"}, "mpirun"),
+    ],
+)
+def test_the_format_that_is_proposed_fits_the_ranks_and_the_place(
+    ranks: int, launchers: tuple[Launcher, ...], variables: dict[str, str], usual: str
+) -> None:
+    facts = replace(SMALL.facts, launchers=launchers, environment=variables)
+    assert usual_format(facts, ranks) == usual
+    now, files = launch_commands("cputune.json", ranks, facts)
+    assert f"--format {usual}" in (now if usual == "mpirun" else files)
+    assert now.startswith("cputune run") is (ranks == 1)
 
 
 def test_a_plan_over_hosts_is_launched_over_them(golden: Golden) -> None:

@@ -53,6 +53,10 @@ def training_changed(facts: HostFacts) -> Iterator[Finding]:
                 yield env.unset(training_changed, facts, name, f": {row['does']}")
 
 
+_HOLDS_ANOTHER = re.compile(r"[A-Z][A-Z0-9_]+=")
+"""A value that sets another variable, for ``export $SETTING``."""
+
+
 @check("variable-mistyped", Severity.WARNING)
 def variable_mistyped(facts: HostFacts) -> Iterator[Finding]:
     """A variable's name is almost one that libraries read
@@ -68,7 +72,8 @@ def variable_mistyped(facts: HostFacts) -> Iterator[Finding]:
     """
     for name, text in sorted(facts.environment.items()):
         meant = _intended_name(name)
-        if meant is not None:
+        holds_another = _HOLDS_ANOTHER.match(text)  # KMP_SETTING="KMP_AFFINITY=compact"
+        if meant is not None and not holds_another:
             yield variable_mistyped.finding(
                 f"{name}={text}; libraries read {meant}",
                 command=f"export {meant}={shlex.quote(text)}\nunset {name}",

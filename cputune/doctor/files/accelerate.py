@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from cputune.doctor.checks.launch import ranks_alone
 from cputune.doctor.checks.precision import fp16_ignored
+from cputune.doctor.files.configuration import options_of
 from cputune.doctor.files.context import Context
 from cputune.doctor.files.judge import judge_launches, one_process, use_cpu_missing
 from cputune.doctor.files.yaml_spans import (
@@ -120,8 +121,7 @@ def is_configuration(document: Document) -> bool:
 
 def judge_accelerate(document: Document, context: Context) -> Iterator[Finding]:
     """Every fault of one configuration file."""
-    values = {key: document.get(key) for key in document.mapping()}
-    values["mpirun_hostfile"] = document.get("mpirun_config", "mpirun_hostfile")
+    values = document.mapping()
     lines = {key: document.line(key) for key in document.mapping()}
     for key in ("use_cpu", "mpirun_hostfile"):
         lines.setdefault(key, document.line("num_processes"))
@@ -129,8 +129,7 @@ def judge_accelerate(document: Document, context: Context) -> Iterator[Finding]:
     yield from _keys(document, context)
     yield from _values(document, context)
     machines = number_of(str(values.get("num_machines"))) or 1
-    if machines > 1 and not values.get("main_process_ip"):
-        values["main_process_ip"] = "$unknown"  # it may stand on each launch line
+    unknown = machines > 1 and not values.get("main_process_ip")
     kind = str(values.get("distributed_type") or "NO").upper()
     if kind in _GPU:
         if context.facts.accelerators == ():
@@ -143,7 +142,9 @@ def judge_accelerate(document: Document, context: Context) -> Iterator[Finding]:
             edits += _asks_cpu(document, context)
             yield no_gpu.finding(context.at(None, text), edits=edits)
         return
-    options = (f"--{key}={value}" for key, value in values.items() if value not in (None, False))
+    options = list(options_of(document))
+    if unknown:
+        options.append("--main_process_ip=$unknown")  # it may stand on each launch line
     line = document.line("num_processes") or 0
     launch = Launch(launcher="accelerate", options=tuple(options), line=line)
     for finding in judge_launches([launch], replace(context, places=None)):

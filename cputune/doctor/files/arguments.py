@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from cputune.doctor.files.context import Context
-from cputune.doctor.files.script_kind import reader_of
+from cputune.doctor.files.script_kind import may_be_trainers, reader_of
 from cputune.doctor.finding import Finding, Severity, checks_of, fault
 from cputune.launch.edit import Edit
 from cputune.launch.launch import Launch
@@ -110,7 +110,8 @@ def _of_gpus(launch: Launch, context: Context) -> Iterator[Finding]:
     backend = launch.backend or ""
     torch = context.facts.package("torch")
     cpu_build = torch is None or torch.build in (None, "cpu") or context.facts.accelerators == ()
-    if backend in ("nccl", "mpi") and cpu_build:
+    of_trainer = may_be_trainers("--ddp_backend", launch, context)
+    if backend in ("nccl", "mpi") and cpu_build and of_trainer:
         lacks = "torch's wheels are built without MPI"
         if backend == "nccl":
             lacks = "NCCL is for GPUs"
@@ -124,6 +125,8 @@ def _of_gpus(launch: Launch, context: Context) -> Iterator[Finding]:
 
 def _optimizer(launch: Launch, context: Context) -> Iterator[Finding]:
     name = launch.argument("--optim") or ""
+    if name and not may_be_trainers("--optim", launch, context):
+        return
     parts = name.split("_")
     torch = context.versions.torch
     if "fused" in parts and torch is not None and not fuses_on_cpu(torch):

@@ -326,6 +326,7 @@ def _endpoint(launch: Launch, context: Context) -> Iterator[Finding]:
     host, _, port = (endpoint or "").rpartition(":")
     least, between, most = nodes.partition(":")
     several = nodes not in ("1", "1:1")
+    yield from _address_unread(launch, inside, several, context)
     if endpoint and not endpoint.startswith("$") and several:
         name = host or port
         faults = list[str]()
@@ -343,6 +344,39 @@ def _endpoint(launch: Launch, context: Context) -> Iterator[Finding]:
     if between and number_of(least) != number_of(most) and number_of(least) is not None:
         text = f"--nnodes {nodes}: {least} may train without the others"
         yield fewer_nodes.finding(context.at(launch.line, text))
+
+
+@fault("rendezvous-address", Severity.WARNING)
+def address_unread() -> None:
+    """torchrun does not read --master_addr beside this rendezvous
+
+    Symptom: the machines wait for each other, or meet at another one than you think.
+
+    Cause: only the static rendezvous reads --master_addr and --master_port. Any other one meets at
+    --rdzv_endpoint, which is this machine if it is missing.
+
+    Remedy: Write --rdzv_endpoint HOST:PORT, and remove --master_addr; or remove --rdzv_backend.
+
+    Source: pytorch/pytorch:torch/distributed/run.py (get_rdzv_endpoint)
+    """
+
+
+def _address_unread(
+    launch: Launch, inside: Launch, several: bool, context: Context
+) -> Iterator[Finding]:
+    backend, address = inside.meant("rendezvous backend"), inside.meant("address")
+    if backend in (None, "static") or address is None or not several:
+        return
+    endpoint = inside.meant("rendezvous endpoint")
+    if endpoint is None:
+        text = f"--rdzv_backend {backend} with --master_addr {address}, without --rdzv_endpoint"
+        yield address_unread.finding(context.at(launch.line, text), severity=Severity.ERROR)
+    else:
+        text = f"--master_addr {address} has no effect: --rdzv_endpoint {endpoint} is read"
+        severity = None
+        if re.sub(r":[^:]*$", "", endpoint) == address:
+            severity = Severity.ADVICE
+        yield address_unread.finding(context.at(launch.line, text), severity=severity)
 
 
 @fault("nodes-elastic", Severity.WARNING)

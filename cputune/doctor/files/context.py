@@ -146,6 +146,12 @@ class Context:
                 kept[name] = text
         return {**kept, **launch.environment}
 
+    def reads_variable(self, name: str) -> bool:
+        """Whether the file itself uses the value of a variable."""
+        if self.places is None:
+            return False
+        return re.search(rf"\$\{{?{re.escape(name)}\b", self.places.code) is not None
+
     def text_of(self, path: str) -> str | None:
         """The text of a file that the file names; None if it cannot be read."""
         for place in (path, posixpath.join(posixpath.dirname(self.name), path)):

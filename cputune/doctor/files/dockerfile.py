@@ -8,13 +8,14 @@ words. What CMD and ENTRYPOINT start is read by ``cputune.launch.shell``.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 
-from cputune.doctor.files.context import Context
+from cputune.doctor.files.context import Context, facts_elsewhere
 from cputune.doctor.files.ended import judge_sourced
 from cputune.doctor.files.judge import judge_launches
 from cputune.doctor.files.pins import Pin, judge_pins, packages_of, pin_of
@@ -26,6 +27,7 @@ from cputune.launch.launch import Launch
 from cputune.launch.located_words import Span, Word, value_of
 from cputune.launch.places import Places, Token
 from cputune.launch.shell import read_launches, read_words
+from cputune.launch.target import Target
 from cputune.stack import Versions
 from cputune.stack.fit import misfits
 from cputune.stack.tables import load
@@ -84,7 +86,30 @@ def judge_dockerfile(context: Context) -> Iterator[Finding]:
         pins, context, python, lambda ended: _without(places, instructions, ended)
     )
     yield from judge_sourced(inside)
-    yield from judge_launches(launches, inside)
+    of_launches = list(judge_launches(launches, inside))
+    yield from of_launches
+    seen = {finding.code for finding in of_launches}
+    for finding in _judge_variables(places, instructions, inside):
+        if finding.code not in seen:
+            yield finding
+
+
+def _judge_variables(
+    places: Places, instructions: list[re.Match[str]], inside: Context
+) -> Iterator[Finding]:
+    """What ENV sets, judged as it reaches a process of the image, whose machine is not known."""
+    variables, lines = dict[str, str](), dict[str, int | None]()
+    for name, (value, line) in _variables(places, instructions).items():
+        variables[name] = value
+        lines[name] = line
+    if not variables:
+        return
+    # Whatever runs in the image may ask for the CPU itself.
+    started = {"ACCELERATE_USE_CPU": "true", **variables}
+    process = Launch(launcher="python", environment=started)
+    facts = facts_elsewhere(inside.facts, None)
+    of_image = replace(inside, facts=facts, here=True, lines=lines, target=Target(kind="pod"))
+    yield from judge_launches([process], of_image)
 
 
 _VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)(?::?-([^{}]*))?\})")
@@ -283,21 +308,52 @@ def _ended_python(
 
 
 def _launches(places: Places, instructions: list[re.Match[str]]) -> Iterator[Launch]:
-    """What CMD and ENTRYPOINT start, with the variables of ENV."""
-    variables = dict[str, str]()
+    """What CMD and ENTRYPOINT start, with the variables of ENV.
+
+    Words of CMD are the arguments of an ENTRYPOINT that is a list of words. Of several the last
+    counts.
+    """
+    variables = {name: value for name, (value, _) in _variables(places, instructions).items()}
+    last = dict[str, re.Match[str]]()
     for instruction in instructions:
-        if instruction[1].upper() == "ENV":
-            variables |= _set_by(instruction[2])
-    for instruction in instructions:
-        if instruction[1].upper() not in ("CMD", "ENTRYPOINT"):
-            continue
-        line = _line(places, instruction.start(2))
-        try:
-            launches = _started(places, instruction, line)
-        except UsageError:
-            continue
+        if instruction[1].upper() in ("CMD", "ENTRYPOINT"):
+            last[instruction[1].upper()] = instruction
+    entry, command = last.get("ENTRYPOINT"), last.get("CMD")
+    first = entry or command
+    if first is None:
+        return
+    words = list[str]()
+    if entry is not None and command is not None:
+        before, behind = _words(places, entry), _words(places, command)
+        if before is not None and behind is not None:
+            words = before + behind
+    line = _line(places, first.start(2))
+    with contextlib.suppress(UsageError):
+        launches = read_words(words, line=line)
+        for one in filter(None, (entry, command)):
+            launches = launches or _started(places, one, line)
         for launch in launches:
             yield replace(launch, line=line, environment={**variables, **launch.environment})
+
+
+def _variables(places: Places, instructions: list[re.Match[str]]) -> dict[str, tuple[str, int]]:
+    """What ENV sets in the last stage of an image: value and line of each variable.
+
+    A stage that begins with another one has its variables, too.
+    """
+    variables = dict[str, tuple[str, int]]()
+    stages = dict[str, dict[str, tuple[str, int]]]()
+    given = _given(places, instructions)
+    for instruction in instructions:
+        if instruction[1].upper() == "FROM":
+            image, _, stage = _image_of(instruction, given).lower().partition(" as ")
+            variables = dict(stages.get(image.strip(), {}))
+            stages[stage.strip()] = variables
+        elif instruction[1].upper() == "ENV":
+            for name, value in _set_by(instruction[2]).items():
+                at = places.text.find(name, instruction.start(2))
+                variables[name] = _filled(value, given), _line(places, at)
+    return variables
 
 
 def launches_of(text: str) -> tuple[Launch, ...]:
@@ -308,13 +364,21 @@ def launches_of(text: str) -> tuple[Launch, ...]:
 
 def _started(places: Places, command: re.Match[str], line: int) -> tuple[Launch, ...]:
     """What a command starts: a line of shell, or the words of ``["python", "train.py"]``."""
+    words = _words(places, command)
+    if words is None:
+        before = re.sub(r"[^\n]", " ", places.text[: command.start(2)])
+        return read_launches(before + command[2], "CMD")
+    return read_words(words, line=line)
+
+
+def _words(places: Places, command: re.Match[str]) -> list[str] | None:
+    """The words of ``["python", "train.py"]`` with their places; None for a line of shell."""
     try:
         argv = json.loads(command[2].replace("\\\n", ""))
     except ValueError:
-        argv = None
+        return None
     if not isinstance(argv, list) or not all(isinstance(word, str) for word in argv):
-        before = re.sub(r"[^\n]", " ", places.text[: command.start(2)])
-        return read_launches(before + command[2], "CMD")
+        return None
     written, at = list[str](), command.start(2)
     for word in argv:
         text = json.dumps(word, ensure_ascii=False)
@@ -324,7 +388,7 @@ def _started(places: Places, command: re.Match[str], line: int) -> tuple[Launch,
             continue
         at = start + len(text)
         written.append(Word(word, Span(start, at), exact=text == f'"{word}"'))
-    return read_words(written, line=line)
+    return written
 
 
 def _set_by(text: str) -> dict[str, str]:

@@ -16,13 +16,21 @@ from typing import TypeAlias
 from cputune.doctor.checks import CHECKS as MACHINE_CHECKS
 from cputune.doctor.checks.launch import ranks_alone
 from cputune.doctor.checks.limits import ranks_auto
+from cputune.doctor.checks.settings import variable_mistyped
 from cputune.doctor.files import fixing
 from cputune.doctor.files.arguments import judge_arguments
 from cputune.doctor.files.around import judge_around
+from cputune.doctor.files.configuration import configured
 from cputune.doctor.files.context import Context
 from cputune.doctor.files.ended import by_another, judge_ended
 from cputune.doctor.files.needs import judge_needs
-from cputune.doctor.files.script_kind import asks_for_cpu, is_own, reader_of, text_of
+from cputune.doctor.files.script_kind import (
+    asks_for_cpu,
+    is_own,
+    may_be_trainers,
+    reader_of,
+    text_of,
+)
 from cputune.doctor.finding import Finding, Severity, checks_of, fault, findings_of
 from cputune.doctor.variables import TRUE
 from cputune.host import Host
@@ -46,6 +54,7 @@ def judge_launches(launches: Iterable[Launch], context: Context) -> Iterator[Fin
     """Every fault of these launches, wherever they run and on the machine of the context."""
     machine_findings = set(findings_of(MACHINE_CHECKS, context.facts))
     for launch in (_in_batch(one, context.target) for one in launches):
+        launch = configured(launch, context)
         yield from judge_everywhere(launch, context)
         if context.here and not _is_behind_unknown(launch):
             of_task = context.of_a_task(launch)
@@ -194,6 +203,8 @@ def _runs_on_cpu(launch: Launch, context: Context) -> bool:
 
 def _bf16(launch: Launch, context: Context) -> Iterator[Finding]:
     precision = launch.precision
+    if precision == "--bf16" and not may_be_trainers(precision, launch, context):
+        return
     cpu = _runs_on_cpu(launch, context) or bool(context.facts.accelerators)
     # Without use_cpu, several ranks of accelerate have a graver fault: ranks-alone.
     if (
@@ -202,7 +213,9 @@ def _bf16(launch: Launch, context: Context) -> Iterator[Finding]:
         and not (launch.launcher == "accelerate" and launch.several)
     ):
         text = f"{precision} without --use_cpu means bf16 on a GPU, and is refused"
-        edits = context.edits_by(fixing.force_cpu, launch)
+        edits: tuple[Edit, ...] = ()
+        if may_be_trainers("--use_cpu", launch, context):
+            edits = context.edits_by(fixing.force_cpu, launch)
         yield use_cpu_missing.finding(context.at(launch.line, text), edits=edits)
 
 
@@ -223,6 +236,8 @@ def wrong_backend() -> None:
 
 def _backend(launch: Launch, context: Context) -> Iterator[Finding]:
     backend = launch.backend
+    if backend and not may_be_trainers("--ddp_backend", launch, context):
+        return
     numbered = any(n in launch.environment for n in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
     if backend and launch.launcher == "python" and not (launch.part or numbered):
         text = f"--ddp_backend {backend} with one process raises ValueError"
@@ -399,6 +414,9 @@ def _of_a_rank(
                 command = None
         if finding.code == ranks_alone.code and is_own(launch, context):
             continue
+        name = finding.evidence.partition("=")[0]
+        if finding.code == variable_mistyped.code and context.reads_variable(name):
+            continue
         unsure = (
             finding.code == ranks_alone.code
             and launch.script
@@ -482,11 +500,13 @@ class _RankVariables:
         elif launch.launcher == "accelerate":
             threads = launch.option("--num_cpu_threads_per_process")
             self.decide("OMP_NUM_THREADS", f"--num_cpu_threads_per_process {threads}", threads)
-            self.variables.setdefault("OMP_NUM_THREADS", str(max(1, cores // (ranks or 1))))
+            if cores:
+                self.variables.setdefault("OMP_NUM_THREADS", str(max(1, cores // (ranks or 1))))
         elif (
             launch.launcher == "mpirun"
             and launch.several
             and "OMP_NUM_THREADS" not in self.variables
+            and cores
         ):
             source = f"{cores} threads (OMP_NUM_THREADS is unset)"
             self.decide("OMP_NUM_THREADS", source, str(cores))

@@ -24,8 +24,9 @@ from cputune.doctor.files.yaml_spans import (
 from cputune.doctor.finding import Check, Finding, Severity, checks_of, fault
 from cputune.host import Host
 from cputune.launch.edit import Edit
-from cputune.launch.launch import Launch
+from cputune.launch.launch import Launch, is_python
 from cputune.launch.located_words import number_of
+from cputune.launch.script import are_trainers, is_example
 from cputune.launch.shell import read_words
 from cputune.launch.target import Target
 from cputune.text.quantities import bytes_of, cpus_of, quantity_of
@@ -42,6 +43,23 @@ def job_field() -> None:
     Remedy: Make one replica the Master.
 
     Source: https://www.kubeflow.org/docs/components/trainer/legacy-v1/user-guides/pytorch/
+    """
+
+
+@fault("file-k8s-ranks", Severity.WARNING)
+def job_ranks() -> None:
+    """The job counts ranks that its command does not start
+
+    Symptom: the pods wait for each other for ever, or each of them trains on all the data.
+
+    Cause: only torchrun reads nprocPerNode and numProcPerNode. A pod that runs python has one
+    process. A PyTorchJob still sets WORLD_SIZE to all ranks that it counts; a TrainJob sets
+    neither RANK nor WORLD_SIZE, which python needs.
+
+    Remedy: Start the script with torchrun, or count one rank for each pod.
+
+    Source: kubeflow/training-operator:pkg/controller.v1/pytorch/envvar.go,
+    kubeflow/trainer:pkg/runtime/framework/plugins/torch/torch.go
     """
 
 
@@ -123,14 +141,16 @@ def is_job(document: Document) -> bool:
 def job_faults(document: Document) -> Iterator[tuple[Check, Path, str]]:
     """What the operator does wrongly with a job: fault, path and evidence."""
     place = RANKS[str(document.get("kind"))]
-    if _ranks(document) is None:
+    if _ranks(document) is None and any(map(_takes_ranks, _commands(document))):
         ranks = document.get(*place)
         shown = "is missing, which means auto"
         if ranks is not None:
             shown = f"is {ranks!r}"
         yield ranks_auto, place, f"{place[-1]} {shown}: one rank for each CPU of the host"
+    yield from _uncounted(document)
     of_workers = document.get("kind") == "PyTorchJob" and not document.get(*_REPLICAS, "Master")
-    if of_workers and not document.mapping("spec", "elasticPolicy"):
+    alone = _pods(document) == 1 or any(map(_has_address, _commands(document)))
+    if of_workers and not document.mapping("spec", "elasticPolicy") and not alone:
         text = "pytorchReplicaSpecs without Master: MASTER_ADDR is not set"
         yield job_field, _REPLICAS, text
     least, workers = document.get(*_LEAST), document.get(*_WORKERS)
@@ -164,6 +184,68 @@ def resource_faults(document: Document, resources: Path) -> Iterator[tuple[Check
     if cpus_of(limits.get("cpu")) % 1:
         text = f"cpu: {limits.get('cpu')} is not a whole number of CPUs"
         yield pod_resources, (*resources, "limits", "cpu"), text
+
+
+def _uncounted(document: Document) -> Iterator[tuple[Check, Path, str]]:
+    """Ranks that the job counts, although its command is python, which starts one process."""
+    place = RANKS[str(document.get("kind"))]
+    each, pods = _ranks(document) or 1, _pods(document)
+    for at, _ in _containers(document):
+        for launch in read_words(_words(document, at)):
+            if launch.launcher != "python" or _numbers_ranks(document, at, launch):
+                continue
+            if each > 1:
+                text = f"{place[-1]} is {each}, and python starts one process in each pod"
+                yield job_ranks, place, text
+            elif pods > 1 and document.get("kind") == "TrainJob":
+                text = f"numNodes is {pods}, and python finds no RANK in a pod of a TrainJob"
+                yield job_ranks, (*at, "command"), text
+
+
+_NUMBERS = ("RANK", "WORLD_SIZE")
+
+
+def _numbers_ranks(document: Document, at: Path, launch: Launch) -> bool:
+    """Whether the container sets the numbers of its rank itself."""
+    names = set(launch.environment)
+    for number in range(len(document.items(*at, "env"))):
+        names.add(str(document.get(*at, "env", number, "name")))
+    return all(name in names for name in _NUMBERS)
+
+
+def _commands(document: Document) -> Iterator[list[str]]:
+    for at, _ in _containers(document):
+        yield _words(document, at)
+
+
+def _words(document: Document, at: Path) -> list[str]:
+    """The words that a container runs; none if those of its image."""
+    return document.command(*at, "command") + document.command(*at, "args")
+
+
+def _takes_ranks(words: list[str]) -> bool:
+    """Whether what a container runs may take the number of ranks from the job: a torchrun without
+    a number of its own, or a program that is not read.
+    """
+    launches = read_words(words)
+    for launch in launches:
+        inside = launch.inner or launch
+        if inside.launcher == "torchrun" and inside.meant("ranks per node") is None:
+            return True
+    return not launches and not _is_other_program(words)
+
+
+def _is_other_program(words: list[str]) -> bool:
+    """Whether a container runs python without a script: ``python -c``, a tool."""
+    return bool(words) and is_python(words[0].rpartition("/")[2]) and not read_words(words)
+
+
+def _has_address(words: list[str]) -> bool:
+    """Whether a launch names the machine at which its ranks meet."""
+    for launch in read_words(words):
+        if (launch.inner or launch).meant("rendezvous endpoint", "address") is not None:
+            return True
+    return False
 
 
 def _containers(document: Document) -> Iterator[tuple[Path, Path]]:
@@ -204,8 +286,9 @@ def judge_job(document: Document, context: Context) -> Iterator[Finding]:
         facts = facts_elsewhere(context.facts, cpus)
         pod = replace(context, facts=facts, host=Host(), target=target, lines=lines)
         yield from judge_launches(_launches(document, at, variables), pod)
-        if document.get("kind") == "PyTorchJob" and not _shares_memory(document, at):
-            text = "no emptyDir of medium Memory is mounted at /dev/shm"
+        trains = not _is_other_program(_words(document, at))
+        if document.get("kind") == "PyTorchJob" and trains and not _shares_memory(document, at):
+            text = "nothing is mounted at /dev/shm"
             yield pod_shm.finding(context.at(document.line(*at), text))
 
 
@@ -230,34 +313,54 @@ def _ranks(document: Document) -> int | None:
     return number_of(str(document.get(*RANKS[str(document.get("kind"))])))
 
 
-def _launches(document: Document, at: Path, variables: dict[str, str]) -> Iterator[Launch]:
+def _launches(document: Document, at: Path, of_container: dict[str, str]) -> Iterator[Launch]:
     """What the container starts, with the ranks and variables that the operator sets.
 
     If its command shows no training: torchrun with an unknown script.
     """
-    argv = []
-    for key in ("command", "args"):
-        for word in document.command(*at, key):
-            argv.append(word)
+    argv = _words(document, at)
     launches = read_words(argv)
-    # Its script may ask for the CPU itself.
-    unseen = Launch(launcher="torchrun", environment={"ACCELERATE_USE_CPU": "true"})
-    workers = number_of(str(document.get(*_WORKERS))) or 0
-    nodes = number_of(str(document.get("spec", "trainer", "numNodes"))) or 1 + workers
+    unseen = Launch(launcher="torchrun")
+    if _is_other_program(argv):
+        unseen = Launch(launcher="python")
+    nodes = _pods(document)
+    of_job = document.get("kind") == "PyTorchJob"
     given = {"MASTER_ADDR": "the job's", "PET_MASTER_ADDR": "the job's"}
-    given |= {"RANK": "0", "WORLD_SIZE": str(nodes)} if nodes > 1 else {}
+    if nodes > 1 and of_job:
+        given |= {"RANK": "0", "WORLD_SIZE": str(nodes)}
     sizes = (f"--nproc_per_node={_ranks(document) or 1}", f"--nnodes={nodes}")
     line = document.line(*at, "command") or document.line(*at, "args")
     for launch in launches or (unseen,):
         options = launch.options
         if launch.launcher == "torchrun":
             options = sizes + options
+        variables = {**of_container}
+        if not _is_trainers(launch):
+            # The script is in the image, and may ask for the CPU itself.
+            variables.setdefault("ACCELERATE_USE_CPU", "true")
         yield replace(
             launch,
             options=options,
             environment={**given, **variables, **launch.environment},
             line=line or 0,
         )
+
+
+def _is_trainers(launch: Launch) -> bool:
+    """Whether a script that cannot be read is one of Trainer or accelerate, by what is typed."""
+    if (launch.inner or launch).launcher == "accelerate" or is_example(launch.script):
+        return True
+    return are_trainers(launch.arguments)
+
+
+def _pods(document: Document) -> int:
+    """The pods of the job that train. The operators read replicas that are left out as 1."""
+    if document.get("kind") == "TrainJob":
+        return number_of(str(document.get("spec", "trainer", "numNodes"))) or 1
+    pods = 0
+    for role in document.mapping(*_REPLICAS):
+        pods += number_of(str(document.get(*_REPLICAS, role, "replicas"))) or 1
+    return max(pods, 1)
 
 
 def job_launches(document: Document) -> Iterator[Launch]:
@@ -274,12 +377,14 @@ def job_launches(document: Document) -> Iterator[Launch]:
 
 
 def _shares_memory(document: Document, container: Path) -> bool:
-    volumes = [Document(value=volume) for volume in document.items(*container[:-2], "volumes")]
-    memory = [
-        volume.get("name") for volume in volumes if volume.get("emptyDir", "medium") == "Memory"
-    ]
-    mounts = [Document(value=mount) for mount in document.items(*container, "volumeMounts")]
-    return any(m.get("mountPath") == "/dev/shm" and m.get("name") in memory for m in mounts)
+    """Whether the container has another /dev/shm than that of the container runtime."""
+    if document.get(*container[:-2], "hostIPC") is True:
+        return True
+    for mount in document.items(*container, "volumeMounts"):
+        path = str(Document(value=mount).get("mountPath") or "")
+        if path.rstrip("/") == "/dev/shm":
+            return True
+    return False
 
 
 CHECKS = checks_of(__name__)

@@ -33,6 +33,23 @@ def worse(before: Sequence[Launch], after: Sequence[Launch], text: str, fixed: s
     return None
 
 
+def replaced(asked: Sequence[Launch], after: Sequence[Launch]) -> str | None:
+    """What a launch was asked for by an option, and gets another value of; None if nothing.
+
+    ``asked`` are the launches of the file as it was written. Its threads may be meant for a larger
+    machine than this one.
+    """
+    if len(asked) != len(after):
+        return None
+    for old, new in zip(asked, after, strict=True):
+        threads, now = old.meant("threads"), new.threads
+        if threads is None or now is None or threads == now:
+            continue
+        option = next(one for one in old.given if one.option and one.option.means == "threads")
+        return f"{option.name} asks for {threads} threads, and the fix would set {now}"
+    return None
+
+
 def _written(launch: Launch, text: str, *means: str) -> str | None:
     """The value of an option as written in the file: a variable, not its value."""
     values = []

@@ -27,9 +27,12 @@ def reader_of(flag: str, launch: Launch, context: Context) -> str:
         if is_trainers:
             return "trainer"
         return "unknown"
-    if Script(text=text).reads(flag):
-        return "trainer"
-    return "its own"
+    return Script(text=text).reader_of(flag)
+
+
+def may_be_trainers(flag: str, launch: Launch, context: Context) -> bool:
+    """Whether TrainingArguments may read a flag: the script is not seen to read it itself."""
+    return reader_of(flag, launch, context) != "its own"
 
 
 def is_own(launch: Launch, context: Context) -> bool:

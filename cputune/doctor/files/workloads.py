@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
+from cputune.doctor.files import kubeflow
 from cputune.doctor.files.context import Context, facts_elsewhere
 from cputune.doctor.files.ended import judge_sourced
 from cputune.doctor.files.judge import judge_launches
@@ -51,7 +52,7 @@ def is_workload(document: Document) -> bool:
     if kind is None:
         services = document.mapping("services").values()
         return any(isinstance(one, dict) for one in services)
-    return kind in _TEMPLATES or kind == "MPIJob"
+    return kind in _TEMPLATES or kind == "MPIJob" or any(_listed_in(document))
 
 
 def judge_workload(document: Document, context: Context) -> Iterator[Finding]:
@@ -94,14 +95,28 @@ def _containers(document: Document) -> Iterator[_Container]:
     kind = document.get("kind")
     if kind is None:
         yield from _services(document)
-    elif kind == "MPIJob":
+    elif kind == "MPIJob" and document.mapping(*_MPI):
         yield from _of_mpi(document)
     else:
-        yield from _of_pod(document, _TEMPLATES[str(kind)])
+        for listed in _listed_in(document):
+            yield from _of_pod(document, listed)
 
 
-def _of_pod(document: Document, template: Path) -> Iterator[_Container]:
-    listed = (*template, "containers")
+def _listed_in(document: Document) -> Iterator[Path]:
+    """The lists of containers of a job, also of one whose kind is not known (Volcano, JobSet)."""
+    kind = str(document.get("kind"))
+    known = (*_TEMPLATES.get(kind, ()), "containers")
+    if document.items(*known):
+        yield known
+        return
+    if kind in kubeflow.RANKS:
+        return
+    for path in document.lines:
+        if path[-1:] == ("containers",) and document.items(*path):
+            yield path
+
+
+def _of_pod(document: Document, listed: Path) -> Iterator[_Container]:
     for number in range(len(document.items(*listed))):
         at = (*listed, number)
         cpus = cpus_of(document.get(*at, "resources", "limits", "cpu"))

@@ -85,7 +85,7 @@ def step_of(before: Sequence[str]) -> Step | None:
         else:
             options.append(word)
     values = {}
-    for one in SRUN.given(options):
+    for one in SRUN.given(SRUN.leading(options)):
         if one.option:
             values[one.option.means] = one.value
     numbers = {}

@@ -1,0 +1,201 @@
+"""A batch script of Slurm as a whole: its header, and the steps that run at the same time."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from cputune.doctor.files.context import Context
+from cputune.doctor.finding import Finding, Severity, checks_of, fault
+from cputune.launch.grammar import Tree
+from cputune.launch.launch import Launch
+from cputune.launch.launchers.srun import step_of
+from cputune.launch.shell import ShellFile
+from cputune.launch.target import slurm_header
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+_MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")
+_LOOPS = ("for_statement", "while_statement", "c_style_for_statement")
+_SHARES = ("--overlap", "--exact", "--exclusive")
+"""Options with which a step leaves the rest of the job to others."""
+_REACHES = ("srun", "ssh", "pdsh", "clush", "blaunch", "mpirun", "mpiexec", "mpiexec.hydra")
+"""Programs that start what follows them on other machines."""
+_NODES = re.compile(r"scontrol\s+show\s+hostname|SLURM_(?:JOB_)?NODELIST|SLURM_(?:JOB_NUM_)?NODES")
+
+
+@fault("slurm-memory-twice", Severity.ERROR)
+def memory_twice() -> None:
+    """The job asks for memory in two ways
+
+    Symptom: "--mem, --mem-per-cpu, and --mem-per-gpu are mutually exclusive".
+
+    Cause: sbatch takes one of them; srun reads the others as variables of the job.
+
+    Remedy: Keep --mem, the memory of each node, or --mem-per-cpu.
+
+    Source: https://slurm.schedmd.com/sbatch.html
+    """
+
+
+@fault("slurm-step-whole", Severity.WARNING)
+def step_whole() -> None:
+    """A step in the background takes the whole job
+
+    Symptom: "Job step creation temporarily disabled, retrying (Requested nodes are busy)"; the
+    second step never begins.
+
+    Cause: srun without a number of tasks or nodes starts a step on all that the job has. The next
+    step waits until it ends.
+
+    Remedy: Give each step its size (--nodes=1 --ntasks=1 --exact), or --overlap.
+
+    Source: https://slurm.schedmd.com/srun.html
+    """
+
+
+@fault("slurm-loop-local", Severity.WARNING)
+def loop_local() -> None:
+    """A loop over the nodes starts every launch on the first one
+
+    Symptom: the first node is overloaded, and the others are idle; ranks wait for each other.
+
+    Cause: a batch script runs on the first node of its job. Only srun starts something on the
+    others.
+
+    Remedy: Start each launch by srun --nodes=1 --ntasks=1 -w NODE, or all of them by one srun.
+
+    Source: https://slurm.schedmd.com/sbatch.html
+    """
+
+
+def judge_slurm(text: str, file: ShellFile, context: Context) -> Iterator[Finding]:
+    """Faults of a batch script of Slurm that no single launch shows."""
+    header = slurm_header(text)
+    if not header or file.csh:
+        return
+    asked = []
+    for name, value in header:
+        if name in _MEMORY:
+            asked.append(f"--{name}={value}")
+    if len({word.partition("=")[0] for word in asked}) > 1:
+        yield memory_twice.finding(context.at(None, " and ".join(asked)))
+    tree = Tree(text)
+    yield from _steps(tree, context)
+    if (context.target.nodes or 2) > 1:
+        for launch in file.launches:
+            yield from _loop(launch, tree, context)
+
+
+def _steps(tree: Tree, context: Context) -> Iterator[Finding]:
+    commands = list(tree.nodes("command"))
+    for number, node in enumerate(commands):
+        words = _words(node, tree)
+        if not _takes_all(words) or not _in_background(node):
+            continue
+        others = _until_wait(commands[number + 1 :], tree, None)
+        loop = _loop_around(node)
+        if loop is not None and not _is_waited_for(commands[number + 1 :], tree, loop):
+            others.append(words)
+        if any("srun" in other and not _shares(other) for other in others):
+            line = tree.text.count("\n", 0, tree.span(node).start) + 1
+            text = f"{' '.join(words[:4])} … & without a size, and another step starts meanwhile"
+            yield step_whole.finding(context.at(line, text))
+
+
+def _words(node: Node, tree: Tree) -> list[str]:
+    """The words of a command, without the variables that are set for it."""
+    words = list[str]()
+    for child in node.children:
+        if child.type != "variable_assignment":
+            words.append(tree.of(child).strip("\"'"))
+    return words
+
+
+def _takes_all(words: list[str]) -> bool:
+    """Whether this is an srun that starts a step on everything that the job has."""
+    if words[:1] != ["srun"] or _shares(words):
+        return False
+    step = step_of(words)
+    if step is None or step.unknown:
+        return False
+    return step.tasks is None and step.tasks_per_node is None and step.nodes is None
+
+
+def _shares(words: list[str]) -> bool:
+    return any(word.partition("=")[0] in _SHARES for word in words)
+
+
+def _in_background(node: Node) -> bool:
+    """Whether an & ends the command, behind its redirections and pipes."""
+    while node.parent is not None and node.parent.type in ("redirected_statement", "pipeline"):
+        node = node.parent
+    following = node.next_sibling
+    return following is not None and following.type == "&"
+
+
+def _until_wait(commands: list[Node], tree: Tree, end: int | None) -> list[list[str]]:
+    """The commands up to the next ``wait``."""
+    words = list[list[str]]()
+    for node in commands:
+        if end is not None and tree.span(node).start > end:
+            break
+        words.append(_words(node, tree))
+        if words[-1][:1] == ["wait"]:
+            break
+    return words
+
+
+def _is_waited_for(commands: list[Node], tree: Tree, loop: Node) -> bool:
+    """Whether a loop waits for what it has started before its next turn."""
+    inside = _until_wait(commands, tree, tree.span(loop).end)
+    return any(words[:1] == ["wait"] for words in inside)
+
+
+def _loop_around(node: Node) -> Node | None:
+    above = node.parent
+    while above is not None and above.type not in _LOOPS:
+        above = above.parent
+    return above
+
+
+def _loop(launch: Launch, tree: Tree, context: Context) -> Iterator[Finding]:
+    """A launch in a loop over the nodes of the job that is not started on them."""
+    programs = {word.rpartition("/")[2] for word in launch.words}
+    if launch.span is None or programs & set(_REACHES):
+        return
+    for loop in tree.nodes("for_statement"):
+        start, end = tree.span(loop)
+        if start <= launch.span.start < end and _is_over_nodes(loop, tree):
+            program = launch.program.rpartition("/")[2]
+            text = f"{program} in a loop over the nodes, without srun"
+            yield loop_local.finding(context.at(launch.line, text))
+            return
+
+
+def _is_over_nodes(loop: Node, tree: Tree) -> bool:
+    """Whether the values of a loop are the nodes of the job, also by variables that hold them."""
+    body = loop.child_by_field_name("body")
+    start, end = tree.span(loop)
+    if body is not None:
+        end = tree.span(body).start
+    values = tree.text[start:end]
+    for _ in range(3):
+        if _NODES.search(values):
+            return True
+        names = re.findall(r"\$\{?[!#]?(\w+)", values)
+        values = " ".join(_assigned(name, tree) for name in names)
+    return False
+
+
+def _assigned(name: str, tree: Tree) -> str:
+    texts = list[str]()
+    for node in tree.nodes("variable_assignment"):
+        if tree.of(node).startswith((f"{name}=", f"{name}+=")):
+            texts.append(tree.of(node))
+    return " ".join(texts)
+
+
+CHECKS = checks_of(__name__)
