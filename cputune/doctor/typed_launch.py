@@ -14,9 +14,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from cputune.doctor.checkfile import check_file
+from cputune.doctor.checks.launch import ranks_alone
 from cputune.doctor.deep import how_it_ended, messages_of, run_look
 from cputune.doctor.files.context import Context
 from cputune.doctor.files.judge import judge_launches
+from cputune.doctor.files.script_kind import is_own
 from cputune.doctor.finding import Finding, Severity, by_severity, checks_of, fault
 from cputune.doctor.rehearsed_launch import rehearsed
 from cputune.errors import UsageError
@@ -92,6 +94,18 @@ def _folder(launch: Launch) -> str:
     if launch.module:
         return process.folder()
     return os.path.dirname(real_path(launch.script))
+
+
+def of_the_launch(
+    findings: tuple[Finding, ...], launch: Launch, facts: HostFacts, host: Host
+) -> tuple[Finding, ...]:
+    """What a machine's findings mean for this launch.
+
+    A script that starts its process group itself does not ask accelerate.
+    """
+    if not is_own(launch, Context(name=NAME, facts=facts, host=host)):
+        return findings
+    return tuple(one for one in findings if one.code != ranks_alone.code)
 
 
 def judge_typed(launch: Launch, facts: HostFacts, host: Host) -> tuple[Finding, ...]:

@@ -235,7 +235,7 @@ FIXED = (
     ("python t.py \\\r\n  --use_cpu\r\n", "python t.py \\\n  --use_cpu\n"),
     (
         "python -m torch.distributed.launch --nproc_per_node=2 --use_env t.py",
-        "export ACCELERATE_USE_CPU=true\nexport OMP_NUM_THREADS=8\n"
+        "export OMP_NUM_THREADS=8\nexport ACCELERATE_USE_CPU=true\n"
         "torchrun --nproc_per_node=2 t.py",
     ),
     (

@@ -11,8 +11,8 @@ from golden_texts import Golden
 from in_process import Run
 from machines import machine
 
-from cputune import Finding, HostFacts, UsageError
-from cputune.doctor.typed_launch import judge_typed, python_of, read_launch
+from cputune import Finding, HostFacts, UsageError, diagnose
+from cputune.doctor.typed_launch import judge_typed, of_the_launch, python_of, read_launch
 from cputune.host import LiveHost, this_interpreter
 
 Judge = Callable[..., dict[str, Finding]]
@@ -210,3 +210,25 @@ def test_a_secret_among_the_words_is_not_printed(words: str, judge: Judge, cputu
     done = cputune("doctor", "--json", "--", *words.split())
     assert done.code == 1, "the launch has a fault"
     assert "swordfish" not in done.out + done.err
+
+
+ADDRESSED = {"MASTER_ADDR": "10.0.0.7", "ACCELERATE_USE_CPU": None}
+OWN_RANKS = """
+import torch
+import torch.distributed as dist
+dist.init_process_group("gloo")
+"""
+
+
+def test_a_script_that_starts_its_own_ranks_does_not_ask_accelerate(judge: Judge) -> None:
+    facts = changed(
+        environment={"RANK": "0", "WORLD_SIZE": "2", **ADDRESSED},
+        packages={"torch": "2.13.0+cpu", "accelerate": "1.15.0"},
+    )
+    machine_findings = diagnose(facts).findings
+    assert "ranks-alone" in {one.code for one in machine_findings}
+    for text, alone in ((SCRIPT, True), (OWN_RANKS, False)):
+        Path("train.py").write_text(text)
+        launch = read_launch(["python", "train.py"], this_interpreter())
+        left = of_the_launch(machine_findings, launch, facts, LiveHost())
+        assert ("ranks-alone" in {one.code for one in left}) is alone

@@ -404,14 +404,22 @@ def _of_a_rank(
             and launch.script
             and not are_trainers(launch.arguments)
         )
+        title, severity = finding.title, finding.severity
+        if unsure:
+            severity = Severity.WARNING
+        if unsure and text_of(launch, context) is None:
+            title = "Each rank trains alone if this script uses Trainer or accelerate"
+            severity = Severity.ADVICE
+            evidence = f"{evidence}; the script could not be read"
         evidence = context.at(launch.line, evidence)
         takes_out = (finding.command or "").startswith("unset ")
         yield replace(
             finding,
+            title=title,
             evidence=evidence,
             dropped=(f"{evidence}: it is removed",) if takes_out else (),
             command=command,
-            severity=Severity.WARNING if unsure else finding.severity,
+            severity=severity,
             edits=_edits_of_a_rank(finding, options, launch, context),
         )
 

@@ -14,6 +14,7 @@ from cputune.doctor.files.accelerate import value_wrong
 from cputune.doctor.files.context import Context, facts_elsewhere
 from cputune.doctor.files.ended import judge_sourced
 from cputune.doctor.files.judge import judge_launches
+from cputune.doctor.files.quota import LimitedContainer, judge_quota, names_of
 from cputune.doctor.files.yaml_spans import (
     Document,
     Path,
@@ -203,7 +204,16 @@ def judge_job(document: Document, context: Context) -> Iterator[Finding]:
         target = Target(kind="pod", source="resources", cpus_per_node=math.ceil(cpus) or None)
         facts = facts_elsewhere(context.facts, cpus)
         pod = replace(context, facts=facts, host=Host(), target=target, lines=lines)
-        yield from judge_launches(_launches(document, at, variables), pod)
+        launches = list(_launches(document, at, variables))
+        yield from judge_launches(launches, pod)
+        limited = LimitedContainer(
+            at=at,
+            cpus=cpus,
+            limit="limits.cpu",
+            variables=(*at, "env"),
+            named=names_of(document, at),
+        )
+        yield from judge_quota(launches, limited, document, context)
         if document.get("kind") == "PyTorchJob" and not _shares_memory(document, at):
             text = "no emptyDir of medium Memory is mounted at /dev/shm"
             yield pod_shm.finding(context.at(document.line(*at), text))

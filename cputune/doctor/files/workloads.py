@@ -13,6 +13,7 @@ from cputune.doctor.files.context import Context, facts_elsewhere
 from cputune.doctor.files.ended import judge_sourced
 from cputune.doctor.files.judge import judge_launches
 from cputune.doctor.files.kubeflow import OF_CPUS, resource_faults
+from cputune.doctor.files.quota import LimitedContainer, judge_quota, names_of
 from cputune.doctor.files.yaml_spans import Document, Path
 from cputune.doctor.finding import Check, Finding, Severity, checks_of, fault
 from cputune.host import Host
@@ -72,8 +73,34 @@ def judge_workload(document: Document, context: Context) -> Iterator[Finding]:
         facts = facts_elsewhere(context.facts, container.cpus)
         inside = replace(context, facts=facts, host=Host(), target=target, lines=container.lines)
         yield from judge_launches(launches, inside)
+        limited = _limited(document, container)
+        yield from judge_quota(launches, limited, document, context)
         if document.get("kind") is None:
             yield from _shared_memory(launches, container, document, context)
+
+
+def _limited(document: Document, container: _Container) -> LimitedContainer:
+    at = container.at
+    if document.get("kind") is None:
+        cpus = container.cpus
+        if document.get(*at, "cpuset") is not None:
+            cpus = 0.0
+        names = set(map(str, document.mapping(*at, "environment")))
+        for pair in document.items(*at, "environment"):
+            names.add(str(pair).partition("=")[0])
+        named: set[str] | None = names
+        if document.get(*at, "env_file") is not None:
+            named = None
+        return LimitedContainer(
+            at=at, cpus=cpus, limit="a limit of cpus", variables=(*at, "environment"), named=named
+        )
+    return LimitedContainer(
+        at=at,
+        cpus=container.cpus,
+        limit="limits.cpu",
+        variables=(*at, "env"),
+        named=names_of(document, at),
+    )
 
 
 def _resources(document: Document, container: _Container) -> Iterator[tuple[Check, Path, str]]:
