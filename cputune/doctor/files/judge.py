@@ -404,7 +404,8 @@ def _of_a_rank(
             and launch.script
             and not are_trainers(launch.arguments)
         )
-        title, severity = finding.title, finding.severity
+        title = finding.title
+        severity: Severity = finding.severity
         if unsure:
             severity = Severity.WARNING
         if unsure and text_of(launch, context) is None:

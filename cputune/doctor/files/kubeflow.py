@@ -210,8 +210,8 @@ def judge_job(document: Document, context: Context) -> Iterator[Finding]:
             at=at,
             cpus=cpus,
             limit="limits.cpu",
-            variables=(*at, "env"),
-            named=names_of(document, at),
+            key="env",
+            named=names_of(document.mapping(*at), "env", "envFrom"),
         )
         yield from judge_quota(launches, limited, document, context)
         if document.get("kind") == "PyTorchJob" and not _shares_memory(document, at):

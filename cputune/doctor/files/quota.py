@@ -1,10 +1,11 @@
-"""Threads of a container whose CPU limit nobody told the libraries."""
+"""Threads of a container with a limit of CPU time, which no library reads."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from cputune.doctor.checks.limits import quota_threads
 from cputune.doctor.files.context import Context
@@ -24,15 +25,20 @@ class LimitedContainer:
         at: its path.
         cpus: its limit, 0 if it has none.
         limit: the key of the limit, for the evidence.
-        variables: the path of its variables.
+        key: the key of its variables: env, or environment.
         named: variables that it sets to any value; None if it takes others from elsewhere.
     """
 
     at: Path
     cpus: float
     limit: str
-    variables: Path
+    key: str
     named: Collection[str] | None
+
+    @property
+    def variables(self) -> Path:
+        """The path of its variables."""
+        return (*self.at, self.key)
 
 
 def judge_quota(
@@ -78,29 +84,34 @@ def _set_threads(
 ) -> tuple[Edit, ...]:
     """The edit that adds OMP_NUM_THREADS to the variables of a container."""
     path = container.variables
-    in_kubernetes = path[-1] == "env"
     pair = f'{{name: OMP_NUM_THREADS, value: "{threads}"}}'
-    if not in_kubernetes:
+    if container.key != "env":
         pair = f"OMP_NUM_THREADS={threads}"
     if document.items(*path):
-        return with_item(document, context, pair, *path)
+        return with_item(document, context, pair, path)
     first = next(iter(document.mapping(*path)), None)
     if first is not None:
         line = f'OMP_NUM_THREADS: "{threads}"'
         return with_key(document, context, line, *path, first, behind=False)
     for beside in ("command", "args", "image"):
-        line = f"{path[-1]}: [{pair}]"
+        line = f"{container.key}: [{pair}]"
         edits = with_key(document, context, line, *container.at, beside)
         if edits:
             return edits
     return ()
 
 
-def names_of(document: Document, at: Path) -> set[str] | None:
+def names_of(container: Mapping[str, Any], key: str, elsewhere: str) -> set[str] | None:
     """The names of all variables of a container; None if it takes others from elsewhere."""
-    if document.get(*at, "envFrom") is not None:
+    if container.get(elsewhere) is not None:
         return None
-    names = set()
-    for number in range(len(document.items(*at, "env"))):
-        names.add(str(document.get(*at, "env", number, "name")))
+    names = set[str]()
+    items = container.get(key)
+    if not isinstance(items, (dict, list)):
+        return names
+    for item in items:
+        name = item
+        if isinstance(item, dict):
+            name = item.get("name")
+        names.add(str(name).partition("=")[0])
     return names

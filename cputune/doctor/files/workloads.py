@@ -80,26 +80,24 @@ def judge_workload(document: Document, context: Context) -> Iterator[Finding]:
 
 
 def _limited(document: Document, container: _Container) -> LimitedContainer:
-    at = container.at
-    if document.get("kind") is None:
-        cpus = container.cpus
-        if document.get(*at, "cpuset") is not None:
-            cpus = 0.0
-        names = set(map(str, document.mapping(*at, "environment")))
-        for pair in document.items(*at, "environment"):
-            names.add(str(pair).partition("=")[0])
-        named: set[str] | None = names
-        if document.get(*at, "env_file") is not None:
-            named = None
+    values = document.mapping(*container.at)
+    if document.get("kind") is not None:
         return LimitedContainer(
-            at=at, cpus=cpus, limit="a limit of cpus", variables=(*at, "environment"), named=named
+            at=container.at,
+            cpus=container.cpus,
+            limit="limits.cpu",
+            key="env",
+            named=names_of(values, "env", "envFrom"),
         )
+    cpus = container.cpus
+    if "cpuset" in values:
+        cpus = 0.0
     return LimitedContainer(
-        at=at,
-        cpus=container.cpus,
-        limit="limits.cpu",
-        variables=(*at, "env"),
-        named=names_of(document, at),
+        at=container.at,
+        cpus=cpus,
+        limit="a limit of cpus",
+        key="environment",
+        named=names_of(values, "environment", "env_file"),
     )
 
 

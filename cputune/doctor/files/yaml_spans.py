@@ -212,9 +212,7 @@ def with_value(document: Document, context: Context, path: Path, value: str) -> 
     return (Edit(start=start, end=span[1], text=value),)
 
 
-def with_item(
-    document: Document, context: Context, item: str, *listed: str | int
-) -> tuple[Edit, ...]:
+def with_item(document: Document, context: Context, item: str, listed: Path) -> tuple[Edit, ...]:
     """The edit that adds an item, as the first, to a list of one item for each line."""
     number = document.line(*listed, 0)
     if number is None or context.places is None:
