@@ -336,7 +336,7 @@ def _look_at(host: Host, launch: Launch | None, options: Mapping[str, Any]) -> D
 
 
 def _look_at_words(facts: HostFacts, host: Host, options: Mapping[str, Any]) -> Diagnosis:
-    from cputune.doctor.checkfile import check_file, fix_text
+    from cputune.doctor.checkfile import check_file, fix_text, offered
     from cputune.doctor.named_stack import judge_stack, stack_facts
     from cputune.doctor.symptoms import judge_symptom
     from cputune.launch.edit import unified
@@ -353,7 +353,8 @@ def _look_at_words(facts: HostFacts, host: Host, options: Mapping[str, Any]) -> 
             after, unfixed = fix_text(text, file, judged, host, refused_document)
             click.echo(unified(file, text, after), nl=False)
             return Diagnosis(facts=facts, findings=unfixed)
-        return Diagnosis(facts=facts, findings=check_file(text, file, judged, host))
+        findings = check_file(text, file, judged, host)
+        return Diagnosis(facts=facts, findings=offered(findings, text, file, judged, host))
     if options["symptom"] is not None:
         findings = by_severity(judge_symptom(_log(options["symptom"]), judged))
         return Diagnosis(facts=facts, findings=findings)

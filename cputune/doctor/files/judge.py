@@ -15,7 +15,6 @@ from typing import TypeAlias
 
 from cputune.doctor.checks import CHECKS as MACHINE_CHECKS
 from cputune.doctor.checks.launch import ranks_alone
-from cputune.doctor.checks.limits import ranks_auto
 from cputune.doctor.files import fixing
 from cputune.doctor.files.arguments import judge_arguments
 from cputune.doctor.files.around import judge_around
@@ -390,12 +389,14 @@ def _of_a_rank(
             or finding.code in _MEANT
         ):
             continue
-        evidence, command = finding.evidence, finding.command
+        evidence, command, remedy = finding.evidence, finding.command, finding.remedy
         if any(name in evidence for name in unknown):
             continue
         for name, option in options.items():
             evidence = evidence.replace(f"{name}={kept.get(name, '(unset)')}", option)
             if option.startswith("-") and command is not None and name in command:
+                if command.startswith("unset "):
+                    remedy = f"Change or remove {option}."
                 command = None
         if finding.code == ranks_alone.code and is_own(launch, context):
             continue
@@ -413,11 +414,12 @@ def _of_a_rank(
             severity = Severity.ADVICE
             evidence = f"{evidence}; the script could not be read"
         evidence = context.at(launch.line, evidence)
-        takes_out = (finding.command or "").startswith("unset ")
+        takes_out = (command or "").startswith("unset ")
         yield replace(
             finding,
             title=title,
             evidence=evidence,
+            remedy=remedy,
             dropped=(f"{evidence}: it is removed",) if takes_out else (),
             command=command,
             severity=severity,
@@ -444,9 +446,9 @@ def _edits_of_a_rank(
         return ()
     if finding.code == ranks_alone.code and _reads_trainer_flags(launch, context):
         return fixing.force_cpu(context.places, launch)
-    if finding.code == ranks_auto.code and launch.launcher == "torchrun":
-        edits = context.places.change_flag(launch, "--nproc_per_node auto", "--nproc_per_node 1")
-        return edits or fixing.by_command(context.places, launch, finding.command)
+    counted = options.get("PET_NPROC_PER_NODE", "")
+    if counted and "PET_NPROC_PER_NODE" in (finding.command or ""):
+        return context.places.change_flag(launch, counted, "--nproc_per_node 1")
     precision = options.get("ACCELERATE_MIXED_PRECISION", "")
     if precision and "ACCELERATE_MIXED_PRECISION" in (finding.command or ""):
         if not precision.endswith("fp16"):
