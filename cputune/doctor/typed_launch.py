@@ -11,7 +11,7 @@ import ast
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from cputune.doctor.checkfile import check_file
 from cputune.doctor.checks.launch import ranks_alone
@@ -129,13 +129,47 @@ def judge_typed(launch: Launch, facts: HostFacts, host: Host) -> tuple[Finding, 
     except UsageError as error:
         findings.append(script_unfit.finding(str(error), remedy=error.hint or None))
     findings += _absent(launch, facts, host)
-    findings += _imports(launch, text, host)
-    if text and not any(one.severity is Severity.ERROR for one in findings):
-        findings += rehearsed(launch, text, facts, host)
+    findings += _tried(launch, text, facts, host, findings)
     return by_severity(findings)
 
 
-def _imports(launch: Launch, text: str, host: Host) -> Iterator[Finding]:
+def _tried(
+    launch: Launch, text: str, facts: HostFacts, host: Host, before: Sequence[Finding]
+) -> Sequence[Finding]:
+    """What fails when the imports are tried, and, unless there is an error, the whole script."""
+    certain = list[Finding]()
+    doubtful = list[_Doubtful]()
+    for finding in _imports(launch, text, host):
+        if isinstance(finding, _Doubtful):
+            doubtful.append(finding)
+        else:
+            certain.append(finding)
+    if not text or any(one.severity is Severity.ERROR for one in (*before, *certain)):
+        return certain
+    failures = list(rehearsed(launch, text, facts, host))
+    seen = [one.finding for one in doubtful if one.is_seen_in(failures)]
+    return certain + failures + seen
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Doubtful:
+    """An import that failed by itself, and may work in the script.
+
+    The script may have changed sys.path before it, and a module of its own may read arguments or
+    LOCAL_RANK. The rehearsal, which runs the script, decides.
+    """
+
+    finding: Finding
+    error: str
+
+    def is_seen_in(self, failures: Sequence[Finding]) -> bool:
+        return any(f": {self.error}: " in one.evidence for one in failures)
+
+
+_CHANGES_PATH = re.compile(r"\bsys\.path\b|addsitedir|\bimportlib\b|\brunpy\b|\bchdir\b")
+
+
+def _imports(launch: Launch, text: str, host: Host) -> Iterator[Finding | _Doubtful]:
     """Faults of really importing the stack and the script's modules in a child.
 
     Their messages may quote a token of the launch.
@@ -149,17 +183,31 @@ def _imports(launch: Launch, text: str, host: Host) -> Iterator[Finding]:
     needed = {"torch", *imported}
     if "Trainer" in text:
         needed.add("accelerate")
+    own = [name for name in imported if _is_beside(folder, name)]
     for message in messages:
         if "error" in message and (
             message["module"] in needed or message["error"] != "ModuleNotFoundError"
         ):
-            yield _failed({**message, "said": without_secrets(message["said"], variables)}, folder)
+            said = without_secrets(message["said"], variables)
+            finding = _failed({**message, "said": said}, folder)
+            absent = message["error"] == "ModuleNotFoundError"
+            if message["module"] in _STACK:
+                yield finding
+            elif message["module"] in own or (absent and (own or _CHANGES_PATH.search(text))):
+                yield _Doubtful(finding=finding, error=message["error"])
+            else:
+                yield finding
     if done.returncode != 0:
         trying = "python"
         if messages and "trying" in messages[-1]:
             trying = f"import {messages[-1]['trying']}"
         ended = without_secrets(how_it_ended(done), variables)
         yield import_fails.finding(f"{trying} {ended}")
+
+
+def _is_beside(folder: str, name: str) -> bool:
+    """Whether a module is a file or a folder next to the script."""
+    return exists(f"{folder}/{name}.py") or is_folder(f"{folder}/{name}")
 
 
 def _failed(failure: Mapping[str, str], folder: str) -> Finding:
