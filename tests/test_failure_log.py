@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from golden_texts import Golden
 
-from cputune.text.failure_log import FailureLog, package_of, read_failures
+from cputune.text.failure_log import (
+    Failure,
+    FailureLog,
+    Standing,
+    package_of,
+    read_failures,
+)
 
 SITE = "/opt/venv/lib/python3.11/site-packages"
 HANDLED = f"""\
@@ -211,3 +219,137 @@ def test_versions_that_a_log_names_are_read() -> None:
         'transformers==4.44.2\n"transformers_version": "4.40.0"\ntorch-2.3.1+cpu'
     )
     assert log.versions == {"transformers": "4.44.2", "torch": "2.3.1"}
+
+
+FRAMES = ('  File "/home/you/train.py", line 84, in <module>', "    run(batch)")
+PREFIXES = (
+    "[pod/trainer-{n}/pytorch] ",
+    "trainer-worker-{n} pytorch ",
+    "node{n}: ",
+    "worker-alpha: ",
+    "algo-{n}-3QNM9_1_51756cf | ",
+    "svc.{n}.x7k2mq9d@node1    | ",
+    "Nov 29 03:00:0{t} node{n} slurmstepd[12{n}]: ",
+    "[2024-02-27T21:35:3{t}.10631{t}Z] fa88a9d{n} || ",
+    "2024/02/27 21:35:3{t} [worker {n}] ",
+    "E1129 10:00:0{t}.123456 12{n} worker.py:409] ",
+    "[ERROR] [trainer-{n}] ",
+    "INFO 11-29 03:00:0{t} executor.py:7] ",
+    "<{n}> ",
+    "#{n} 12.{t} ",
+)
+"""Of launchers, schedulers and collectors of logs: {n} is the process, {t} the time."""
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+def test_what_stands_before_a_traceback_is_a_prefix(prefix: str) -> None:
+    lines = ["Traceback (most recent call last):", *FRAMES, "KeyError: 'labels'"]
+    text = "\n".join(prefix.format(n=1, t=time) + line for time, line in enumerate(lines))
+    found = read_failures(f"starting\n{text}\n").decisive
+    assert found is not None
+    assert (found.title, found.line) == ("KeyError: 'labels'", 5)
+    assert [(one.line, one.code) for one in found.frames] == [(84, "run(batch)")]
+
+
+@pytest.mark.parametrize("prefix", [one for one in PREFIXES if "{n}" in one])
+def test_processes_that_are_mixed_are_separated_by_their_prefix(prefix: str) -> None:
+    lines = []
+    for time, line in enumerate(("Traceback (most recent call last):", *FRAMES)):
+        lines += [prefix.format(n=n, t=time) + line for n in (1, 2)]
+    lines += [
+        prefix.format(n=1, t=4) + "RuntimeError: a peer has closed",
+        prefix.format(n=2, t=4) + "KeyError: 'labels'",
+    ]
+    log = read_failures("\n".join(lines))
+    assert [one.type_name for one in log.failures] == ["RuntimeError", "KeyError"]
+    assert {len(one.frames) for one in log.failures} == {1}
+
+
+def test_records_of_json_and_escaped_tracebacks_are_read() -> None:
+    whole = "\n".join(("Traceback (most recent call last):", *FRAMES, "KeyError: 'labels'"))
+    one = json.dumps({"time": "T", "severity": "ERROR", "message": whole})
+    each = "\n".join(
+        json.dumps({"log": f"{line}\n", "stream": "stderr"}) for line in whole.split("\n")
+    )
+    raised = json.dumps({"levelname": "ERROR", "message": "it broke", "exc_info": whole})
+    escaped = "12:00:00 worker said: " + whole.replace("\n", "\\n").replace('"', '\\"')
+    for text in (one, each, raised, escaped):
+        found = read_failures(f"starting\n{text}\n").decisive
+        assert found is not None
+        assert (found.title, found.frames[0].line) == ("KeyError: 'labels'", 84), text
+    assert read_failures('{"level": "info", "message": "it failed"}').decisive is None
+    assert read_failures('{"train_loss": 0.4}').decisive is None
+
+
+def test_a_word_before_a_traceback_alone_is_no_prefix_of_other_lines() -> None:
+    whole = "\n".join(("Traceback (most recent call last):", *FRAMES, "KeyError: 'labels'"))
+    for before in ("ERROR:root:", "  0%|          | 0/30 [00:00<?, ?it/s]", "Original "):
+        found = read_failures(f"{before}{whole}\n").decisive
+        assert found is not None
+        assert (found.title, len(found.frames)) == ("KeyError: 'labels'", 1), before
+
+
+def test_lines_of_another_level_keep_it() -> None:
+    lines = ("Traceback (most recent call last):", *FRAMES, "KeyError: 'labels'")
+    text = "\n".join(f"[ERROR] [trainer] {line}" for line in lines)
+    log = read_failures(f"[WARNING] [trainer] a download failed\n{text}")
+    assert [one.kind for one in log.failures] == ["warning", "exception"]
+
+
+# --- cause, consequence, reporter ---
+
+
+ROLES = {"RuntimeError": "reporter", "OSError": "consequence", "SIGSEGV": "consequence"}
+"""Of failures in these tests, by their names."""
+
+
+def decided(text: str) -> str:
+    def standing_of(failure: Failure) -> Standing:
+        if failure.kind == "error":
+            return Standing(known="known" in failure.text)
+        return Standing(role=ROLES.get(failure.name, "cause"), known=True)
+
+    found = read_failures(text).decide(standing_of)
+    assert found is not None
+    return found.title
+
+
+def raised(title: str) -> str:
+    return "\n".join(("Traceback (most recent call last):", *FRAMES, title, ""))
+
+
+def test_a_report_of_a_failure_decides_after_the_failure() -> None:
+    child = raised("ValueError: of the child")
+    parent = raised("RuntimeError: a worker has ended")
+    assert decided(child + parent) == "ValueError: of the child"
+    assert decided(parent + child) == "ValueError: of the child"
+    assert decided(parent) == "RuntimeError: a worker has ended"
+    assert decided("an error that is known\n" + parent) == "an error that is known"
+    assert decided("an error of others\n" + parent) == "RuntimeError: a worker has ended"
+
+
+def test_a_consequence_decides_after_its_cause_and_before_a_report() -> None:
+    closed = raised("OSError: closed")
+    assert decided(closed + raised("ValueError: cause")) == "ValueError: cause"
+    assert decided(raised("RuntimeError: report") + closed) == "OSError: closed"
+
+
+def test_a_crash_follows_from_the_known_error_before_it() -> None:
+    crash = "Segmentation fault (core dumped)"
+    assert decided(f"an error that is known\n{crash}") == "an error that is known"
+    assert decided(f"{crash}\nan error that is known") == crash
+    assert decided(f"an error of others\n{crash}") == crash
+    assert decided("an error that is known\nBus error") == "Bus error"
+
+
+def test_what_a_destructor_raises_does_not_end_a_job() -> None:
+    ignored = "Exception ignored in: <function A.__del__ at 0x7f>\n"
+    for after in (raised("AttributeError: gone"), "AttributeError: gone\n"):
+        assert decided(raised("ValueError: cause") + ignored + after) == "ValueError: cause"
+        assert read_failures(ignored + after).decisive is None
+
+
+def test_the_stack_of_a_c_exception_and_the_banner_of_torchrun_are_no_errors() -> None:
+    stack = "frame #0: c10::Error::Error(c10::SourceLocation) + 0x96 (0x7f in libc10.so)"
+    assert read_failures(stack).decisive is None
+    assert decisive("train.py FAILED\nit cannot go on")[2] == 2

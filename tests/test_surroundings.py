@@ -147,12 +147,16 @@ def test_a_name_of_rank_0_that_has_no_address(
 
 
 @pytest.mark.parametrize(
-    ("contained", "parents", "left"),
+    ("contained", "parents", "started_with", "left"),
     [
-        (False, ("bash", "sshd"), True),
-        (False, ("bash", "mpirun"), False),
-        (False, ("hydra_pmi_proxy",), False),
-        (True, ("bash",), False),
+        (False, ("bash", "sshd"), "PMI_RANK=0", True),
+        (False, ("bash", "mpirun"), "PMI_RANK=0", False),
+        (False, ("bash", "mpirun"), "HOME=/", True),
+        (False, ("hydra_pmi_proxy",), "", False),
+        (True, ("bash",), "PMI_RANK=0", False),
+        (True, ("bash",), "HOME=/", True),
+        (True, ("bash",), "", False),
+        (True, ("python",), "HOME=/", False),
     ],
 )
 def test_variables_of_an_mpi_whose_launcher_is_not_above(
@@ -160,17 +164,20 @@ def test_variables_of_an_mpi_whose_launcher_is_not_above(
     monkeypatch: pytest.MonkeyPatch,
     contained: bool,
     parents: tuple[str, ...],
+    started_with: str,
     left: bool,
 ) -> None:
     chain = dict(enumerate((*parents, "systemd"), start=70))
 
-    def stat(path: str, **_: object) -> io.StringIO:
+    def read(path: str, **_: object) -> io.StringIO:
         pid = int(path.split("/")[2])
+        if path.endswith("/environ"):
+            return io.StringIO(started_with)
         above = 0 if chain[pid] == "systemd" else pid + 1
         return io.StringIO(f"{pid} ({chain[pid]}) S {above} 1 1")
 
     monkeypatch.setattr("os.getppid", lambda: 70)
     monkeypatch.setattr(surroundings, "_in_container", lambda: contained)
-    monkeypatch.setattr(surroundings, "open", stat, raising=False)
+    monkeypatch.setattr(surroundings, "open", read, raising=False)
     assert look(site, PMI_RANK="0").mpi_left_over is left
     assert look(site).mpi_left_over is False

@@ -336,7 +336,7 @@ def _look_at(host: Host, launch: Launch | None, options: Mapping[str, Any]) -> D
 
 
 def _look_at_words(facts: HostFacts, host: Host, options: Mapping[str, Any]) -> Diagnosis:
-    from cputune.doctor.checkfile import check_file, fix_text
+    from cputune.doctor.checkfile import check_file, fix_text, offered
     from cputune.doctor.named_stack import judge_stack, stack_facts
     from cputune.doctor.symptoms import judge_symptom
     from cputune.launch.edit import unified
@@ -354,12 +354,9 @@ def _look_at_words(facts: HostFacts, host: Host, options: Mapping[str, Any]) -> 
             click.echo(unified(file, text, after), nl=False)
             return Diagnosis(facts=facts, findings=unfixed)
         findings = check_file(text, file, judged, host)
-        if any(finding.edits for finding in findings):
-            from cputune.verifier.schemas import refused_document
+        from cputune.verifier.schemas import refused_document
 
-            after, _ = fix_text(text, file, judged, host, refused_document)
-            if after == text:  # each fix is withheld: none is recommended
-                findings = tuple(replace(finding, edits=()) for finding in findings)
+        findings = offered(findings, text, file, judged, host, refused_document)
         return Diagnosis(facts=facts, findings=findings)
     if options["symptom"] is not None:
         findings = by_severity(judge_symptom(_log(options["symptom"]), judged))

@@ -8,6 +8,7 @@ the installed packages, or by a named stack (``named_stack.stack_facts``).
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -187,17 +188,15 @@ def _fixed(
         same = [one for one in fixable if one.code == code]
         edits = chain.from_iterable(one.edits for one in same)
         after = _without_empty_blocks(apply(text, _once(edits)))
-        if after == text or not _parses_as(text, after, name):
+        judged = _judged_again(text, after, name, facts, host)
+        if judged is None:
             stuck.add(code)
             continue
-        try:
-            findings_after = check_file(after, name, facts, host)
-            launches_after = launches_in(after, name)
-        except UsageError:
-            stuck.add(code)
-            continue
+        findings_after, launches_after = judged
         reason = None
-        if compared:
+        if _stay(same, findings_after):
+            reason = f"what would be changed does not remove its finding, {code}"
+        elif compared:
             reason = worse(launches, launches_after, text, after)
             reason = reason or replaced(asked, launches_after)
         reason = reason or _refused(text, after, name, host, proof)
@@ -235,6 +234,49 @@ def _with_line(evidence: str, name: str, lines: Sequence[int]) -> str:
     if match is None or not 1 <= int(match[1]) <= len(lines):
         return evidence
     return f"{name}:{lines[int(match[1]) - 1]}: {evidence[match.end() :]}"
+
+
+def _judged_again(
+    text: str, after: str, name: str, facts: HostFacts, host: Host | None
+) -> tuple[tuple[Finding, ...], tuple[Launch, ...]] | None:
+    """The findings and launches of a text after a fix; None if it cannot be read any more."""
+    if after == text or not _parses_as(text, after, name):
+        return None
+    try:
+        return check_file(after, name, facts, host), launches_in(after, name)
+    except UsageError:
+        return None
+
+
+def _stay(fixed: Iterable[Finding], findings_after: Iterable[Finding]) -> bool:
+    """Whether all these findings are still there, on whichever lines."""
+    after = Counter(_without_line(finding) for finding in findings_after)
+    return not Counter(_without_line(finding) for finding in fixed) - after
+
+
+def _without_line(finding: Finding) -> tuple[str, str]:
+    return finding.code, re.sub(r":\d+: ", ": ", finding.evidence)
+
+
+def offered(
+    findings: tuple[Finding, ...],
+    text: str,
+    name: str,
+    facts: HostFacts,
+    host: Host | None,
+    proof: Proof | None = None,
+) -> tuple[Finding, ...]:
+    """The findings, without the edits that ``fix_file`` would leave out."""
+    if not any(finding.edits for finding in findings):
+        return findings
+    done = fix_file(text, name, facts, host, proof)
+    codes = {finding.code for finding in done.fixed}
+    kept = list[Finding]()
+    for finding in findings:
+        if finding.edits and finding.code not in codes:
+            finding = replace(finding, edits=())
+        kept.append(finding)
+    return tuple(kept)
 
 
 def _is_shell(text: str, name: str) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from cputune.doctor.deep import messages_of, run_look
@@ -18,6 +19,7 @@ from cputune.host.facts import HostFacts
 from cputune.launch.launch import Launch
 from cputune.plans.knobs.precision import native_precisions
 from cputune.plans.script_settings import named, settings_of
+from cputune.text.failure_log import Failure, Frame
 from cputune.text.hidden import without_secrets
 from cputune.text.log import log
 
@@ -92,7 +94,8 @@ def _finding_of(
         if "tiny" in message["during"]:
             severity = Severity.WARNING
         during = f", at {message['during']}"
-        return rehearsal_fails.finding(f"{rank}: {problem}{where}{during}", severity=severity)
+        evidence = f"{rank}: {problem}{where}{during}"
+        return _explained(message, rehearsal_fails.finding(evidence, severity=severity))
     if "exit" in message:
         lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
         usage = [line for line in lines if re.search(r"\berror: ", line)]
@@ -115,6 +118,34 @@ def _finding_of(
             place = f"; it is at {stands[1]}:{stands[2]} ({stands[3]})"
         return rehearsal_late.finding(f"{rank}: {SECONDS} seconds were not enough{place}")
     return None
+
+
+def _explained(message: Mapping[str, Any], finding: Finding) -> Finding:
+    """The finding with the fix that ``--symptom`` has for this error, if it is known."""
+    from cputune.doctor.symptoms import explain_failure
+
+    file, _, line = str(message["where"]).rpartition(":")
+    frames: tuple[Frame, ...] = ()
+    if line.isdigit():
+        frames = (Frame(file=file, line=int(line)),)
+    failure = Failure(
+        kind="exception",
+        line=1,
+        text=f"{message['error']}: {message['said']}",
+        name=str(message["error"]),
+        message=str(message["said"]),
+        frames=frames,
+    )
+    explanation = explain_failure(failure, {})
+    symptom = explanation.symptom
+    if not explanation.is_known or symptom.goes_on:
+        return finding
+    return replace(
+        finding,
+        remedy=f"{symptom.title}: {symptom.fix}.",
+        command=symptom.command,
+        source=symptom.source,
+    )
 
 
 @fault("rehearsal-fails", Severity.ERROR, under=("launch-import",))

@@ -13,7 +13,7 @@ explains it:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -23,7 +23,14 @@ from cputune.doctor.interface_errors import answer_of, raised_by
 from cputune.errors import CannotError
 from cputune.host.facts import HostFacts
 from cputune.text.documents import packaged_toml, record_of
-from cputune.text.failure_log import Failure, FailureLog, follows, read_failures
+from cputune.text.failure_log import (
+    Failure,
+    FailureLog,
+    Role,
+    Standing,
+    read_failures,
+    standing_by_kind,
+)
 
 LONGEST_LINE = 300
 MOST_CHARACTERS = 1 << 20
@@ -47,6 +54,9 @@ class Symptom:
         pattern: a case-insensitive regular expression for the type and message of an exception,
             or for the line of another failure.
         fix: ``{0}`` is the first group of the pattern, also in ``command``.
+        unless: the row is another failure's if this is in the text.
+        at: the row needs a call that this matches, as ``file function: code``.
+        role: whether the failure is a cause, or follows from another one of the log.
         finds: codes of checks that find the cause beforehand.
         hopeless: no plan avoids it; the script or its packages have to change.
         goes_on: training continues.
@@ -61,6 +71,9 @@ class Symptom:
     finds: tuple[str, ...]
     source: str
     command: str | None = None
+    unless: str | None = None
+    at: str | None = None
+    role: Role = "cause"
     hopeless: bool = False
     goes_on: bool = False
     harmless: bool = False
@@ -129,6 +142,9 @@ def _symptom_of(check: Check) -> Symptom:
 
 
 def _quote_pattern(quote: str) -> re.Pattern[str]:
+    if re.fullmatch(r"[A-Z]?[a-z]+", quote):
+        # A single plain word, such as "Killed", is in many sentences.
+        return re.compile(rf"^{quote}$", re.IGNORECASE | re.MULTILINE)
     parts = (_word_pattern(part.strip()) for part in quote.split("…"))
     return re.compile(r"\s*.*?\s*".join(parts), re.IGNORECASE)
 
@@ -154,21 +170,47 @@ def explain(text: str, versions: Mapping[str, str] | None = None) -> Explanation
     """
     log = read_failures(text[-MOST_CHARACTERS:])
     installed = {**(versions or {}), **log.versions}
-    decisive = log.decisive
-    if decisive is None or decisive.kind in ("error", "exit"):
-        return _of_words(log, installed) or _named(decisive or _typed_exception(log))
+    decisive = log.decide(_standings(installed))
+    if decisive is None:
+        return _of_words(log, installed) or _named(_typed_exception(log))
     explanation = explain_failure(decisive, installed)
-    if not explanation.is_known and (follows(decisive) or decisive.name == "SIGABRT"):
+    if explanation.is_known and not explanation.symptom.goes_on:
+        return explanation
+    if decisive.kind in ("error", "exit", "launcher"):
         return _of_words(log, installed) or explanation
     return explanation
 
 
+def _standings(versions: Mapping[str, str]) -> Callable[[Failure], Standing]:
+    """What the rows know of each failure of a log; each is looked up once."""
+
+    @cache
+    def by_rows(failure: Failure) -> Standing:
+        if failure.kind in ("launcher", "exit", "warning"):
+            return standing_by_kind(failure)
+        symptom = _known_symptom(failure, versions)
+        if symptom is None:
+            return standing_by_kind(failure)
+        role = symptom.role
+        if symptom.goes_on and failure.kind == "error":
+            role = "note"
+        return Standing(role=role, known=True)
+
+    return by_rows
+
+
 def explain_failure(failure: Failure, versions: Mapping[str, str]) -> Explanation:
     """The explanation of one failure, or of what it was raised from; else its own text."""
+    known: list[Explanation] = []
     for each in failure.chain:
         symptom = _known_symptom(each, versions)
         if symptom is not None:
-            return Explanation(failure=each, symptom=symptom)
+            known.append(Explanation(failure=each, symptom=symptom))
+    for explanation in known:
+        if explanation.symptom.role == "cause":
+            return explanation
+    if known:
+        return known[0]
     return _in_its_words(failure)
 
 
@@ -234,7 +276,10 @@ def _known_symptom(failure: Failure, versions: Mapping[str, str]) -> Symptom | N
     if symptom is None:
         symptom = _row(failure, LAST_TABLES)
     if symptom is None and quoting:
-        symptom = quoting[0]
+        # A row that has these words lacks its evidence, and a quote needs none.
+        lacks_evidence = failure.kind == "exception" and _nearest(failure) is not None
+        if not lacks_evidence:
+            symptom = quoting[0]
     if symptom is None:
         return None
     codes = list(symptom.finds) + [check.name for check in quoting]
@@ -282,10 +327,41 @@ def _of_interface(failure: Failure, versions: Mapping[str, str]) -> Symptom | No
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A row with its patterns compiled."""
+
+    symptom: Symptom
+    pattern: re.Pattern[str]
+    unless: re.Pattern[str] | None
+    at: re.Pattern[str] | None
+
+    def has_evidence(self, failure: Failure, message: str) -> bool:
+        """Whether the failure shows what the row needs beside its pattern."""
+        if self.unless is not None and self.unless.search(message):
+            return False
+        if self.at is None:
+            return True
+        calls = (f"{one.file} {one.function}: {one.code}" for one in failure.frames)
+        return any(map(self.at.search, calls))
+
+
 @cache
-def _compiled(tables: tuple[str, ...]) -> tuple[tuple[Symptom, re.Pattern[str]], ...]:
-    flags = re.IGNORECASE | re.MULTILINE
-    return tuple((row, re.compile(row.pattern, flags)) for row in symptoms(tables))
+def _compiled(tables: tuple[str, ...]) -> tuple[_Row, ...]:
+    rows = []
+    for row in symptoms(tables):
+        pattern = re.compile(row.pattern, _FLAGS)
+        rows.append(_Row(row, pattern, _optional(row.unless), _optional(row.at)))
+    return tuple(rows)
+
+
+_FLAGS = re.IGNORECASE | re.MULTILINE
+
+
+def _optional(pattern: str | None) -> re.Pattern[str] | None:
+    if pattern is None:
+        return None
+    return re.compile(pattern, _FLAGS)
 
 
 def _row(
@@ -293,20 +369,47 @@ def _row(
 ) -> Symptom | None:
     """The first row of these tables that matches a failure, with its groups filled in."""
     message = _message_of(failure)
-    for row, pattern in _compiled(tables):
-        if goes_on is not None and row.goes_on is not goes_on:
+    for row in _compiled(tables):
+        if goes_on is not None and row.symptom.goes_on is not goes_on:
             continue
-        match = pattern.search(message)
-        if match is not None:
+        match = row.pattern.search(message)
+        if match is not None and row.has_evidence(failure, message):
             first = next((group for group in match.groups() if group), "")
-            return replace(
-                row,
-                title=row.title.replace("{0}", first),
-                cause=row.cause.replace("{0}", first),
-                fix=row.fix.replace("{0}", first),
-                command=row.command and row.command.replace("{0}", first),
-            )
+            return _filled(row.symptom, first)
     return None
+
+
+def _filled(row: Symptom, first: str) -> Symptom:
+    command = row.command
+    if command is not None:
+        command = command.replace("{0}", first)
+    return replace(
+        row,
+        title=row.title.replace("{0}", first),
+        cause=row.cause.replace("{0}", first),
+        fix=row.fix.replace("{0}", first),
+        command=command,
+    )
+
+
+def _nearest(failure: Failure) -> Symptom | None:
+    """A row whose words are in the text without the evidence that it needs."""
+    message = _message_of(failure)
+    for row in _compiled(TABLES + LAST_TABLES):
+        match = row.pattern.search(message)
+        if match is not None and not row.has_evidence(failure, message):
+            return row.symptom
+    return None
+
+
+def rows_of(failure: Failure) -> tuple[str, ...]:
+    """The names of all rows that know a failure, in the order in which they are tried."""
+    message = _message_of(failure)
+    names = []
+    for row in _compiled(TABLES + LAST_TABLES):
+        if row.pattern.search(message) and row.has_evidence(failure, message):
+            names.append(row.symptom.name)
+    return tuple(names)
 
 
 def _message_of(failure: Failure) -> str:
@@ -352,8 +455,13 @@ def _in_its_words(failure: Failure) -> Explanation:
     if releases:
         cause = f"{releases}: the library refuses this by itself, and its message says why."
         fix = "do what the message says" + (f"; {fix}" if called else "")
+    source = ""
+    near = _nearest(failure)
+    if near is not None:
+        source = near.source
+        cause += f" The nearest thread is {source}, but this text does not show its cause."
     symptom = Symptom(
-        name="unknown", pattern="", title=title, cause=cause, fix=fix, finds=(), source=""
+        name="unknown", pattern="", title=title, cause=cause, fix=fix, finds=(), source=source
     )
     return Explanation(failure=failure, symptom=symptom, is_known=False)
 

@@ -11,12 +11,14 @@ import ast
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from cputune.doctor.checkfile import check_file
+from cputune.doctor.checks.launch import ranks_alone
 from cputune.doctor.deep import how_it_ended, messages_of, run_look
 from cputune.doctor.files.context import Context
 from cputune.doctor.files.judge import judge_launches
+from cputune.doctor.files.script_kind import is_own
 from cputune.doctor.finding import Finding, Severity, by_severity, checks_of, fault
 from cputune.doctor.rehearsed_launch import rehearsed
 from cputune.errors import UsageError
@@ -94,6 +96,18 @@ def _folder(launch: Launch) -> str:
     return os.path.dirname(real_path(launch.script))
 
 
+def of_the_launch(
+    findings: tuple[Finding, ...], launch: Launch, facts: HostFacts, host: Host
+) -> tuple[Finding, ...]:
+    """What a machine's findings mean for this launch.
+
+    A script that starts its process group itself does not ask accelerate.
+    """
+    if not is_own(launch, Context(name=NAME, facts=facts, host=host)):
+        return findings
+    return tuple(one for one in findings if one.code != ranks_alone.code)
+
+
 def judge_typed(launch: Launch, facts: HostFacts, host: Host) -> tuple[Finding, ...]:
     """Every fault of a typed launch, in addition to those of the machine."""
     findings = list(judge_launches([launch], Context(name=NAME, facts=facts, host=host)))
@@ -115,13 +129,47 @@ def judge_typed(launch: Launch, facts: HostFacts, host: Host) -> tuple[Finding, 
     except UsageError as error:
         findings.append(script_unfit.finding(str(error), remedy=error.hint or None))
     findings += _absent(launch, facts, host)
-    findings += _imports(launch, text, host)
-    if text and not any(one.severity is Severity.ERROR for one in findings):
-        findings += rehearsed(launch, text, facts, host)
+    findings += _tried(launch, text, facts, host, findings)
     return by_severity(findings)
 
 
-def _imports(launch: Launch, text: str, host: Host) -> Iterator[Finding]:
+def _tried(
+    launch: Launch, text: str, facts: HostFacts, host: Host, before: Sequence[Finding]
+) -> Sequence[Finding]:
+    """What fails when the imports are tried, and, unless there is an error, the whole script."""
+    certain = list[Finding]()
+    doubtful = list[_Doubtful]()
+    for finding in _imports(launch, text, host):
+        if isinstance(finding, _Doubtful):
+            doubtful.append(finding)
+        else:
+            certain.append(finding)
+    if not text or any(one.severity is Severity.ERROR for one in (*before, *certain)):
+        return certain
+    failures = list(rehearsed(launch, text, facts, host))
+    seen = [one.finding for one in doubtful if one.is_seen_in(failures)]
+    return certain + failures + seen
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Doubtful:
+    """An import that failed by itself, and may work in the script.
+
+    The script may have changed sys.path before it, and a module of its own may read arguments or
+    LOCAL_RANK. The rehearsal, which runs the script, decides.
+    """
+
+    finding: Finding
+    error: str
+
+    def is_seen_in(self, failures: Sequence[Finding]) -> bool:
+        return any(f": {self.error}: " in one.evidence for one in failures)
+
+
+_CHANGES_PATH = re.compile(r"\bsys\.path\b|addsitedir|\bimportlib\b|\brunpy\b|\bchdir\b")
+
+
+def _imports(launch: Launch, text: str, host: Host) -> Iterator[Finding | _Doubtful]:
     """Faults of really importing the stack and the script's modules in a child.
 
     Their messages may quote a token of the launch.
@@ -135,17 +183,31 @@ def _imports(launch: Launch, text: str, host: Host) -> Iterator[Finding]:
     needed = {"torch", *imported}
     if "Trainer" in text:
         needed.add("accelerate")
+    own = [name for name in imported if _is_beside(folder, name)]
     for message in messages:
         if "error" in message and (
             message["module"] in needed or message["error"] != "ModuleNotFoundError"
         ):
-            yield _failed({**message, "said": without_secrets(message["said"], variables)}, folder)
+            said = without_secrets(message["said"], variables)
+            finding = _failed({**message, "said": said}, folder)
+            absent = message["error"] == "ModuleNotFoundError"
+            if message["module"] in _STACK:
+                yield finding
+            elif message["module"] in own or (absent and (own or _CHANGES_PATH.search(text))):
+                yield _Doubtful(finding=finding, error=message["error"])
+            else:
+                yield finding
     if done.returncode != 0:
         trying = "python"
         if messages and "trying" in messages[-1]:
             trying = f"import {messages[-1]['trying']}"
         ended = without_secrets(how_it_ended(done), variables)
         yield import_fails.finding(f"{trying} {ended}")
+
+
+def _is_beside(folder: str, name: str) -> bool:
+    """Whether a module is a file or a folder next to the script."""
+    return exists(f"{folder}/{name}.py") or is_folder(f"{folder}/{name}")
 
 
 def _failed(failure: Mapping[str, str], folder: str) -> Finding:

@@ -67,6 +67,18 @@ def world_size(facts: HostFacts) -> int | None:
     return number(facts, "WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
 
 
+def rank_threads(facts: HostFacts) -> int | None:
+    """OMP_NUM_THREADS of a rank; torchrun sets 1 for several ranks if it is unset.
+
+    See torch/distributed/run.py. None if the ranks start as many as there are cores.
+    """
+    several = (local_ranks(facts) or 1) > 1
+    unset = value(facts, "OMP_NUM_THREADS") is None
+    if unset and several and under_torchrun(facts):
+        return 1
+    return number(facts, "OMP_NUM_THREADS")
+
+
 def preloaded(facts: HostFacts) -> list[str]:
     """The entries of LD_PRELOAD; blanks and colons separate them."""
     paths: list[str] = []

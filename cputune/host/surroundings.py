@@ -74,9 +74,9 @@ class Surroundings:
     ``prefix`` is that of the examined Python. ``ports_taken`` are ports of the launch on which
     another process listens. ``model_bytes`` is the size of the model's weights, if they are on this
     machine. ``held_bytes`` is the peak memory of a rank from an earlier tuning. ``mpi_left_over``:
-    variables of an MPI launcher are set, but none is above this process; False in a container,
-    whose first process may be started by one. ``address_unknown``: MASTER_ADDR is a host name
-    without an address here.
+    variables of an MPI launcher are set, but none is above this process. In a container, whose
+    first process may be started by one, also a shell above has to lack them.
+    ``address_unknown``: MASTER_ADDR is a host name without an address here.
     """
 
     prefix: str = ""
@@ -131,13 +131,15 @@ def look_around(python: Interpreter, variables: Mapping[str, str], launch: Aroun
 _LAUNCHERS = re.compile(
     r"mpirun|mpiexec|orterun|orted|prterun|prted|prun|hydra|pmi_proxy|slurmstepd|srun|mpispawn|jsrun"
 )
+_SHELLS = re.compile(r"-?(?:ba|da|z|k|c|tc|fi)?sh")
 _OF_MPI = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
 _MOST_PARENTS = 64  # processes above this one; a launcher is nearer
 
 
 def _mpi_left_over(variables: Mapping[str, str]) -> bool:
     """Whether variables of an MPI launcher are set without such a launcher among the parents."""
-    if not any(variables.get(name) for name in _OF_MPI) or _in_container():
+    names = [name for name in _OF_MPI if variables.get(name)]
+    if not names:
         return False
     pid = os.getppid()
     for _ in range(_MOST_PARENTS):
@@ -148,10 +150,22 @@ def _mpi_left_over(variables: Mapping[str, str]) -> bool:
             return False
         if _LAUNCHERS.match(head.partition("(")[2]):
             return False
+        if _SHELLS.fullmatch(head.partition("(")[2]) and _starts_without(pid, names):
+            return True
         pid = int(rest.split()[1])
         if pid <= 0:
-            return True
+            return not _in_container()
     return False
+
+
+def _starts_without(pid: int, names: Sequence[str]) -> bool:
+    """Whether a process was certainly started without these variables."""
+    try:
+        with open(f"/proc/{pid}/environ", encoding="utf-8", errors="replace") as file:
+            started = file.read().split("\0")
+    except OSError:
+        return False
+    return bool(started[0]) and not any(one.partition("=")[0] in names for one in started)
 
 
 def _in_container() -> bool:

@@ -70,6 +70,7 @@ def look_at(
             facts = replace(facts, surroundings=around)
     findings = diagnose(facts).findings + tuple(configured_findings(facts, host))
     if launch is not None:
+        findings = typed_launch.of_the_launch(findings, launch, facts, host)
         findings += typed_launch.judge_typed(launch, facts, host)
     if deep:
         from cputune.doctor.deep import deep_findings

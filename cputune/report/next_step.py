@@ -1,4 +1,4 @@
-"""The "Do now" of a diagnosis: one command, or a sentence that begins with "nothing"."""
+"""The "Do now" of a diagnosis: one command, a fix, or a sentence that begins with "nothing"."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Examined:
 
 
 def next_step(diagnosis: Diagnosis | HostsDiagnosis, examined: Examined) -> str:
-    """The command to run next, or "nothing: ..."."""
+    """The command to run next, what to do about an error text, or "nothing: ..."."""
     serious = [f for f in diagnosis.findings if f.severity is not Severity.ADVICE]
     if examined.file is not None:
         return _for_file(diagnosis.findings, examined)
@@ -115,13 +115,8 @@ def _for_finding(
 
 
 def _for_symptom(finding: Finding) -> str:
-    """Explain the check that finds the cause of an error text, if there is one."""
-    from cputune.doctor.symptoms import symptoms
-
-    for symptom in symptoms():
-        if symptom.title == finding.title and symptom.finds:
-            return _explain(symptom.finds[0])
-    return _for_no_fault("the fix is not a command, it is printed with the finding")
+    """What to do about an error text: the first part of its fix."""
+    return finding.remedy.partition("; ")[0].rstrip(".")
 
 
 def _explain(code: str) -> str:

@@ -1,65 +1,14 @@
-"""Reads one log line: prefixes of launchers, signals, kernel lines, refused arguments. Pure."""
+"""Reads one line of a log: signals, kernel lines, refused arguments. Pure."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
-
-LONGEST_LINE = 2000  # characters that are read
 
 Kind = Literal[
     "exception", "signal", "memory", "usage", "error", "limit", "exit", "warning", "launcher"
 ]
-
-# --- lines: prefixes of launchers -------------------------------------------------------
-
-_ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-_PREFIXES = (
-    re.compile(r"\[(?:rank|default|local_rank)\s?(?P<rank>\d+)\]:\s?"),
-    re.compile(r"\[\d+,(?P<rank>\d+)\]<(?:stderr|stdout)>:\s?"),
-    re.compile(r"\(\w+ (?:pid|rank)=\d+[^)]*\)\s"),
-    re.compile(r"[\w.-]+-\d+\s+\|\s"),  # docker compose
-    re.compile(r"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[.,]?\d*(?:Z|[+-]\d\d:?\d\d)?\]?:?\s"),
-    re.compile(r"(?:\w{3} [ \d]\d \d\d:\d\d:\d\d \S+ )?kernel: (?:\[ *[\d.]+\] )?"),
-)
-_NUMBERED = re.compile(r"\s?(?P<rank>\d{1,4}): |\[(?P<other>\d{1,4})\] ")
-"""Prefixes of ``srun --label`` and ``mpirun -prepend-rank``: so short that most lines must have
-one.
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    number: int
-    text: str
-    rank: int | None
-
-
-def lines_of(text: str) -> Iterator[Line]:
-    raw = _ANSI.sub("", text).split("\n")
-    shown = [line for line in raw if line.strip()]
-    numbered = sum(bool(_NUMBERED.match(line)) for line in shown)
-    labelled = numbered > 2 and numbered * 3 > len(shown) * 2
-    for number, line in enumerate(raw, start=1):
-        for part in line.split("\r"):
-            rest = part[:LONGEST_LINE].rstrip()
-            rank: int | None = None
-            if labelled and (number_match := _NUMBERED.match(rest)):
-                rank = int(number_match["rank"] or number_match["other"])
-                rest = rest[number_match.end() :]
-            while True:
-                matches = (prefix.match(rest) for prefix in _PREFIXES)
-                prefix_match = next((match for match in matches if match), None)
-                if prefix_match is None:
-                    break
-                prefix_rank = prefix_match.groupdict().get("rank")
-                if prefix_rank is not None:
-                    rank = int(prefix_rank)
-                rest = rest[prefix_match.end() :]
-            yield Line(number, rest, rank)
-
 
 # --- lines that are no traceback --------------------------------------------------------
 
@@ -123,14 +72,16 @@ _SIGNALS = (
     ),
     re.compile(r".*\bexitcode\s*:\s*(?P<status>1(?:3[0-9]))\b.*"),
 )
+IGNORED = re.compile(r"Exception ignored in\b")
+"""Python writes it before what a destructor raised."""
 _MEMORY = re.compile(
     r"Out of memory: Kill|[Mm]emory cgroup out of memory|oom[-_ ]kill|OOM[- ]?[Kk]ill"
     r"|invoked oom-killer"
     r"|: Out Of Memory$|exceeded (?:job |step )?memory limit|memory usage .* exceed|Killed "
-    r"process \d+",
+    r"process \d+|TERM_(?:MEMLIMIT|SWAP)\b|job killed: p?v?mem\b",
 )
 _LIMIT = re.compile(
-    r"DUE TO (?:TIME LIMIT|PREEMPTION|NODE FAILURE)|job killed: walltime|DeadlineExceeded"
+    r"DUE TO (?:TIME LIMIT|PREEMPTION|NODE FAILURE)|job killed: |DeadlineExceeded|TERM_[A-Z]+: "
 )
 _USAGE = re.compile(r"(?:(?P<program>\S+): )?(?:error|Error): (?P<message>.+)")
 _USAGE_WORDS = re.compile(
@@ -143,9 +94,11 @@ _CPP = re.compile(r"terminate called after throwing an instance of '(?P<name>[^'
 _WHAT = re.compile(r"\s*what\(\):\s*(?P<message>.*)")
 _EXIT = re.compile(
     r"(?:.*\b)?(?:exit(?:ed)?(?: with)?(?: non-zero)?(?: exit)?(?: code| status)|exitcode"
-    r"|EXIT CODE|return code)\s*[:=]?\s*(?P<status>\d+)\b.*",
+    r"|EXIT CODE|return code)\s*[:=]?\s*(?P<status>\d+)\b.*"
+    r"|\S+ FAILED|Root Cause \(first observed failure\):|Failures:|error_file\s*:.*",
     re.IGNORECASE,
 )
+"""A status that a launcher reports, and the other lines of torchrun's report."""
 ROOT_RANK = re.compile(r"\s*rank\s*:\s*(?P<rank>\d+) \(local_rank: \d+\)")
 _ERROR = re.compile(
     r"(?i)\berror\b|\bfatal\b|\bfail(?:ed|ure|s)?\b|\babort|\bcannot\b|can't|could not"
@@ -158,6 +111,7 @@ _ERROR = re.compile(
 _BENIGN = re.compile(
     r"(?i)(?<![\d.])\b0 (?:errors?|failed|failures?)\b|\bno errors? (?:found|occurred|reported)\b"
     r"|^\{'|it/s\]|s/it\]|^\d+%\|"
+    r"|^frame #\d+: |^Exception raised from \S+ at \S+:\d+ \(most recent call"
     r"|\b(?:error rate|(?:mean|absolute|squared|relative|test|training|validation) error)"
     r"\b[\w ]{0,30}[:=]\s*[-+]?\d"
 )

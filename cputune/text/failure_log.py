@@ -5,16 +5,19 @@ The log is split into ``Failure`` records, and one of them decides::
     log = read_failures(text)
     log.decisive.title     # "IndexError: list index out of range"
 
-Rules, in this order:
+Each failure is a cause, a consequence of another one, or a report of another one (``Standing``).
+The first of these decides:
 
-1. If the kernel killed a process for memory, or a process died of a signal, that is the cause:
-  exceptions of other ranks follow from it. SIGTERM and SIGINT come from a launcher or a person, and
-  SIGABRT follows an error line, so these decide only if the log shows nothing else.
-2. Of one rank, the last exception decides. Of several ranks, the one that failed first decides: the
-  one that the launcher names, or else the first in the log.
-3. An exception that only reports another one (ChildFailedError, a closed connection,
-  KeyboardInterrupt) decides only if there is no other.
-4. Then a refused command line, an error line, and the exit status that a launcher reports.
+1. A kill for memory by the kernel.
+2. A process that died of a signal, or the known error before it, if the crash is a consequence.
+  Exceptions of other ranks follow from it. SIGTERM and SIGINT come from a launcher or a person,
+  and SIGABRT follows an error line, so these decide only if the log shows nothing else.
+3. A limit of the cluster.
+4. An exception that is a cause. Of one process the last decides. Of several, the one that failed
+  first: the one that the launcher names, or else the first in the log.
+5. A refused command line, then an error line that is known as a cause.
+6. A known consequence, then a known report: a closed connection, a worker that ended.
+7. Any other error line, exception, signal, and the exit status that a launcher reports.
 
 Warnings and prints never decide.
 """
@@ -22,20 +25,21 @@ Warnings and prints never decide.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from cputune.inside.messages import OF_LAUNCHERS
 from cputune.text._failure_lines import (
+    IGNORED,
     ROOT_RANK,
     Kind,
-    Line,
     begins_something,
-    lines_of,
     report_of,
     signal_of,
     warns,
 )
+from cputune.text._log_prefixes import Line, lines_of
 
 MESSAGE_LINES = 40  # of an exception, that are kept
 
@@ -80,6 +84,7 @@ class Failure:
         line: the number of the line in the log, from 1.
         text: that line without the prefixes of launchers.
         rank: the rank in the line's prefix, or None.
+        stream: other prefixes of the lines of its process, such as the name of a pod.
         frames: the calls of the traceback, the outermost first.
         cause: the exception that was being handled, or that this one was raised from.
     """
@@ -90,6 +95,7 @@ class Failure:
     name: str = ""
     message: str = ""
     rank: int | None = None
+    stream: str = ""
     frames: tuple[Frame, ...] = ()
     cause: Failure | None = None
 
@@ -134,8 +140,12 @@ class FailureLog:
 
     @property
     def decisive(self) -> Failure | None:
-        """The failure that ended the job. None if the log shows no failure."""
-        return _decisive(self.failures)
+        """The failure that ended the job, by kinds alone. None if the log shows no failure."""
+        return self.decide(standing_by_kind)
+
+    def decide(self, standing_of: Callable[[Failure], Standing]) -> Failure | None:
+        """The failure that ended the job, if ``standing_of`` says what is known of each."""
+        return _Decision(self.failures, standing_of).decisive()
 
 
 def package_of(path: str) -> str:
@@ -191,10 +201,12 @@ _RICH_FRAME = re.compile(r"\s*[│|]\s*(?P<file>[~/][^:\s]+\.py):(?P<line>\d+) i
 
 
 class _Stream:
-    """Collects the failures of one rank, line by line."""
+    """Collects the failures of one process, line by line."""
 
-    def __init__(self, rank: int | None) -> None:
+    def __init__(self, rank: int | None, stream: str) -> None:
         self.rank = rank
+        self.stream = stream
+        self.ignored = False
         self.found: list[Failure] = []
         self.frames: list[Frame] | None = None
         self.message: list[str] | None = None
@@ -203,6 +215,11 @@ class _Stream:
     def take(self, line: Line) -> bool:
         """Read a line. Return whether it belongs to a traceback or to an exception's message."""
         text = line.text
+        if IGNORED.match(text):
+            # Python prints what a destructor raises, and goes on.
+            self._end_message()
+            self.ignored = True
+            return True
         if _BEGIN.match(text) or _BOXED.search(text):
             self._end_message()
             self.frames = []
@@ -214,6 +231,8 @@ class _Stream:
             return True
         if self.frames is not None:
             return self._in_traceback(line, self.frames)
+        if self.ignored and self.raise_alone(line):
+            return True
         if self.message is not None:
             return self._in_message(text)
         return False
@@ -269,6 +288,9 @@ class _Stream:
             signal = signal_of(line.text)
             if signal:  # accelerate: "died with <Signals.SIGKILL: 9>"
                 kind, name = "signal", signal
+        if self.ignored:
+            kind = "warning"
+            self.ignored = False
         failure = Failure(
             kind=kind,
             line=line.number,
@@ -276,6 +298,7 @@ class _Stream:
             name=name,
             message=message,
             rank=self.rank,
+            stream=self.stream,
             frames=frames,
             cause=self.chained,
         )
@@ -310,16 +333,17 @@ _VERSION_LINE = re.compile(
 
 def read_failures(text: str) -> FailureLog:
     """Find all failures of a log. Line numbers are those of this text."""
-    streams: dict[int | None, _Stream] = {}
+    streams: dict[tuple[int | None, str], _Stream] = {}
     others: list[Failure] = []
-    all_lines = list(lines_of(text))
-    for place, line in enumerate(all_lines):
-        stream = streams.setdefault(line.rank, _Stream(line.rank))
+    all_lines = lines_of(text)
+    following_lines = _following(all_lines)
+    for line, following in zip(all_lines, following_lines, strict=True):
+        key = (line.rank, line.stream)
+        if key not in streams:
+            streams[key] = _Stream(line.rank, line.stream)
+        stream = streams[key]
         if stream.take(line):
             continue
-        following = ""
-        if place + 1 < len(all_lines):
-            following = all_lines[place + 1].text
         if not warns(line.text) and stream.raise_alone(line):
             continue
         report = report_of(line.text, following)
@@ -332,6 +356,7 @@ def read_failures(text: str) -> FailureLog:
                     name=report.name,
                     message=report.message,
                     rank=line.rank,
+                    stream=line.stream,
                 )
             )
     for stream in streams.values():
@@ -348,6 +373,18 @@ def read_failures(text: str) -> FailureLog:
         versions.setdefault(named[1] or named[3], named[2] or named[4])
     lines = tuple(line.text for line in all_lines if line.text.strip())
     return FailureLog(failures=_with_root_rank(failures, all_lines), lines=lines, versions=versions)
+
+
+def _following(lines: Sequence[Line]) -> list[str]:
+    """For each line the next one of the same stream, or an empty string."""
+    following = [""] * len(lines)
+    last: dict[tuple[int | None, str], int] = {}
+    for place, line in enumerate(lines):
+        key = (line.rank, line.stream)
+        if key in last:
+            following[last[key]] = line.text
+        last[key] = place
+    return following
 
 
 def _with_root_rank(failures: Sequence[Failure], lines: list[Line]) -> tuple[Failure, ...]:
@@ -369,59 +406,148 @@ def _with_root_rank(failures: Sequence[Failure], lines: list[Line]) -> tuple[Fai
 
 # --- what decides -----------------------------------------------------------------------
 
+Role = Literal["cause", "consequence", "reporter", "note"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """How a failure is related to the others of a log.
+
+    Attributes:
+        role: a "cause" follows from no other. A "consequence" happens to a process after a cause
+            that the log mostly has too: a closed connection, a crash. A "reporter" only says
+            that another process or step has failed. After a "note" training goes on.
+        known: somebody knows this failure, and has chosen its role.
+    """
+
+    role: Role = "cause"
+    known: bool = False
+
+
+_REPORTERS = ("launcher", "exit")
+
+
+def standing_by_kind(failure: Failure) -> Standing:
+    """The standing of a failure about which nothing else is known."""
+    if failure.kind in _REPORTERS:
+        return Standing(role="reporter")
+    return Standing()
+
+
 _SENT = ("SIGTERM", "SIGINT", "SIGHUP")
-_FOLLOWS = re.compile(
-    r"Connection (?:closed by peer|reset by peer|refused)|Broken pipe|recvBytes|sendBytes"
-    r"|Socket Timeout"
-    r"|DistStoreError|DistBackendError|waitForInput|Rank \d+ successfully reached monitoredBarrier"
-    r"|KeyboardInterrupt|BrokenProcessPool|SignalException|Cannot re-initialize|TCPStore"
-    r"|destroy_process_group|another rank|peer .* (?:died|exited)"
-)
-"""Exceptions that follow from another rank's end, or from Ctrl-C."""
+"""Signals of a launcher or a person, which end the ranks that have not failed."""
 
 
-def follows(failure: Failure) -> bool:
-    """Whether this failure only reports another one."""
-    return failure.kind == "launcher" or bool(_FOLLOWS.search(failure.whole))
+@dataclass(frozen=True, slots=True)
+class _Decision:
+    """The failures of a log in the order in which one of them decides."""
 
+    failures: Sequence[Failure]
+    standing_of: Callable[[Failure], Standing]
 
-def _decisive(failures: tuple[Failure, ...]) -> Failure | None:
-    by_kind: dict[str, list[Failure]] = {}
-    for failure in failures:
-        by_kind.setdefault(failure.kind, []).append(failure)
-    if by_kind.get("memory"):
-        return by_kind["memory"][0]
-    signals = by_kind.get("signal", [])
-    exceptions = by_kind.get("exception", [])
-    errors = by_kind.get("error", [])
-    deadly = [one for one in signals if one.name not in _SENT + ("SIGABRT",)]
-    if deadly:
+    def decisive(self) -> Failure | None:
+        for choose in (
+            self.kill_for_memory,
+            self.cause_of_a_crash,
+            self.limit,
+            self.exception,
+            self.refused_arguments,
+            self.known_error,
+            self.known_consequence,
+            self.unknown_error,
+            self.anything,
+        ):
+            chosen = choose()
+            if chosen is not None:
+                return chosen
+        return None
+
+    def of(self, *kinds: Kind) -> list[Failure]:
+        return [failure for failure in self.failures if failure.kind in kinds]
+
+    def role_of(self, failure: Failure) -> Role:
+        return self.standing_of(failure).role
+
+    def kill_for_memory(self) -> Failure | None:
+        return _first(self.of("memory"))
+
+    def cause_of_a_crash(self) -> Failure | None:
+        """A deadly signal, or a known error before it that explains it.
+
+        SIGABRT follows an error line in any case.
+        """
+        deadly = []
+        for signal in self.of("signal"):
+            if signal.name not in _SENT and signal.name != "SIGABRT":
+                deadly.append(signal)
+        causes = [signal for signal in deadly if self.role_of(signal) == "cause"]
+        if causes or not deadly:
+            return _first(causes)
+        for error in self.of("error"):
+            if error.line < deadly[0].line and self._is_known_cause(error):
+                return error
         return deadly[0]
-    if by_kind.get("limit"):
-        return by_kind["limit"][0]
-    original = [one for one in exceptions if not follows(one)]
-    if original:
-        return _first_rank(original, by_kind)
-    usage = by_kind.get("usage", [])
-    if usage:
-        return usage[-1]
-    primary = [one for one in errors if not follows(one)]
-    order = (primary, exceptions, errors, signals, by_kind.get("launcher"), by_kind.get("exit"))
-    for candidates in order:
-        if candidates:
-            return candidates[0]
+
+    def limit(self) -> Failure | None:
+        return _first(self.of("limit"))
+
+    def exception(self) -> Failure | None:
+        """The last exception of a process; of several processes, that of the first to fail."""
+        causes = []
+        for failure in self.of("exception"):
+            if self.role_of(failure) == "cause":
+                causes.append(failure)
+        if not causes:
+            return None
+        reports = self.of("signal") + self.of("exit") + self.of("launcher")
+        return _first_rank(causes, reports)
+
+    def refused_arguments(self) -> Failure | None:
+        return _first(self.of("usage")[-1:])
+
+    def known_error(self) -> Failure | None:
+        return next(filter(self._is_known_cause, self.of("error")), None)
+
+    def known_consequence(self) -> Failure | None:
+        for role in ("consequence", "reporter"):
+            for failure in self.of("exception") + self.of("error"):
+                standing = self.standing_of(failure)
+                if standing.known and standing.role == role:
+                    return failure
+        return None
+
+    def unknown_error(self) -> Failure | None:
+        for error in self.of("error"):
+            if self.role_of(error) == "cause":
+                return error
+        return None
+
+    def anything(self) -> Failure | None:
+        rest = self.of("exception") + self.of("error") + self.of("signal")
+        return _first(rest + self.of("launcher") + self.of("exit"))
+
+    def _is_known_cause(self, failure: Failure) -> bool:
+        standing = self.standing_of(failure)
+        return standing.known and standing.role == "cause"
+
+
+def _first(failures: Sequence[Failure]) -> Failure | None:
+    if failures:
+        return failures[0]
     return None
 
 
-def _first_rank(exceptions: list[Failure], by_kind: Mapping[str, list[Failure]]) -> Failure:
-    """Take the last exception of each rank, and of these the one of the rank that failed first."""
-    last: dict[int | None, Failure] = {}
+def _first_rank(exceptions: Sequence[Failure], reports: Sequence[Failure]) -> Failure:
+    """Take the last exception of each process, and of these the one that came first.
+
+    ``reports`` are those of launchers, which may name the rank that failed first.
+    """
+    last: dict[tuple[int | None, str], Failure] = {}
     for failure in exceptions:
-        last[failure.rank] = failure
-    for kind in ("signal", "exit", "launcher"):
-        for report in by_kind.get(kind, ()):
-            if report.rank is not None and report.rank in last:
-                return last[report.rank]
-    if None in last and len(last) > 1:
-        del last[None]
-    return min(last.values(), key=lambda failure: failure.line)
+        last[failure.rank, failure.stream] = failure
+    for report in reports:
+        of_rank = [one for one in last.values() if one.rank == report.rank is not None]
+        if of_rank:
+            return of_rank[0]
+    named = [one for one in last.values() if one.rank is not None or one.stream]
+    return min(named or last.values(), key=lambda failure: failure.line)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from stacks import TODAY, machine
 
@@ -235,7 +237,7 @@ FIXED = (
     ("python t.py \\\r\n  --use_cpu\r\n", "python t.py \\\n  --use_cpu\n"),
     (
         "python -m torch.distributed.launch --nproc_per_node=2 --use_env t.py",
-        "export ACCELERATE_USE_CPU=true\nexport OMP_NUM_THREADS=8\n"
+        "export OMP_NUM_THREADS=8\nexport ACCELERATE_USE_CPU=true\n"
         "torchrun --nproc_per_node=2 t.py",
     ),
     (
@@ -288,3 +290,16 @@ def test_a_worker_of_zero_replicas_is_taken_out() -> None:
     done = fix_file(text, "job.yaml", FACTS)
     assert "Worker" not in done.text
     assert [one.code for one in done.fixed] == ["file-k8s-no-workers"]
+
+
+@pytest.mark.parametrize("option", ["--numa-binding node", "--numa_binding=socket"])
+def test_a_binding_to_the_node_of_a_gpu_is_an_error_without_gpus(option: str) -> None:
+    text = f"torchrun --standalone --nproc-per-node 2 {option} train.py --use_cpu --do_train\n"
+    facts = machine(TODAY, cores=16)
+    found = {one.code: one for one in check_file(text, "run.sh", facts)}
+    assert "node" in found["numa-binding-gpu"].evidence
+    after = fix_file(text, "run.sh", facts).text
+    assert "numa" not in after
+    assert "--nproc-per-node 2 train.py" in after
+    with_gpu = replace(facts, accelerators=("NVIDIA A100",), packages=())
+    assert "numa-binding-gpu" not in {one.code for one in check_file(text, "run.sh", with_gpu)}

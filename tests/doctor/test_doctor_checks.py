@@ -174,6 +174,7 @@ FAULTS: tuple[tuple[str, Changes], ...] = (
         "training-changed", PARALLELISM_CONFIG_TP_SIZE="2", ACCELERATE_USE_PARALLELISM_CONFIG="true"
     ),
     at("training-changed", ONEDNN_DEFAULT_FPMATH_MODE="BF16"),
+    at("training-changed", DNNL_DEFAULT_FPMATH_MODE="ANY"),
     at("training-changed", ACCELERATE_MIXED_PRECISION="fp9"),
     at("variable-mistyped", OMP_NUM_THREAD="4", MASTER_PROT="29500"),
     at("variable-mistyped", HF_HUB_OFLINE="1", KMP_BLOCKTIMEE="0"),
@@ -311,6 +312,7 @@ FAULTS: tuple[tuple[str, Changes], ...] = (
     at("ranks-oversubscribed", **TORCHRUN, OMP_NUM_THREADS="112"),
     at("ranks-oversubscribed", cpu_quota=8.0, **TORCHRUN, OMP_NUM_THREADS="8"),
     at("ranks-oversubscribed", cpu_quota=1.0, LOCAL_WORLD_SIZE="2", OMP_NUM_THREADS="1"),
+    at("ranks-oversubscribed", cpu_quota=1.0, **TORCHRUN),
     at("one-core", topology=topology(allowed=(3, 59)), cpuset=(3, 59), OMP_NUM_THREADS="1"),
     at("memory-limit", memory_bytes=4 * GIB),
     at("memory-limit", total_bytes=2 * GIB),

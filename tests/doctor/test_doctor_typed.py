@@ -11,9 +11,11 @@ from golden_texts import Golden
 from in_process import Run
 from machines import machine
 
-from cputune import Finding, HostFacts, UsageError
-from cputune.doctor.typed_launch import judge_typed, python_of, read_launch
-from cputune.host import LiveHost, this_interpreter
+from cputune import Finding, HostFacts, UsageError, diagnose
+from cputune.doctor import typed_launch
+from cputune.doctor.rehearsed_launch import _finding_of, rehearsal_fails
+from cputune.doctor.typed_launch import judge_typed, of_the_launch, python_of, read_launch
+from cputune.host import Completed, LiveHost, this_interpreter
 
 Judge = Callable[..., dict[str, Finding]]
 ARGUMENTS = """
@@ -210,3 +212,72 @@ def test_a_secret_among_the_words_is_not_printed(words: str, judge: Judge, cputu
     done = cputune("doctor", "--json", "--", *words.split())
     assert done.code == 1, "the launch has a fault"
     assert "swordfish" not in done.out + done.err
+
+
+ADDRESSED = {"MASTER_ADDR": "10.0.0.7", "ACCELERATE_USE_CPU": None}
+OWN_RANKS = """
+import torch
+import torch.distributed as dist
+dist.init_process_group("gloo")
+"""
+
+
+def test_a_script_that_starts_its_own_ranks_does_not_ask_accelerate(judge: Judge) -> None:
+    facts = changed(
+        environment={"RANK": "0", "WORLD_SIZE": "2", **ADDRESSED},
+        packages={"torch": "2.13.0+cpu", "accelerate": "1.15.0"},
+    )
+    machine_findings = diagnose(facts).findings
+    assert "ranks-alone" in {one.code for one in machine_findings}
+    for text, alone in ((SCRIPT, True), (OWN_RANKS, False)):
+        Path("train.py").write_text(text)
+        launch = read_launch(["python", "train.py"], this_interpreter())
+        left = of_the_launch(machine_findings, launch, facts, LiveHost())
+        assert ("ranks-alone" in {one.code for one in left}) is alone
+
+
+MOVES_PATH = "import sys\nsys.path.append('lib')\nimport mine_elsewhere\n"
+PARSES = "import argparse\nargparse.ArgumentParser().parse_args(['--unknown'])\n"
+READS_RANK = "import os\nRANK = os.environ['LOCAL_RANK']\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "helper"),
+    [(MOVES_PATH, ""), ("import helper\n", PARSES), ("import helper\n", READS_RANK)],
+)
+def test_what_works_in_the_script_is_no_fault_although_it_fails_alone(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch, before: str, helper: str
+) -> None:
+    Path("lib").mkdir()
+    Path("lib/mine_elsewhere.py").write_text("")
+    Path("helper.py").write_text(helper)
+    Path("train.py").write_text(f"{before}{SCRIPT}")
+    monkeypatch.setattr(typed_launch, "rehearsed", lambda *_: iter(()))
+    assert "launch-import" not in judge("python", "train.py")
+
+
+def test_what_fails_in_the_rehearsal_too_is_a_fault(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("helper.py").write_text(READS_RANK)
+    Path("train.py").write_text(f"import helper\n{SCRIPT}")
+    failed = rehearsal_fails.finding("rank 0: KeyError: 'LOCAL_RANK', at the script")
+    monkeypatch.setattr(typed_launch, "rehearsed", lambda *_: iter((failed,)))
+    assert "LOCAL_RANK" in judge("python", "train.py")["launch-import"].evidence
+
+
+def test_an_error_of_the_rehearsal_is_explained_as_an_error_text() -> None:
+    message = {
+        "rank": 0,
+        "error": "RuntimeError",
+        "said": "mixed dtype (CPU): all the parameters must have the same type",
+        "where": "/v/site-packages/torch/nn/functional.py:2910",
+        "during": "the script",
+    }
+    done = Completed(returncode=0)
+    finding = _finding_of(message, done, {})
+    assert finding is not None
+    assert "load the model in float32" in finding.remedy
+    unknown = _finding_of({**message, "said": "something else"}, done, {})
+    assert unknown is not None
+    assert unknown.remedy.startswith("Correct what the evidence names")

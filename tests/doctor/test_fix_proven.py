@@ -8,8 +8,9 @@ import pytest
 from golden_texts import Golden
 from stacks import TODAY, machine
 
-from cputune.doctor.checkfile import FixedFile, fix_file
-from cputune.launch.edit import original_lines
+from cputune import Finding
+from cputune.doctor.checkfile import FixedFile, check_file, fix_file, offered
+from cputune.launch.edit import Edit, original_lines
 from cputune.verifier.schemas import refused_document
 
 FACTS = machine(TODAY, cores=16)
@@ -203,3 +204,46 @@ def test_what_is_left_has_the_lines_of_the_file_before_it_is_fixed() -> None:
 def test_lines_of_a_changed_text_are_those_before() -> None:
     assert original_lines("a\nb\nc\n", "x\na\nc\nd\n") == [1, 1, 3, 3]
     assert original_lines("", "x\n") == [1]
+
+
+def without_lines(finding: Finding) -> tuple[str, str]:
+    return finding.code, re.sub(r":\d+: ", ": ", finding.evidence)
+
+
+FAULTY = (
+    "torchrun --nproc_per_node=gpu train.py --use_cpu --do_train --output_dir out\n",
+    "torchrun --nproc_per_node auto train.py --use_cpu --do_train --output_dir out\n",
+    "accelerate launch --multi_gpu --num_processes 2 train.py --fp16\n",
+    "mpirun -n 2 -ppn 1 -genv OMP_NUM_THREADS 64 python train.py --use_ipex --no_cuda\n",
+    "export OMP_NUM_THREADS=64 KMP_AFFINITY=granularity=fine,compact,1,0\n"
+    "torchrun --nproc_per_node 4 train.py --use_cpu --ddp_backend ccl\n",
+    "export MASTER_ADDR=127.0.0.1\n"
+    "srun torchrun --nnodes 2 --nproc_per_node 2 train.py --use_cpu\n",
+    "ipexrun --nnodes 2 --nprocs-per-node 2 train.py --bf16\n",
+    "LD_PRELOAD=/gone/libtcmalloc.so.4 python train.py --bf16 --tf32 true --use_cpu\n",
+)
+
+
+@pytest.mark.parametrize("text", FAULTY + tuple(text for text, _, _ in WITHHELD))
+def test_a_fix_that_is_applied_removes_its_finding(text: str) -> None:
+    done = fixed(f"#!/bin/bash\n{text}")
+    assert not {without_lines(one) for one in done.fixed} & {
+        without_lines(one) for one in done.unfixed
+    }
+    again = fixed(done.text)
+    assert again.text == done.text
+
+
+def test_a_fix_that_would_change_nothing_is_not_offered(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "#!/bin/bash\ntorchrun --nproc_per_node=gpu train.py --use_cpu --do_train\n"
+
+    def by_comment(*_: object) -> tuple[Edit, ...]:
+        return (Edit(start=0, end=0, text="# changed\n"),)
+
+    monkeypatch.setattr("cputune.doctor.files.judge._edits_of_a_rank", by_comment)
+    findings = check_file(text, "run.sh", FACTS)
+    assert [bool(one.edits) for one in findings] == [True]
+    done = fixed(text)
+    assert done.text == text
+    assert "file-fix-unproven" in codes(done)
+    assert [one.edits for one in offered(findings, text, "run.sh", FACTS, None)] == [()]

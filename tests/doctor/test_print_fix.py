@@ -37,7 +37,7 @@ MENDED = (
     ("ipexrun --ncores-per-instance 4 -m pkg.train", "OMP_NUM_THREADS=4 python -m pkg.train"),
     (
         "ipexrun --nnodes 2 --hostfile hosts --nprocs-per-node 2 train.py",
-        "export MASTER_ADDR=10.0.0.1\nexport ACCELERATE_USE_CPU=true\nexport OMP_NUM_THREADS=8\n"
+        "export MASTER_ADDR=10.0.0.1\nexport OMP_NUM_THREADS=8\nexport ACCELERATE_USE_CPU=true\n"
         "mpirun -f hosts -n 4 -ppn 2 python train.py",
     ),
     (

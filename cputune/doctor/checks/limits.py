@@ -136,7 +136,7 @@ def ranks_oversubscribed(facts: HostFacts) -> Iterator[Finding]:
 
     Source: kubeflow/trainer#2407, pytorch/pytorch#22260
     """
-    ranks, threads = env.local_ranks(facts), env.number(facts, "OMP_NUM_THREADS")
+    ranks, threads = env.local_ranks(facts), env.rank_threads(facts)
     cpus, quota = len(facts.limits.cpuset or facts.topology.online), facts.limits.cpu_quota
     if quota is None:
         room = cpus
@@ -148,9 +148,12 @@ def ranks_oversubscribed(facts: HostFacts) -> Iterator[Finding]:
         limit = f"{cpus} CPUs"
     else:
         limit = f"a quota of {quota:g} CPUs"
+    each = f"OMP_NUM_THREADS={threads}"
+    if env.value(facts, "OMP_NUM_THREADS") is None:
+        each = f"{threads} thread, which torchrun sets,"
     fewer = env.advised(facts).threads
     yield ranks_oversubscribed.finding(
-        f"{ranks} local ranks × OMP_NUM_THREADS={threads} are {ranks * threads} threads on {limit}",
+        f"{ranks} local ranks × {each} are {ranks * threads} threads on {limit}",
         remedy=None if threads > 1 else "Start fewer ranks: each has one thread only.",
         command=f"export OMP_NUM_THREADS={fewer}" if threads > 1 else None,
     )

@@ -10,6 +10,7 @@ from cputune.doctor.files.context import Context
 from cputune.doctor.files.ended import BRINGS, by_another
 from cputune.doctor.files.script_kind import is_own, text_of
 from cputune.doctor.finding import Finding, Severity, checks_of, fault
+from cputune.doctor.variables import without_gpu
 from cputune.launch.edit import Edit
 from cputune.launch.launch import Launch
 from cputune.launch.launchers import BY_PROGRAM
@@ -462,6 +463,33 @@ def _joined(places: Places, one: Break, launch: Launch) -> tuple[Edit, ...]:
     return (Edit(start=first, end=first, text=comment), Edit(start=start, end=end))
 
 
+@fault("numa-binding-gpu", Severity.ERROR)
+def binding_by_gpu() -> None:
+    """torchrun --numa-binding needs GPUs
+
+    Symptom: "Torch not compiled with CUDA enabled" or "no NVIDIA driver", before the first rank
+    starts.
+
+    Cause: torchrun binds a rank to the NUMA node of the GPU with its number. Without GPUs it fails.
+
+    Remedy: Remove --numa-binding, and bind ranks with numactl, or start them with `cputune run`.
+
+    Source: pytorch/pytorch#148689, pytorch/pytorch#149334
+    """
+
+
+def _numa_binding(launch: Launch, context: Context) -> Iterator[Finding]:
+    inside = launch.inner or launch
+    bound = inside.meant("bind")
+    if inside.launcher != "torchrun" or bound is None or not without_gpu(context.facts):
+        return
+    text = f"--numa-binding {bound} asks for the NUMA node of a GPU, and there is no GPU"
+    edits = tuple[Edit, ...]()
+    for name in ("--numa-binding", "--numa_binding"):
+        edits += context.edits_by(Places.change_flag, launch, f"{name} {bound}", "")
+    yield binding_by_gpu.finding(context.at(launch.line, text), edits=edits)
+
+
 def judge_around(launch: Launch, context: Context) -> Iterator[Finding]:
     """Faults in what surrounds a launch."""
     yield from _deprecated(launch, context)
@@ -471,6 +499,7 @@ def judge_around(launch: Launch, context: Context) -> Iterator[Finding]:
     yield from _srun_tasks(launch, context)
     yield from _srun_cpus(launch, context)
     yield from _wrappers(launch, context)
+    yield from _numa_binding(launch, context)
 
 
 CHECKS = checks_of(__name__)

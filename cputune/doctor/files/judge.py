@@ -15,7 +15,6 @@ from typing import TypeAlias
 
 from cputune.doctor.checks import CHECKS as MACHINE_CHECKS
 from cputune.doctor.checks.launch import ranks_alone
-from cputune.doctor.checks.limits import ranks_auto
 from cputune.doctor.checks.settings import variable_mistyped
 from cputune.doctor.files import fixing
 from cputune.doctor.files.arguments import judge_arguments
@@ -405,33 +404,50 @@ def _of_a_rank(
             or finding.code in _MEANT
         ):
             continue
-        evidence, command = finding.evidence, finding.command
+        evidence, command, remedy = finding.evidence, finding.command, finding.remedy
         if any(name in evidence for name in unknown):
             continue
         for name, option in options.items():
             evidence = evidence.replace(f"{name}={kept.get(name, '(unset)')}", option)
             if option.startswith("-") and command is not None and name in command:
+                if command.startswith("unset "):
+                    remedy = f"Change or remove {option}."
                 command = None
-        if finding.code == ranks_alone.code and is_own(launch, context):
-            continue
-        name = finding.evidence.partition("=")[0]
-        if finding.code == variable_mistyped.code and context.reads_variable(name):
+        if _is_meant(finding, launch, context):
             continue
         unsure = (
             finding.code == ranks_alone.code
             and launch.script
             and not are_trainers(launch.arguments)
         )
+        title = finding.title
+        severity: Severity = finding.severity
+        if unsure:
+            severity = Severity.WARNING
+        if unsure and text_of(launch, context) is None:
+            title = "Each rank trains alone if this script uses Trainer or accelerate"
+            severity = Severity.ADVICE
+            evidence = f"{evidence}; the script could not be read"
         evidence = context.at(launch.line, evidence)
-        takes_out = (finding.command or "").startswith("unset ")
+        takes_out = (command or "").startswith("unset ")
         yield replace(
             finding,
+            title=title,
             evidence=evidence,
+            remedy=remedy,
             dropped=(f"{evidence}: it is removed",) if takes_out else (),
             command=command,
-            severity=Severity.WARNING if unsure else finding.severity,
+            severity=severity,
             edits=_edits_of_a_rank(finding, options, launch, context),
         )
+
+
+def _is_meant(finding: Finding, launch: Launch, context: Context) -> bool:
+    """Whether the file shows that what a machine's check finds is as it should be."""
+    if finding.code == ranks_alone.code:
+        return is_own(launch, context)
+    name = finding.evidence.partition("=")[0]
+    return finding.code == variable_mistyped.code and context.reads_variable(name)
 
 
 def _reads_trainer_flags(launch: Launch, context: Context) -> bool:
@@ -453,9 +469,9 @@ def _edits_of_a_rank(
         return ()
     if finding.code == ranks_alone.code and _reads_trainer_flags(launch, context):
         return fixing.force_cpu(context.places, launch)
-    if finding.code == ranks_auto.code and launch.launcher == "torchrun":
-        edits = context.places.change_flag(launch, "--nproc_per_node auto", "--nproc_per_node 1")
-        return edits or fixing.by_command(context.places, launch, finding.command)
+    counted = options.get("PET_NPROC_PER_NODE", "")
+    if counted and "PET_NPROC_PER_NODE" in (finding.command or ""):
+        return context.places.change_flag(launch, counted, "--nproc_per_node 1")
     precision = options.get("ACCELERATE_MIXED_PRECISION", "")
     if precision and "ACCELERATE_MIXED_PRECISION" in (finding.command or ""):
         if not precision.endswith("fp16"):

@@ -14,6 +14,7 @@ from cputune.doctor.files.accelerate import value_wrong
 from cputune.doctor.files.context import Context, facts_elsewhere
 from cputune.doctor.files.ended import judge_sourced
 from cputune.doctor.files.judge import judge_launches
+from cputune.doctor.files.quota import LimitedContainer, judge_quota, names_of
 from cputune.doctor.files.yaml_spans import (
     Document,
     Path,
@@ -285,7 +286,16 @@ def judge_job(document: Document, context: Context) -> Iterator[Finding]:
         target = Target(kind="pod", source="resources", cpus_per_node=math.ceil(cpus) or None)
         facts = facts_elsewhere(context.facts, cpus)
         pod = replace(context, facts=facts, host=Host(), target=target, lines=lines)
-        yield from judge_launches(_launches(document, at, variables), pod)
+        launches = list(_launches(document, at, variables))
+        yield from judge_launches(launches, pod)
+        limited = LimitedContainer(
+            at=at,
+            cpus=cpus,
+            limit="limits.cpu",
+            key="env",
+            named=names_of(document.mapping(*at), "env", "envFrom"),
+        )
+        yield from judge_quota(launches, limited, document, context)
         trains = not _is_other_program(_words(document, at))
         if document.get("kind") == "PyTorchJob" and trains and not _shares_memory(document, at):
             text = "nothing is mounted at /dev/shm"

@@ -74,7 +74,7 @@ def loop_local() -> None:
 def judge_slurm(text: str, file: ShellFile, context: Context) -> Iterator[Finding]:
     """Faults of a batch script of Slurm that no single launch shows."""
     header = slurm_header(text)
-    if not header or file.csh:
+    if not header:
         return
     asked = []
     for name, value in header:

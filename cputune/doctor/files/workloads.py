@@ -14,6 +14,7 @@ from cputune.doctor.files.context import Context, facts_elsewhere
 from cputune.doctor.files.ended import judge_sourced
 from cputune.doctor.files.judge import judge_launches
 from cputune.doctor.files.kubeflow import OF_CPUS, resource_faults
+from cputune.doctor.files.quota import LimitedContainer, judge_quota, names_of
 from cputune.doctor.files.yaml_spans import Document, Path
 from cputune.doctor.finding import Check, Finding, Severity, checks_of, fault
 from cputune.host import Host
@@ -73,8 +74,32 @@ def judge_workload(document: Document, context: Context) -> Iterator[Finding]:
         facts = facts_elsewhere(context.facts, container.cpus)
         inside = replace(context, facts=facts, host=Host(), target=target, lines=container.lines)
         yield from judge_launches(launches, inside)
+        limited = _limited(document, container)
+        yield from judge_quota(launches, limited, document, context)
         if document.get("kind") is None:
             yield from _shared_memory(launches, container, document, context)
+
+
+def _limited(document: Document, container: _Container) -> LimitedContainer:
+    values = document.mapping(*container.at)
+    if document.get("kind") is not None:
+        return LimitedContainer(
+            at=container.at,
+            cpus=container.cpus,
+            limit="limits.cpu",
+            key="env",
+            named=names_of(values, "env", "envFrom"),
+        )
+    cpus = container.cpus
+    if "cpuset" in values:
+        cpus = 0.0
+    return LimitedContainer(
+        at=container.at,
+        cpus=cpus,
+        limit="a limit of cpus",
+        key="environment",
+        named=names_of(values, "environment", "env_file"),
+    )
 
 
 def _resources(document: Document, container: _Container) -> Iterator[tuple[Check, Path, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -209,3 +210,16 @@ def with_value(document: Document, context: Context, path: Path, value: str) -> 
     before = context.places.text[span[0] : span[1]]
     start = span[0] + len(before) - len(before.partition(":")[2].lstrip())
     return (Edit(start=start, end=span[1], text=value),)
+
+
+def with_item(document: Document, context: Context, item: str, listed: Path) -> tuple[Edit, ...]:
+    """The edit that adds an item, as the first, to a list of one item for each line."""
+    number = document.line(*listed, 0)
+    if number is None or context.places is None:
+        return ()
+    lines = context.places.text.splitlines(keepends=True)
+    dash = re.match(r"\s*- ", lines[number - 1])
+    if dash is None:
+        return ()
+    start = sum(len(line) for line in lines[: number - 1])
+    return (Edit(start=start, end=start, text=f"{dash[0]}{item}\n"),)

@@ -37,7 +37,7 @@ def look(name: str) -> None:
     """Import one module. Its output goes to stderr; a failure is reported with its place."""
     try:
         module = importlib.import_module(name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         message, where = " ".join(str(error).split())[:300], ""
         for at in traceback.extract_tb(error.__traceback__):
             if at.filename != __file__ and not at.filename.startswith("<"):

@@ -1,0 +1,135 @@
+"""The rows of known errors are apart: none takes a text that is another row's, unless it is a
+more general row that is tried later."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cputune.doctor.symptoms import explain, rows_of, symptoms
+from cputune.text.documents import toml
+
+HERE = Path(__file__).parent
+
+SPECIAL_ROWS = {
+    "ccl-error": ("ccl-affinity", "ccl-provider"),
+    "file-absent": (
+        "checkpoint-incomplete",
+        "compile-error",
+        "cuda-build",
+        "cuda-linker",
+        "exec-interpreter",
+        "library-absent",
+        "numactl-absent",
+        "oneccl-library",
+        "start-absent",
+    ),
+    "compile-failed": ("compile-error", "no-compiler"),
+    "cannot-allocate": ("static-tls",),
+    "cuda-not-compiled": ("map-location",),
+    "gloo-interface": ("gloo-hostname",),
+    "index-refused": ("ipex-index",),
+    "library-absent": ("oneccl-library",),
+    "linker": ("cuda-linker",),
+    "mpi-init": ("mpi-pmix",),
+    "no-matching": ("no-release",),
+    "omp-error": ("openmp-two", "omp-shm"),
+    "parser-words": ("interface",),
+    "peer-closed": ("istio",),
+    "permission": ("start-denied",),
+    "undefined-symbol": ("ipex-symbol", "mkl-symbol", "oneccl-symbol", "torchaudio-torch"),
+}
+"""For a general row those that say more about some of the texts that it knows."""
+
+
+def texts() -> list[tuple[str, str]]:
+    """The name of a row and a text that it explains."""
+    lines = (HERE / "reported_errors.txt").read_text(encoding="utf-8").splitlines()
+    pairs = [tuple(line.split("\t", 1)) for line in lines]
+    threads = toml((HERE / "public_errors.toml").read_text(encoding="utf-8"))["errors"]
+    return [(name, text) for name, text in pairs] + [(row["is"], row["text"]) for row in threads]
+
+
+def also_known_by() -> set[tuple[str, str]]:
+    """Pairs of a general row and the row whose text it would take, too."""
+    pairs = set()
+    for name, text in texts():
+        explanation = explain(text)
+        assert explanation is not None
+        for other in rows_of(explanation.failure):
+            if other != name:
+                pairs.add((other, name))
+    return pairs
+
+
+def test_a_row_takes_no_text_of_another_row() -> None:
+    allowed = {(general, name) for general, names in SPECIAL_ROWS.items() for name in names}
+    assert also_known_by() == allowed
+
+
+def test_general_rows_are_tried_last() -> None:
+    places = {one.name: place for place, one in enumerate(symptoms())}
+    for general, names in SPECIAL_ROWS.items():
+        for name in names:
+            assert name == "interface" or places[name] < places[general], name
+
+
+def test_most_rows_have_a_text() -> None:
+    names = {one.name for one in symptoms()}
+    seen = {name for name, _ in texts()}
+    assert len(names & seen) / len(names) > 0.9, sorted(names - seen)
+
+
+ELSEWHERE = (
+    # A program that is no rank listens, connects or asks for a name.
+    "OSError: [Errno 98] Address already in use: tensorboard could not bind to port 6006",
+    "BrokenPipeError: [Errno 32] Broken pipe",
+    # Not the limit that these words are mostly about.
+    "BlockingIOError: [Errno 11] Resource temporarily unavailable: 'cache.lock'",
+    "IndexError: index 3 is out of bounds for dimension 0 with size 3",
+    "RuntimeError: The sizes of both lists should be the same",
+    "RuntimeError: Invalid scalar type",
+    # No program is started here.
+    "error: cannot reach https://registry.example.org: connect() timed out",
+)
+
+
+@pytest.mark.parametrize("text", ELSEWHERE)
+def test_without_the_evidence_that_a_row_needs_the_answer_is_not_known(text: str) -> None:
+    explanation = explain(text)
+    assert explanation is not None
+    assert not explanation.is_known, explanation.symptom.name
+
+
+def test_the_nearest_thread_is_named_if_the_evidence_is_missing() -> None:
+    explanation = explain("RuntimeError: Invalid scalar type")
+    assert explanation is not None
+    assert explanation.symptom.source == "pytorch/pytorch#111131"
+    assert "nearest" in explanation.symptom.cause
+
+
+SHARED = """\
+Traceback (most recent call last):
+  File "train.py", line 9, in <module>
+    {code}
+  File "{file}", line 57, in {function}
+    {inner}
+OSError: [Errno 28] No space left on device
+"""
+
+
+@pytest.mark.parametrize(
+    ("file", "function", "row"),
+    [
+        ("/usr/lib/python3.11/multiprocessing/synchronize.py", "__init__", "shm-full"),
+        ("/usr/lib/python3.11/multiprocessing/shared_memory.py", "__init__", "shm-full"),
+        ("/v/site-packages/torch/storage.py", "_share_fd_cpu_", "shm-full"),
+        ("/v/site-packages/safetensors/torch.py", "save_file", "no-space"),
+    ],
+)
+def test_a_full_shared_memory_is_no_full_disk(file: str, function: str, row: str) -> None:
+    text = SHARED.format(code="run()", file=file, function=function, inner="call()")
+    explanation = explain(text)
+    assert explanation is not None
+    assert explanation.symptom.name == row
