@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import log
@@ -572,10 +573,15 @@ def _side_by_side_words(result: Result) -> str:
     if result.speedup is not None:
         pairs = result.speedup.pairs
     text = f"{pairs} pairs, {len(runs)} runs"
-    failed = sum(run.samples_per_second is None for run in runs)
-    if failed:
-        text += f", {failed} failed"
+    without = [run.reason or "" for run in runs if run.samples_per_second is None]
+    kinds = Counter(_WITHOUT_A_SPEED.get(reason.partition(":")[0], "failed") for reason in without)
+    for kind, number in kinds.items():
+        text += f", {number} {kind}"
     return text
+
+
+_WITHOUT_A_SPEED = {"not measured": "not measured", "contended": "delayed by others"}
+"""Runs that have no speed and did not fail, by the first words of their reason."""
 
 
 def document(shown: ResultToShow) -> dict[str, object]:

@@ -90,3 +90,16 @@ def test_what_a_result_rests_on(result: Result, golden: Golden) -> None:
     assert alone["side by side"].startswith("not confirmed")
     golden(alone["machine"])
     assert "allowed CPUs" not in alone
+
+
+def test_runs_without_a_speed_are_named_by_what_ended_them(result: Result) -> None:
+    first, *others = result.confirmation
+    reasons = (
+        "not measured: the comparison ended before",
+        "not measured: the comparison ended before",
+        "contended: other processes delayed its steps",
+        "rank 0 ended with SIGSEGV",
+    )
+    ended = [replace(first, samples_per_second=None, reason=reason) for reason in reasons]
+    told = dict(basis(replace(result, confirmation=(first, *ended, *others))))
+    assert told["side by side"].endswith(", 2 not measured, 1 delayed by others, 1 failed")
