@@ -64,6 +64,16 @@ def test_padding_that_keep_leaves_out_comes_back_without_it() -> None:
     assert found.high == 3.33
 
 
+def test_a_loop_is_not_told_to_use_options_of_a_trainer() -> None:
+    left_out = [LeftOut(what="order=length", why="the script creates its data loader itself")]
+    uncut = replace(SEEN, left=1.0)
+    (of_trainer,), (of_loop,) = (
+        untried(left_out, uncut, framework=framework) for framework in ("trainer", "accelerate")
+    )
+    assert "group_by_length" in of_trainer.do
+    assert "batch sampler" in of_loop.do
+
+
 def test_of_like_length_only_what_it_brings_beyond_cut_columns_is_named() -> None:
     order = LeftOut(what="order=length", why="", option="--keep distribution")
     (found,) = untried([order], replace(SEEN, kept=None, share=0.75, left=0.5))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from cputune.text.documents import Amount
 
 if TYPE_CHECKING:
+    from cputune.inside.messages import Framework
     from cputune.plans.knobs.record import LeftOut
     from cputune.plans.workload import Padding
 
@@ -128,10 +129,12 @@ def untried(
     left_out: Iterable[LeftOut],
     padding: Padding | None,
     install: str | None = None,
+    framework: Framework | None = "trainer",
 ) -> tuple[UntriedGain, ...]:
     """What was left out although it is known to help; the largest gain first.
 
-    ``install`` is the command that installs tcmalloc, if it is missing.
+    ``install`` is the command that installs tcmalloc, if it is missing; ``framework``: what the
+    script trains with.
     """
     gains = []
     for out in left_out:
@@ -145,7 +148,7 @@ def untried(
         gains.append(UntriedGain(what=what, low=low, high=high, takes="one command", do=install))
     if padding is not None and padding.share >= LEAST_SHARE:
         of_padding = {out.what: out.option for out in left_out if out.what in _OF_PADDING}
-        gains.extend(_of_padding(padding, of_padding))
+        gains.extend(_of_padding(padding, of_padding, framework))
     return tuple(sorted(gains, key=lambda gain: (-gain.high, -gain.low)))
 
 
@@ -153,7 +156,9 @@ _OF_PADDING = ("padding", "order", "order=length")
 """Knobs of which padding is the cost."""
 
 
-def _of_padding(padding: Padding, options: Mapping[str, str | None]) -> Iterator[UntriedGain]:
+def _of_padding(
+    padding: Padding, options: Mapping[str, str | None], framework: Framework | None
+) -> Iterator[UntriedGain]:
     """The gain of shorter batches, calculated: the columns now over those that would be left.
 
     ``options``: of each knob that was left out the option that tries it. If columns may be cut
@@ -174,16 +179,18 @@ def _of_padding(padding: Padding, options: Mapping[str, str | None]) -> Iterator
     else:
         before, after = 1.0, padding.left if padding.left < 1 else of_like_length
         share = f"{share}, and {padding.kept}"
-        do = _of_the_script(padding)
+        do = _of_the_script(padding, framework)
     factor = round(before / max(after, 0.01), 2)
     if factor >= LEAST_FACTOR:
         yield UntriedGain(what=share, low=factor, high=factor, takes="your decision", do=do)
 
 
-def _of_the_script(padding: Padding) -> str:
+def _of_the_script(padding: Padding, framework: Framework | None) -> str:
     """What its author does for shorter batches."""
     if padding.mend is not None:
         return f"start the script {padding.mend}"
     if padding.left < 1:
         return "pad each batch to its own longest sample (DataCollatorWithPadding)"
-    return "batches of similar lengths (train_sampling_strategy or group_by_length of a Trainer)"
+    if framework == "trainer":
+        return "batches of similar lengths (train_sampling_strategy or group_by_length)"
+    return "batches of similar lengths: a batch sampler that sorts samples by their length"

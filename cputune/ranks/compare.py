@@ -251,7 +251,7 @@ def padding_of(state: RankState) -> Padding | None:
     kept = state.get("padding_unknown") or state.get("padding")
     if share is None and kept in (None, "cut", "may be cut"):
         return None
-    kept = kept or "it was not asked whether"
+    kept = kept or "the model was not asked whether it may be cut"
     return Padding(
         share=share or 0.0,
         left=state.get("columns_left", 1.0),

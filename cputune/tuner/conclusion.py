@@ -122,7 +122,7 @@ def conclude(
         sampler=SAMPLER,
         data=findings.data,
         left_out=tuple(left_out),
-        untried=untried(left_out, workload.padding, install),
+        untried=untried(left_out, workload.padding, install, framework=workload.framework),
         notes=tuple(notes),
         seconds=round(seconds, 3),
         confirmation=tuple(findings.confirm_runs),

@@ -235,7 +235,7 @@ def test_how_long_steps_wait_for_data(waits: tuple[float, ...], share: float | N
         ({"padding": "may be cut"}, None),
         ({"padding": "full, for it is long"}, "it is long"),
         ({"padding": "may be cut", "padding_unknown": "no mask"}, "no mask"),
-        ({}, "it was not asked whether"),
+        ({}, "the model was not asked whether it may be cut"),
     ],
 )
 def test_whether_padding_may_be_cut(fields: dict[str, Any], kept: str | None) -> None:
