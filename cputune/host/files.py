@@ -115,12 +115,19 @@ def cut_to(path: Path, length_bytes: int) -> None:
     os.truncate(path, length_bytes)
 
 
+def has_torn_line(path: Path) -> bool:
+    """Whether the end of the last line of a file is missing: its writer was killed."""
+    with path.open("rb") as file:
+        if file.seek(0, os.SEEK_END) == 0:
+            return False
+        file.seek(-1, os.SEEK_END)
+        return file.read() != b"\n"
+
+
 def drop_torn_line(path: Path) -> None:
-    """Cut off the last line of a file if its end is missing: its writer was killed."""
-    content = path.read_bytes()
-    whole = content.rfind(b"\n") + 1
-    if whole < len(content):
-        cut_to(path, whole)
+    """Cut off the last line of a file if its end is missing."""
+    if has_torn_line(path):
+        cut_to(path, path.read_bytes().rfind(b"\n") + 1)
 
 
 def head(path: str, most_bytes: int) -> bytes:

@@ -113,15 +113,6 @@ def install_extra(extra: str, *packages: str) -> str:
     return f"pip install 'cputune[{extra}]'"
 
 
-def install_beside(package: str) -> str:
-    """The command that installs a package beside cputune, with the tool that installed cputune."""
-    if os.path.exists(os.path.join(sys.prefix, "pipx_metadata.json")):
-        return f"pipx inject cputune {package}"
-    if os.path.exists(os.path.join(sys.prefix, "uv-receipt.toml")):
-        return f"uv tool install --with optuna,jinja2 --with {package} cputune"
-    return f"pip install {package}"
-
-
 def shebang(program: str) -> str | None:
     """The Python in the first line of a console script. None if there is no Python in it."""
     first = head(program, 256).partition(b"\n")[0]

@@ -9,7 +9,7 @@ from typing import Any
 
 from optuna.storages.journal import JournalFileBackend
 
-from cputune.host.files import cut_to, size
+from cputune.host.files import cut_to, has_torn_line, size
 
 
 class OneWriter:
@@ -37,7 +37,7 @@ class Journal(JournalFileBackend):
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
         """Add entries. Raises OSError if the file was removed or cut off, or has no room."""
         before = size(self._path)
-        if before < self._bytes:
+        if before < self._bytes or has_torn_line(self._path):
             raise OSError(errno.EIO, "the file is damaged or truncated", str(self._path))
         try:
             super().append_logs(logs)

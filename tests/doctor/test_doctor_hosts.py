@@ -139,7 +139,7 @@ def test_what_several_hosts_have_by_themselves_is_told_once() -> None:
 
 def test_hosts_are_looked_at_side_by_side() -> None:
     reach = FakeReach(instead={"c": ("sh", "-c", "echo no >&2; exit 255")})
-    seen = look_at_hosts([Node(name=name) for name in ("a", "b", "c")], reach)
+    seen = look_at_hosts([Node(name=name) for name in ("a", "b", "c")], reach, seconds=9.0)
     assert [one.facts is not None for one in seen.hosts] == [True, True, False]
     assert {"hosts-unreachable", "hosts-name-unknown"} <= {f.code for f in seen.findings}
 

@@ -48,9 +48,12 @@ def test_a_launch_is_as_long_as_its_plan_needs(kind: Kind, format: str, place: P
         assert [file.name for file in files] == [f"{format}.sh"], "flags and variables say it all"
 
 
-@pytest.mark.parametrize("format", SHELL_FORMATS)
-@pytest.mark.parametrize("mpi", [None, *DIALECTS])
-@pytest.mark.parametrize("name", MACHINES)
+# The MPI matters to mpirun alone.
+CASES = [(format, None) for format in SHELL_FORMATS] + [("mpirun", mpi) for mpi in DIALECTS]
+
+
+@pytest.mark.parametrize(("format", "mpi"), CASES)
+@pytest.mark.parametrize("name", ["two-sockets-smt", "eight-sockets"])
 def test_so_it_is_on_large_machines_and_on_several(name: str, mpi: str | None, format: str) -> None:
     case = MACHINES[name]()
     files = emit(case.result, format, facts=case.facts, mpi=mpi, **case.options)

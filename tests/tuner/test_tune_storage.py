@@ -217,7 +217,15 @@ class TestAStudyThatCannotBeWritten:
     def test_because_of_what_befell_it(self, tmp_path: Path, fault: Any, cause: str) -> None:
         (tmp_path / "of").mkdir()
         undisturbed = tuned(tmp_path / "whole.db")
-        result, said = self.tuned(tmp_path / "of" / "s.db", fault)
+        study, left = tmp_path / "of" / "s.db", b""
+
+        def befall(study: Path) -> None:
+            nonlocal left
+            fault(study)
+            left = study.read_bytes() if study.exists() else b""
+
+        result, said = self.tuned(study, befall)
+        assert (study.read_bytes() if study.exists() else b"") == left, "nothing is added to it"
         assert [trial.plan for trial in result.trials] == [t.plan for t in undisturbed.trials]
         assert result.best.plan == undisturbed.best.plan
         (warning,) = (text for text in said if "warning" in text)
