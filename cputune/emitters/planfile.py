@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from cputune.apply import SCHEMA, VERSION
 from cputune.emitters.command import draws_by_itself
+from cputune.emitters.folder import kept_lines
 from cputune.emitters.format import EmittedFile, LaunchJob
 from cputune.emitters.imported import digest
 from cputune.emitters.promise import PromisedTraining
@@ -24,7 +25,9 @@ def plan_file(job: LaunchJob, files: Iterable[EmittedFile]) -> str:
     of each part why it is not applied.
     """
     applied = applied_of(job)
-    promise = replace(job.promise, trained=_with_companions(job.promise.trained, files))
+    files = tuple(files)
+    trained = _with_companions(job.promise.trained, files)
+    promise = replace(job.promise, trained=trained, folder=kept_lines(files))
     promised = {name: value for name, value in plain(promise).items() if value not in (None, [])}
     document = {
         "schema": f"{SCHEMA}{VERSION}",
