@@ -70,7 +70,7 @@ def lines_of(name: str, text: str) -> list[str]:
 
 
 def _mark(name: str, line: str) -> str:
-    """The digest of a line; of each word where more packages may be installed."""
+    """The digest of a line; those of its words if more packages may be added."""
     if name.endswith("Dockerfile") and "pip install" in line:
         return "+" + ".".join(_digest(word, 4) for word in line.split())
     return _digest(line, 6)

@@ -245,6 +245,7 @@ def _of_claim(folder: Path, job: Manifest) -> Iterator[Evidence]:
     for template in templates_of(job):
         mounted |= _claims(template.spec)
     named = f"{at(job, 'metadata', 'name')}-data"
-    if claim not in mounted and named in mounted:
+    renamed = any(str(claim) in name for name in mounted)  # kustomize adds a prefix
+    if named in mounted and not renamed:
         expected = f"{named}, which the pods mount"
         yield Evidence(what="pvc.yaml", seen=f"the claim {claim}", expected=expected)
