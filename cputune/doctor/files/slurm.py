@@ -101,7 +101,7 @@ def _steps(tree: Tree, context: Context) -> Iterator[Finding]:
             others.append(words)
         if any("srun" in other and not _shares(other) for other in others):
             line = tree.text.count("\n", 0, tree.span(node).start) + 1
-            text = f"{' '.join(words[:4])} … & without a size, and another step starts beside it"
+            text = f"{' '.join(words[:4])} … & without a size, and another step starts meanwhile"
             yield step_whole.finding(context.at(line, text))
 
 
