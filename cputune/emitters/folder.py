@@ -7,8 +7,9 @@ set (an image, mirrors, names, times) does not count, and ``verify`` reads its m
 from __future__ import annotations
 
 import hashlib
+import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from cputune.emitters.format import EmittedFile
 
@@ -23,6 +24,7 @@ _YOURS = {
 """Lines that you may change, by the end of the file's name; the first that fits."""
 _LEFT_OUT = ("pvc.yaml", "kustomization.yaml", "plan.json")
 """Files whose meaning is read, or that hold the promise."""
+_MIRRORED = re.compile(r"(?:[\w.-]+(?::\d+)?/)+(?=busybox:)")
 _TIME = re.compile(r"\b\d+[smhd]\b")
 
 
@@ -36,6 +38,16 @@ def kept_lines(files: Iterable[EmittedFile]) -> dict[str, str] | None:
             _mark(file.name, line) for line in lines_of(file.name, file.text)
         )
     return marks or None
+
+
+DIGEST = "digest"
+"""The key of plan.json with the digest of its other keys."""
+
+
+def digest_of(document: Mapping[str, object]) -> str:
+    """The digest of a plan.json, by its values: how it is laid out does not count."""
+    others = {key: value for key, value in document.items() if key != DIGEST}
+    return _digest(json.dumps(others, sort_keys=True), 16)
 
 
 def changed_lines(name: str, marks: str, text: str) -> tuple[str, ...]:
@@ -63,7 +75,7 @@ def lines_of(name: str, text: str) -> list[str]:
     yours = next((_YOURS[end] for end in _YOURS if name.endswith(end)), None)
     lines = list[str]()
     for written in text.replace("\\\n", " ").splitlines():
-        line = _TIME.sub("TIME", " ".join(written.split()))
+        line = _TIME.sub("TIME", _MIRRORED.sub("", " ".join(written.split())))
         if line and not line.startswith("#") and not (yours and yours.match(line)):
             lines.append(line)
     return lines
@@ -71,7 +83,7 @@ def lines_of(name: str, text: str) -> list[str]:
 
 def _mark(name: str, line: str) -> str:
     """The digest of a line; those of its words if more packages may be added."""
-    if name.endswith("Dockerfile") and "pip install" in line:
+    if name.endswith("Dockerfile") and ("pip install" in line or line.startswith("FROM ")):
         return "+" + ".".join(_digest(word, 4) for word in line.split())
     return _digest(line, 6)
 

@@ -14,12 +14,14 @@ from typing import Any
 import yaml
 
 from cputune.emitters.container import CONSTRAINTS
-from cputune.emitters.folder import changed_lines, lines_of
+from cputune.emitters.folder import DIGEST, changed_lines, digest_of, lines_of
 from cputune.emitters.manifest import at
+from cputune.emitters.promise import plan_file_of
 from cputune.errors import UsageError
 from cputune.host import read_document
 from cputune.stack import Versions
 from cputune.stack.fit import pythons_for
+from cputune.text.documents import parse
 from cputune.verifier.checks import CHANGES_A_PLAN
 from cputune.verifier.pods import templates_of
 from cputune.verifier.records import Artefact, Evidence, Outcome, judged
@@ -43,7 +45,9 @@ def folder_check(
         checked += 1
         for line in changed_lines(name, marks, text):
             rows.append(Evidence(what=name, seen=line, expected="the lines that were emitted"))
-    if job is not None:
+    if job is None:
+        rows += _of_plan(folder, artefact)
+    else:
         rows += _of_image(folder, job)
         rows += _of_steps(folder, artefact, job)
         rows += _of_kustomization(folder, artefact)
@@ -61,6 +65,24 @@ def _text(path: Path) -> str | None:
         return read_document(path)
     except (OSError, UsageError):
         return None
+
+
+def _of_plan(folder: Path, artefact: Artefact) -> Iterator[Evidence]:
+    """Whether the file that holds the plan is as it was written."""
+    name = plan_file_of(artefact.text)
+    text = None
+    if name is not None:
+        text = _text(folder / name)
+    if name is None or text is None:
+        return
+    try:
+        document = parse(text)
+    except ValueError:
+        return
+    wanted = at(document, DIGEST)
+    if wanted is not None and wanted != digest_of(document):
+        expected = "the values that were emitted"
+        yield Evidence(what=name, seen="a value was changed", expected=expected)
 
 
 # --- the image ---------------------------------------------------------------------------
@@ -93,6 +115,9 @@ def _of_image(folder: Path, job: Manifest) -> Iterator[Evidence]:
             yield from _set_in_image(line, variables)
         if "pip install" in line:
             yield from _installed(line, pins)
+        for word in line.partition("pip uninstall")[2].split():
+            if word.lower().replace("_", "-") in pins:
+                yield Evidence(what="Dockerfile", seen=line, expected=f"{word} stays installed")
 
 
 def _base(text: str, pins: Mapping[str, str]) -> Iterator[Evidence]:
@@ -221,14 +246,24 @@ def _of_kustomization(folder: Path, artefact: Artefact) -> Iterator[Evidence]:
         if "://" not in str(one) and not path.exists():
             yield Evidence(what=name, seen=f"{one} is not there")
     if started == {artefact.path.name}:
-        if f"{artefact.path.stem}.kustomizeconfig.yaml" not in configurations:
-            seen = f"configurations: {', '.join(map(str, configurations)) or 'none'}"
-            wanted = f"{artefact.path.stem}.kustomizeconfig.yaml, for a prefix of names"
-            yield Evidence(what=name, seen=seen, expected=wanted)
-        for key in _PATCHES:
-            if at(content, key):
-                wanted = "a kustomization of your own, in a folder beside this one"
-                yield Evidence(what=name, seen=f"{key} may change the plan", expected=wanted)
+        yield from _of_own_job(content, artefact)
+
+
+def _of_own_job(content: object, artefact: Artefact) -> Iterator[Evidence]:
+    """What a kustomization changes of the job that it starts."""
+    name, configurations = "kustomization.yaml", at(content, "configurations") or []
+    if f"{artefact.path.stem}.kustomizeconfig.yaml" not in configurations:
+        seen = f"configurations: {', '.join(map(str, configurations)) or 'none'}"
+        wanted = f"{artefact.path.stem}.kustomizeconfig.yaml, for a prefix of names"
+        yield Evidence(what=name, seen=seen, expected=wanted)
+    for image in at(content, "images") or ():
+        if at(image, "newName") or at(image, "newTag"):
+            seen = f"another image for {at(image, 'name')}"
+            yield Evidence(what=name, seen=seen, expected="its digest at most")
+    for key in _PATCHES:
+        if at(content, key):
+            wanted = "a kustomization of your own, in a folder next to this one"
+            yield Evidence(what=name, seen=f"{key} may change the plan", expected=wanted)
 
 
 def _of_claim(folder: Path, job: Manifest) -> Iterator[Evidence]:

@@ -358,6 +358,10 @@ def header_check(artefact: Artefact, expected: Expected) -> Outcome:
 def _limits(header: Sequence[tuple[str, str]]) -> Iterator[Evidence]:
     """Limits of a job under which no training ends, and memory that is asked for twice."""
     given = dict(header)
+    for name in ("oversubscribe", "s"):
+        if name in given:
+            expected = "CPUs that no other job uses"
+            yield Evidence(what=f"--{name}", seen="given", expected=expected)
     memory = [name for name in ("mem", "mem-per-cpu", "mem-per-gpu") if name in given]
     if len(memory) > 1:
         yield Evidence(what=f"--{memory[1]}", seen=given[memory[1]], expected=f"only --{memory[0]}")
