@@ -25,6 +25,7 @@ _YOURS = {
 _LEFT_OUT = ("pvc.yaml", "kustomization.yaml", "plan.json")
 """Files whose meaning is read, or that hold the promise."""
 _MIRRORED = re.compile(r"(?:[\w.-]+(?::\d+)?/)+(?=busybox:)")
+_HINT = re.compile(r"--hint=\w+")
 _TIME = re.compile(r"\b\d+[smhd]\b")
 
 
@@ -78,6 +79,8 @@ def lines_of(name: str, text: str) -> list[str]:
         line = _TIME.sub("TIME", _MIRRORED.sub("", " ".join(written.split())))
         if line and not line.startswith("#") and not (yours and yours.match(line)):
             lines.append(line)
+        elif line.startswith("#SBATCH"):  # of a header nothing else is fixed
+            lines += _HINT.findall(line)
     return lines
 
 

@@ -117,6 +117,7 @@ PLANTED: list[tuple[str, str, Edit | None]] = [
     ("slurm", "slurm.sh", replaced("--time=24:00:00", "--time=2")),
     ("slurm", "slurm.sh", replaced("--exclusive\n", "--exclusive --mem=100M\n")),
     ("slurm", "slurm.sh", without(r"^#SBATCH.*\n")),
+    ("slurm", "slurm.sh", replaced("--hint=nomultithread", "--hint=multithread")),
     ("slurm", "slurm.sh", replaced("--cpu-bind=cores", "--cpu-bind=none")),
     ("slurm", "slurm.sh", replaced("SLURM_OVERLAP=1 ", "")),
     ("slurm", "rank.py", replaced("slurm", "slurms")),
