@@ -31,6 +31,7 @@ from cputune.emitters.container import (
     preloads,
     user_id,
 )
+from cputune.emitters.folder import kept_lines
 from cputune.emitters.format import Beside, EmittedFile, Format, LaunchJob, Output, Secret, Word
 from cputune.emitters.manifest import PLAN, decided
 from cputune.emitters.merging import merged
@@ -139,12 +140,16 @@ def trainjob(job: LaunchJob) -> Manifest:
     }
 
 
-def with_promise(job: LaunchJob, format: str, document: Manifest) -> Manifest:
+def with_promise(
+    job: LaunchJob, format: str, document: Manifest, files: Sequence[EmittedFile] = ()
+) -> Manifest:
     """The document with the promise for `cputune verify` as an annotation.
 
     The command in it says what is trained; kustomize drops the comment above it.
     """
-    promise = Promise(format=format, plan=job.plan, document=decided(document))
+    promise = Promise(
+        format=format, plan=job.plan, document=decided(document), folder=kept_lines(files)
+    )
     fields = document["metadata"]
     annotations = {**fields.get("annotations", {}), PLAN: YamlScalar(promise.text())}
     return {**document, "metadata": {**fields, "annotations": annotations}}
@@ -476,10 +481,7 @@ def _format(
             "pod": json.dumps(security_of_pod(job)),
             "container": json.dumps(SECURITY_OF_CONTAINER),
         }
-        content = with_promise(job, name, merged(document(job), job.patch))
-        text = header.full(job, name, title, reader_notes) + checked_words.dump(content)
-        main = EmittedFile(name=f"{name}.yaml", text=text, notes=reader_notes, document=content)
-        files = [main, kustomization(name)]
+        files = [kustomization(name)]
         others = {
             "Dockerfile": dockerfile(job),
             "Dockerfile.dockerignore": bash.fill("dockerignore", {}),
@@ -494,7 +496,11 @@ def _format(
             files.append(EmittedFile(name=other, text=text))
         steps = bash.fill("kubectl.sh", values)
         files.append(EmittedFile(name=f"{name}.kubectl.sh", text=steps, executable=True))
-        return tuple(files)
+        in_folder = files + list(job.companions)
+        content = with_promise(job, name, merged(document(job), job.patch), in_folder)
+        text = header.full(job, name, title, reader_notes) + checked_words.dump(content)
+        main = EmittedFile(name=f"{name}.yaml", text=text, notes=reader_notes, document=content)
+        return (main, *files)
 
     return Format(
         name=name,

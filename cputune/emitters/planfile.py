@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from cputune.apply import SCHEMA, VERSION
 from cputune.emitters.command import draws_by_itself
+from cputune.emitters.folder import DIGEST, digest_of, kept_lines
 from cputune.emitters.format import EmittedFile, LaunchJob
 from cputune.emitters.imported import digest
 from cputune.emitters.promise import PromisedTraining
@@ -24,7 +25,9 @@ def plan_file(job: LaunchJob, files: Iterable[EmittedFile]) -> str:
     of each part why it is not applied.
     """
     applied = applied_of(job)
-    promise = replace(job.promise, trained=_with_companions(job.promise.trained, files))
+    files = tuple(files)
+    trained = _with_companions(job.promise.trained, files)
+    promise = replace(job.promise, trained=trained, folder=kept_lines(files))
     promised = {name: value for name, value in plain(promise).items() if value not in (None, [])}
     document = {
         "schema": f"{SCHEMA}{VERSION}",
@@ -35,6 +38,8 @@ def plan_file(job: LaunchJob, files: Iterable[EmittedFile]) -> str:
         "notes": list(job.notes),
         "left_out": dict(job.left_out),
     }
+    # As it is read again: tuples are lists.
+    document[DIGEST] = digest_of(json.loads(json.dumps(document)))
     rows = [f" {json.dumps(key)}: {json.dumps(document[key])}" for key in document]
     return "{\n" + ",\n".join(rows) + "\n}\n"
 

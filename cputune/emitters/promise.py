@@ -52,6 +52,7 @@ class Promise:
         training: what the current launch trains.
         trained: the command, its files, and the reports of its ranks.
         document: what decides in a job's document (``manifest.decided``).
+        folder: marks of the lines of the files beside it (``folder.kept_lines``).
     """
 
     format: str | None = None
@@ -64,6 +65,7 @@ class Promise:
     training: Training | None = None
     trained: PromisedTraining | None = None
     document: Mapping[str, str] | None = None
+    folder: Mapping[str, str] | None = None
 
     def text(self) -> str:
         promised = {name: value for name, value in plain(self).items() if value not in (None, [])}

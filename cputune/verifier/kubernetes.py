@@ -28,6 +28,7 @@ from cputune.host import Host, read_document
 from cputune.plans.delivery.environment import is_cleared
 from cputune.plans.plan import Plan
 from cputune.text.quantities import quantity_of
+from cputune.verifier.folder import folder_check
 from cputune.verifier.pods import (
     PERSISTENT,
     lifetime_faults,
@@ -76,6 +77,8 @@ def judge_documents(artefact: Artefact, expected: Expected, host: Host) -> Answe
     for job in jobs:
         distribution, operator, through = OPERATORS[job["kind"]]
         yield compared_with_plan(job, expected)
+        promise = promise_of(at(job, "metadata", "annotations", PLAN))
+        yield from folder_check(artefact, promise.folder, job)
         yield from checks_without_plan(job, claims)
         yield round_trip(job, distribution, through)
         yield admission(job, operator)
@@ -177,6 +180,8 @@ def checks_without_plan(job: Manifest, claims: Mapping[str, Manifest]) -> Iterat
         yield judged(check, consumer, faulty, good, wrong=wrong)
 
 
+YOURS = frozenset(["tries again"])
+"""What a document decides and you may change: the training stays the same."""
 IN_PODS = frozenset(["LD_PRELOAD", "CCL_WORKER_AFFINITY", "HF_HOME"])
 """Variables that a pod sets in another way than a script: paths in its image and its volume."""
 
@@ -185,7 +190,7 @@ def compared_with_plan(job: Manifest, expected: Expected) -> Outcome:
     """What the document decides, compared with its decision when it was emitted, and the plan."""
     shown = decided(job)
     promised = _promised_values(job, expected, shown)
-    names = list(promised)
+    names = [name for name in promised if name not in YOURS]
     for name in shown:
         if name not in promised and not _may_be_added(name):
             names.append(name)

@@ -206,6 +206,12 @@ def name_faults(job: Mapping[str, Any]) -> Iterator[Evidence]:
         yield from _names_of_pod(template, kind)
     if kind == "TrainJob":
         yield from _runtime(_mapping(at(job, "spec", "runtimeRef")))
+        managers = list[object]()
+        for patch in _mappings(at(job, "spec", "runtimePatches")):
+            if patch.get("manager") in managers:  # the key of this list in the definition
+                seen = f"two of the manager {patch.get('manager')}"
+                yield Evidence(what="runtimePatches", seen=seen, expected="one of each manager")
+            managers.append(patch.get("manager"))
 
 
 def _job_name(name: str, job: Mapping[str, Any]) -> Iterator[Evidence]:
@@ -278,6 +284,11 @@ def _names_of_pod(template: PodTemplate, kind: str) -> Iterator[Evidence]:
         if isinstance(image, str) and "<" not in image and not _IMAGE.fullmatch(image):
             yield Evidence(what=f"{place}.{name}.image", seen=image or "empty", expected="an image")
         yield from _variables(f"{place}.{name}", container)
+        claimed = {str(one.get("name")) for one in _mappings(template.spec.get("resourceClaims"))}
+        for claim in _mappings(at(container, "resources", "claims")):
+            if str(claim.get("name")) not in claimed:
+                seen = f"{claim.get('name')}: the pod has no resource claim of this name"
+                yield Evidence(what=f"{place}.{name}.resources.claims", seen=seen)
     yield from _names_beside(template)
 
 
@@ -379,7 +390,19 @@ def _mount_faults(
         inner = str(mount.get("subPath") or "")
         if inner.startswith("/") or ".." in inner.split("/"):
             yield Evidence(what=where, seen=f"subPath {inner}", expected="a relative path")
+        unset = _unset_in(str(mount.get("subPathExpr") or ""), container)
+        if unset:
+            seen = f"subPathExpr needs {', '.join(unset)}, which is not set"
+            yield Evidence(what=where, seen=seen)
         paths.append(path)
+
+
+def _unset_in(expression: str, container: Mapping[str, Any]) -> list[str]:
+    """The variables of ``$(NAME)`` that a container does not set."""
+    if container.get("envFrom"):
+        return []
+    names = [str(one.get("name")) for one in _mappings(container.get("env"))]
+    return [name for name in re.findall(r"(?<!\$)\$\(([^)]+)\)", expression) if name not in names]
 
 
 def _written(container: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -559,6 +582,11 @@ def _lifetime_of_pod(template: PodTemplate, *, queued: bool) -> Iterator[Evidenc
     if spec.get("schedulingGates") and not queued:
         problem = "the pod is not scheduled while it has one"
         yield Evidence(what=f"{place}.schedulingGates", seen=problem, expected="none")
+    if spec.get("dnsPolicy") == "None" and not at(spec, "dnsConfig", "nameservers"):
+        seen = "None, without dnsConfig.nameservers"
+        yield Evidence(what=f"{place}.dnsPolicy", seen=seen, expected="ClusterFirst")
+    if template.training is not None:
+        yield from _training_container(template, template.training)
     for kept in ("annotations", "labels"):
         if _mapping(template.metadata.get(kept)).get(_SIDECAR) == "true":
             problem = "true: the sidecar keeps a finished pod running, and catches its traffic"
@@ -570,3 +598,36 @@ def _lifetime_of_pod(template: PodTemplate, *, queued: bool) -> Iterator[Evidenc
         if root and refused is True:
             problem = "0 with runAsNonRoot: the kubelet refuses to start it"
             yield Evidence(what=f"{place}.runAsUser", seen=problem, expected="another user")
+
+
+LEAST_EPHEMERAL_BYTES = 2**30
+"""A container that writes more than its limit of ephemeral storage is evicted; logs and the caches
+of Python count."""
+_RANKS_LISTEN = (23456, 29500)
+"""Ports of rank 0; nothing else of a training listens."""
+_NETWORKS = "k8s.v1.cni.cncf.io/networks"
+_INTERFACES = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
+
+
+def _training_container(template: PodTemplate, container: Mapping[str, Any]) -> Iterator[Evidence]:
+    """Why the kubelet would end the container that trains, or its ranks not find each other."""
+    place = f"{template.place}.{container.get('name')}"
+    for probe in ("livenessProbe", "startupProbe"):
+        for kind in ("httpGet", "tcpSocket", "grpc"):
+            port = at(container, probe, kind, "port")
+            if port is not None and port not in _RANKS_LISTEN:
+                seen = f"{kind} at port {port}: a training does not listen, and is started again"
+                yield Evidence(what=f"{place}.{probe}", seen=seen, expected="none, or exec")
+    storage = at(container, "resources", "limits", "ephemeral-storage")
+    amount = quantity_of(storage)
+    if storage is not None and amount is not None and amount < LEAST_EPHEMERAL_BYTES:
+        expected = "1Gi or more: the pod is evicted when it has written so much"
+        yield Evidence(what=f"{place}.ephemeral-storage", seen=str(storage), expected=expected)
+    has_networks = _NETWORKS in _mapping(template.metadata.get("annotations"))
+    if template.spec.get("hostNetwork") is True or has_networks:
+        return
+    for variable in _mappings(container.get("env")):
+        name, value = variable.get("name"), variable.get("value")
+        if name in _INTERFACES and isinstance(value, str) and value not in ("", "eth0"):
+            seen = f"{value}: the pod has lo, which reaches itself alone, and eth0"
+            yield Evidence(what=f"{place}.env.{name}", seen=seen, expected="eth0")

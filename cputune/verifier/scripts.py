@@ -25,6 +25,7 @@ from cputune.host.remote.named import Node
 from cputune.host.remote.reach import Ssh
 from cputune.inside import SCRATCH_VARIABLE, SOCKET_VARIABLE
 from cputune.launch.shell import assignments, paths_below
+from cputune.launch.target import slurm_header, target_of
 from cputune.ranks.engines import HERE, RELAYED, FromHere, Held, Launch, batch_job, is_here
 from cputune.ranks.job import Begin, Launched, observe
 from cputune.ranks.supervisor import WorkFolder
@@ -38,6 +39,7 @@ from cputune.verifier.checks import (
     throughput,
     throughput_check,
 )
+from cputune.verifier.folder import folder_check
 from cputune.verifier.records import (
     FAILED,
     Answer,
@@ -83,6 +85,7 @@ def read_script(artefact: Artefact, expected: Expected, host: Host) -> Answer:
             lines = [f"ended with {done.returncode}"]
         complaints = [Evidence(what=program, seen=line) for line in lines[:20]]
         yield judged(name, program, complaints, "no complaints")
+    yield from folder_check(artefact, expected.folder)
 
 
 def _lines_of(done: Completed) -> list[str]:
@@ -316,6 +319,75 @@ def not_run(*, is_requested: bool = True) -> Outcome:
     return not_checked("launch", "it was not run, as requested", without, left_out=True)
 
 
+LEAST_SECONDS = 600
+"""A time limit below this ends a job before its model is loaded."""
+LEAST_BYTES = 2**30
+"""Of a node's memory: torch alone takes some hundred MiB in each rank."""
+
+
+def header_check(artefact: Artefact, expected: Expected) -> Outcome:
+    """What the ``#SBATCH`` header asks for, compared with the plan. No cluster is needed."""
+    plan, job = expected.plan, target_of(artefact.text)
+    cpus = plan.threads_per_process + plan.ccl_workers
+    rows = [
+        ("--nodes", job.nodes or 1, plan.nodes, job.nodes in (None, plan.nodes)),
+        (
+            "--ntasks-per-node",
+            job.tasks_per_node or 1,
+            plan.processes_per_node,
+            (job.tasks_per_node or 1) == plan.processes_per_node,
+        ),
+        (
+            "--cpus-per-task",
+            job.cpus_per_task or 1,
+            cpus,
+            (job.cpus_per_task or 1) >= cpus,
+        ),
+    ]
+    wrong = list[Evidence]()
+    for name, shown, wanted, good in rows:
+        if not good:
+            wrong.append(Evidence(what=name, seen=str(shown), expected=str(wanted)))
+    wrong += _limits(slurm_header(artefact.text))
+    difference = None
+    if wrong:
+        difference = f"{wrong[0].what}={wrong[0].seen}, expected {wrong[0].expected}"
+    return judged("header", "#SBATCH", wrong, "it asks for what the plan needs", wrong=difference)
+
+
+def _limits(header: Sequence[tuple[str, str]]) -> Iterator[Evidence]:
+    """Limits of a job under which no training ends, and memory that is asked for twice."""
+    given = dict(header)
+    for name in ("oversubscribe", "s"):
+        if name in given:
+            expected = "CPUs that no other job uses"
+            yield Evidence(what=f"--{name}", seen="given", expected=expected)
+    memory = [name for name in ("mem", "mem-per-cpu", "mem-per-gpu") if name in given]
+    if len(memory) > 1:
+        yield Evidence(what=f"--{memory[1]}", seen=given[memory[1]], expected=f"only --{memory[0]}")
+    for name in ("time", "t"):
+        seconds = _seconds(given.get(name, ""))
+        if seconds is not None and 0 < seconds < LEAST_SECONDS:
+            expected = f"{LEAST_SECONDS // 60} minutes or more"
+            yield Evidence(what=f"--{name}", seen=given[name], expected=expected)
+    amount = re.fullmatch(r"(\d+)([KMGT]?)B?", given.get("mem", "").upper())
+    if amount is not None:
+        unit = {"K": 2**10, "": 2**20, "M": 2**20, "G": 2**30, "T": 2**40}[amount[2]]
+        if 0 < int(amount[1]) * unit < LEAST_BYTES:
+            yield Evidence(what="--mem", seen=given["mem"], expected="1G or more")
+
+
+def _seconds(limit: str) -> int | None:
+    """The seconds of a time limit of Slurm: ``30`` (minutes), ``1:30:00``, ``2-12``."""
+    match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", limit)
+    if match is None:
+        return None
+    days, first, second, third = (int(part or 0) for part in match.groups())
+    if match[1] is not None or match[4] is not None:  # D-H:M:S, H:M:S
+        return ((days * 24 + first) * 60 + second) * 60 + third
+    return first * 60 + second  # M:S
+
+
 TEST_ONLY = "sbatch --test-only"
 INSTALL_SLURM = "apt-get install slurm-client, or run this on a login node"
 NO_CONTROLLER = (
@@ -331,6 +403,8 @@ NO_CONTROLLER = (
 def submit_script(artefact: Artefact, expected: Expected, host: Host) -> Answer:
     """``sbatch --test-only``, and the job itself if it may be submitted."""
     path = str(real_path(artefact.path))
+    if artefact.format == "slurm":
+        yield header_check(artefact, expected)
     if host.which("sbatch") is None:
         yield not_installed(TEST_ONLY, "sbatch", INSTALL_SLURM)
         return

@@ -52,6 +52,8 @@ MADE = "TrainingArguments(output_dir=args.output_dir, warmup_ratio=args.warmup_r
         ("@click.option('--bf16/--fp32')\ndef main(): ...\n" + MADE, "--bf16", "its own"),
         ("flags.DEFINE_float('warmup_ratio', 0.1, '')\n" + MADE, "--warmup_ratio", "its own"),
         ("print(1)\n", "--no_cuda", "its own"),
+        # A script that Python warns of; a warning is an error here.
+        ("a = '\\d'\nHfArgumentParser(TrainingArguments)\n", "--no_cuda", "trainer"),
         # What is no Python is searched for the names.
         ("print 1; HfArgumentParser(TrainingArguments)\n", "--no_cuda", "trainer"),
         ("print 1\n", "--no_cuda", "its own"),

@@ -106,6 +106,17 @@ OF_BOTH: list[tuple[str, Change, str]] = [
         lambda j: mounts(j).append({"name": "data", "mountPath": "/dev/shm"}),
         "volumes",
     ),
+    (
+        "an expression with an unset variable",
+        lambda j: mounts(j)[0].update(subPathExpr="$(POD_NAME)/out"),
+        "volumes",
+    ),
+    ("no name server", lambda j: pod(j).update(dnsPolicy="None"), "lifetime"),
+    (
+        "an interface that no pod has",
+        lambda j: container(j)["env"].append({"name": "GLOO_SOCKET_IFNAME", "value": "ib0"}),
+        "lifetime",
+    ),
     ("a relative mount path", lambda j: mounts(j)[0].update(mountPath="data"), "volumes"),
     ("a volume renamed", lambda j: pod(j)["volumes"][0].update(name="datas"), "volumes"),
     ("a volume without a source", lambda j: pod(j)["volumes"].append({"name": "x"}), "volumes"),
@@ -225,6 +236,21 @@ OF_BOTH: list[tuple[str, Change, str]] = [
     ("another API version", lambda j: j.update(apiVersion="kubeflow.org/v1beta1"), "schema"),
 ]
 PYTORCHJOB: list[tuple[str, Change, str]] = [
+    (
+        "a probe of a port",
+        lambda j: container(j).update(livenessProbe={"httpGet": {"path": "/", "port": 8080}}),
+        "lifetime",
+    ),
+    (
+        "10 MiB of ephemeral storage",
+        lambda j: resources(j)["limits"].update({"ephemeral-storage": "10Mi"}),
+        "lifetime",
+    ),
+    (
+        "a device that the pod does not claim",
+        lambda j: resources(j).update(claims=[{"name": "device"}]),
+        "names",
+    ),
     *OF_BOTH,
     (
         "a second container without limits",
@@ -293,7 +319,6 @@ PYTORCHJOB: list[tuple[str, Change, str]] = [
     ("ranks as a number", lambda j: j["spec"].update(nprocPerNode=2), "schema"),
     ("ranks left out", lambda j: j["spec"].pop("nprocPerNode"), "plan"),
     ("an elastic policy", lambda j: j["spec"].update(elasticPolicy={"minReplicas": 1}), "plan"),
-    ("retries", lambda j: run_policy(j).update(backoffLimit=3), "plan"),
     (
         "a worker less",
         lambda j: j["spec"]["pytorchReplicaSpecs"]["Worker"].update(replicas=1),
@@ -317,6 +342,11 @@ PYTORCHJOB: list[tuple[str, Change, str]] = [
     ),
 ]
 TRAINJOB: list[tuple[str, Change, str]] = [
+    (
+        "a manager twice",
+        lambda j: j["spec"]["runtimePatches"].append({"manager": "cputune"}),
+        "names",
+    ),
     *OF_BOTH,
     (
         "a runtime of another kind",
@@ -442,6 +472,24 @@ HONEST_OF_BOTH: list[tuple[str, Change]] = [
 ]
 HONEST_PYTORCHJOB: list[tuple[str, Change]] = [
     *HONEST_OF_BOTH,
+    (
+        "a probe of a file",
+        each_container(
+            lambda c: c.update(livenessProbe={"exec": {"command": ["test", "-d", "/data"]}})
+        ),
+    ),
+    (
+        "20 GiB of ephemeral storage",
+        each_container(lambda c: c["resources"]["limits"].update({"ephemeral-storage": "20Gi"})),
+    ),
+    (
+        "name servers of its own",
+        each_pod(lambda p: p.update(dnsPolicy="None", dnsConfig={"nameservers": ["10.0.0.2"]})),
+    ),
+    (
+        "the interface of a pod",
+        each_container(lambda c: c["env"].append({"name": "GLOO_SOCKET_IFNAME", "value": "eth0"})),
+    ),
     ("a priority class", each_pod(lambda p: p.update(priorityClassName="high"))),
     (
         "affinity",
@@ -471,6 +519,7 @@ HONEST_PYTORCHJOB: list[tuple[str, Change]] = [
         "an initContainer with limits",
         each_pod(lambda p: p.update(initContainers=[second(name="fetch", resources=sized())])),
     ),
+    ("two tries more", lambda j: run_policy(j).update(backoffLimit=2)),
     ("deleted after an hour", lambda j: run_policy(j).update(ttlSecondsAfterFinished=3600)),
     ("cleanPodPolicy Running", lambda j: run_policy(j).update(cleanPodPolicy="Running")),
     (
