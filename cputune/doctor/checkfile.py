@@ -17,7 +17,6 @@ from cputune.doctor.files import (
     accelerate,
     arguments,
     around,
-    batch,
     dockerfile,
     ended,
     judge,
@@ -39,7 +38,7 @@ from cputune.launch.edit import Edit, apply
 from cputune.launch.grammar import Tree
 from cputune.launch.launch import Launch
 from cputune.launch.places import Places
-from cputune.launch.shell import ShellFile, is_csh, read_shell
+from cputune.launch.shell import is_csh, read_shell
 from cputune.launch.target import target_of
 
 LETTERS_AT_MOST = 1 << 20
@@ -358,15 +357,13 @@ def is_yaml(text: str, name: str) -> bool:
 def _judge(text: str, context: Context) -> Iterator[Finding]:
     if not is_yaml(text, context.name):
         target = target_of(text)
-        file = read_shell(text, context.name, target.variables, context.text_of)
+        file = read_shell(text, context.name, target.variables)
         if not file.launches:
             raise UsageError(f"no training command was found in {context.name}", hint=_HINT)
         context = context.on(target)
         yield from ended.judge_sourced(context)
-        yield from batch.judge_batch(file.launches, context)
         yield from around.judge_breaks(file, context)
-        for finding in judge.judge_launches(file.launches, context):
-            yield _with_source(finding, file, context)
+        yield from judge.judge_launches(file.launches, context)
         return
     judged = []
     for document in yaml_spans.read_documents(text, context.name):
@@ -375,25 +372,6 @@ def _judge(text: str, context: Context) -> Iterator[Finding]:
         raise UsageError(f"{context.name} is YAML of an unknown kind", hint=_HINT)
     for findings in filter(None, judged):
         yield from findings
-
-
-_ASSIGNED = re.compile(r"\b([A-Z][A-Z0-9_]{3,})=")
-
-
-def _with_source(finding: Finding, file: ShellFile, context: Context) -> Finding:
-    """The finding with the place of a variable that only a sourced file sets."""
-    if context.places is None:
-        return finding
-    for name in _ASSIGNED.findall(finding.evidence):
-        if name in context.places.text:
-            continue
-        for one in file.sourced:
-            text = context.text_of(one.path) or ""
-            match = re.search(rf"(?m)^[^#\n]*\b{name}=", text)
-            if match is not None:
-                line = text.count("\n", 0, match.end()) + 1
-                return replace(finding, evidence=f"{finding.evidence} ({one.path}:{line})")
-    return finding
 
 
 def judge_document(document: yaml_spans.Document, context: Context) -> Iterator[Finding] | None:
@@ -423,7 +401,6 @@ DOCUMENTS: tuple[
 FILE_CHECKS: tuple[Check, ...] = (
     judge.CHECKS
     + around.CHECKS
-    + batch.CHECKS
     + arguments.CHECKS
     + needs.CHECKS
     + ended.CHECKS

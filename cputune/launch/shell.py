@@ -81,16 +81,10 @@ def is_csh(text: str, name: str) -> bool:
     return _CSH.match(text) is not None or name.endswith((".csh", ".tcsh"))
 
 
-def read_shell(
-    text: str,
-    name: str,
-    given: Mapping[str, str] | None = None,
-    text_of: Callable[[str], str | None] | None = None,
-) -> ShellFile:
+def read_shell(text: str, name: str, given: Mapping[str, str] | None = None) -> ShellFile:
     """Read a script. Raises UsageError if a quote is opened and never closed.
 
-    ``given`` are known variables that the script finds: those of a batch system. ``text_of`` reads
-    the files that it sources; what they set counts, and what they start does not.
+    ``given`` are known variables that the script finds: those of a batch system.
     """
     csh = is_csh(text, name)
     meant, breaks = repaired(_without_flow(text) if csh else text)
@@ -101,7 +95,6 @@ def read_shell(
             hint="close it, or give a file that bash can read",
         )
     reader = _Reader(text=text, values={k: [_of(v)] for k, v in (given or {}).items()})
-    reader.text_of = text_of
     if csh:
         for match in _CSH_VALUE.finditer(text):
             reader.values[match[1]] = [_of(match[2].strip("\"'"))]
@@ -196,12 +189,6 @@ def _chars_of(word: str) -> _Chars:
     return _Chars(word, tuple(range(first, first + len(word))))
 
 
-_ENVIRONMENTS = ("/bin/activate", "setvars.sh", "/conda.sh", ".bashrc", ".profile")
-"""Sourced files that set up programs, and are long."""
-_LONGEST_SOURCED = 20_000
-"""Letters of a sourced file that is followed."""
-
-
 @dataclass
 class _Reader:
     """The state of the shell, as far as it is followed."""
@@ -217,7 +204,6 @@ class _Reader:
     nested: int = 0
     prefix: list[str] = field(default_factory=list)
     line: int = 0
-    text_of: Callable[[str], str | None] | None = None
     tree: Tree = field(init=False)
     places: Sequence[int] | None = None
 
@@ -563,25 +549,12 @@ class _Reader:
             self.all_exported = True
         elif first in ("source", ".") and len(words) > 1:
             self.sourced.append(Sourced(path=words[1], span=span, line=line))
-            self._set_by(words[1], line)
         elif first == "eval":
             self._inside(chars[1:], [], line)
         elif (at := shell_at(words)) is not None:
             self._inside(chars[at : at + 1], words[:at], line)
         else:
             self._launch([*self.prefix, *words], line, span)
-
-    def _set_by(self, path: str, line: int) -> None:
-        """Follow a sourced file for what it sets."""
-        if self.text_of is None or "$" in path or path.endswith(_ENVIRONMENTS):
-            return
-        text = self.text_of(path)
-        if text is None or len(text) > _LONGEST_SOURCED:
-            return
-        launches, prefix = list(self.launches), self.prefix
-        self.prefix = []
-        self._inside([_of(text)], [], line)
-        self.launches, self.prefix = launches, prefix
 
     def _inside(self, chars: list[_Chars], before: list[str], line: int) -> None:
         """Follow a text for another shell, behind the words that start it."""

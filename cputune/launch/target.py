@@ -194,15 +194,6 @@ def allocated(text: str, *, tasks: int, cpus_per_task: int) -> Iterator[Edit]:
         yield Edit(start=span.start, end=span.end, text=str(number))
 
 
-def memory_requests(text: str) -> tuple[str, ...]:
-    """The options by which an ``#SBATCH`` header asks for memory, as written."""
-    requests = dict[str, None]()
-    for name, value in _given(list(_header(text, "#SBATCH")), _SLURM_LETTERS):
-        if name in ("mem", "mem-per-cpu", "mem-per-gpu"):
-            requests[f"--{name}={value}"] = None
-    return tuple(requests)
-
-
 def _pbs(words: Sequence[str]) -> Target:
     """``#PBS -l select=2:ncpus=32:mpiprocs=4``, ``-l nodes=2:ppn=16``, ``-l ncpus=8``."""
     header = " ".join(words)
