@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -140,9 +141,13 @@ def test_a_name_of_rank_0_that_has_no_address(
     def resolve(name: str, port: object) -> list[object]:
         if not known:
             raise OSError(-2, "Name or service not known")
-        return [name]
+        return [(2, 1, 6, "", (name, 0))]
+
+    def connect(*_: object) -> None:
+        raise ConnectionRefusedError
 
     monkeypatch.setattr("socket.getaddrinfo", resolve)
+    monkeypatch.setattr(socket.socket, "connect", connect)
     assert look(site, MASTER_ADDR=address).address_unknown is unknown
 
 
@@ -181,3 +186,42 @@ def test_variables_of_an_mpi_whose_launcher_is_not_above(
     monkeypatch.setattr(surroundings, "open", read, raising=False)
     assert look(site, PMI_RANK="0").mpi_left_over is left
     assert look(site).mpi_left_over is False
+
+
+@pytest.mark.parametrize(
+    ("address", "error", "problem"),
+    [
+        ("10.0.0.7", OSError(errno.EHOSTUNREACH, "No route to host"), "No route to host"),
+        ("10.0.0.7", OSError(errno.ENETUNREACH, "Network is unreachable"), "unreachable"),
+        ("10.0.0.7", TimeoutError("timed out"), "no answer within 1 s at port 4711"),
+        ("10.0.0.7", ConnectionRefusedError(errno.ECONNREFUSED, "refused"), ""),
+        ("10.0.0.7", OSError(errno.EMFILE, "Too many open files"), ""),
+        ("127.0.0.1", OSError(errno.ENETUNREACH, "Network is unreachable"), ""),
+        ("", OSError(errno.ENETUNREACH, "Network is unreachable"), ""),
+    ],
+)
+def test_the_address_of_rank_0_is_tried(
+    site: Path, monkeypatch: pytest.MonkeyPatch, address: str, error: OSError, problem: str
+) -> None:
+    def connect(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(socket.socket, "connect", connect)
+    by_option = look(site, Around(address=address, port="4711")).unreachable
+    by_variable = look(site, MASTER_ADDR=address, MASTER_PORT="4711").unreachable
+    assert by_option == by_variable
+    if problem:
+        assert by_option.startswith(f"{address}: ")
+        assert problem in by_option
+    else:
+        assert by_option == ""
+
+
+def test_a_machine_without_loopback(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert look(site).loopback_fails == ""
+
+    def bind(*_: object) -> None:
+        raise OSError(errno.EADDRNOTAVAIL, "Cannot assign requested address")
+
+    monkeypatch.setattr(socket.socket, "bind", bind)
+    assert look(site).loopback_fails == "Cannot assign requested address"

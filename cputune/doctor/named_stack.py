@@ -110,6 +110,43 @@ def stack_python(facts: HostFacts) -> Iterator[Finding]:
     yield stack_python.finding("; ".join(reasons), remedy=f"{remedy}." if remedy else None)
 
 
+@check("stack-impossible", Severity.ERROR, under=("stack-python",))
+def stack_impossible(facts: HostFacts) -> Iterator[Finding]:
+    """No release of a package that this stack needs fits it
+
+    Symptom: pip finds "conflicting dependencies", or an import fails after an installation with
+    --no-deps.
+
+    Cause: two packages of the stack need different releases of a third one.
+
+    Remedy: Change one of them.
+
+    Source: the tables in cputune/stack/stack.toml, each row with its source
+    """
+    stack = versions_of(facts)
+    if misfits(stack):
+        return
+    releases = load().releases()
+    for name, by in _needed(stack).items():
+        if any(not misfits(stack.changed(**{name: version})) for version in releases[name]):
+            continue
+        change = smallest_change(stack.changed(**{name: releases[name][-1]}))
+        yield stack_impossible.finding(
+            f"{DISTRIBUTIONS[name]}, which {' and '.join(by)} need",
+            command=change.command() if change is not None else None,
+        )
+
+
+def _needed(stack: Versions) -> dict[str, list[str]]:
+    """The packages that are not named, and those that need them."""
+    needed = dict[str, list[str]]()
+    for name in DISTRIBUTIONS:
+        for other, _ in declared_by(name, stack.get(name)):
+            if stack.get(other) is None and other in load().releases():
+                needed.setdefault(other, []).append(f"{name} {stack.get(name)}")
+    return needed
+
+
 @check("stack-fits", Severity.ADVICE)
 def stack_fits(facts: HostFacts) -> Iterator[Finding]:
     """What fits with this stack

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cputune.doctor.checks import launch, libraries, limits, settings, threads
@@ -55,9 +55,15 @@ def judge_job(pid: int, facts: HostFacts, host: Host) -> tuple[Finding, ...]:
         raise CannotError(f"process {pid} belongs to another user", hint=hint) from error
     ranks = _ranks(family)
     findings: list[Finding] = [job_seen.finding(_state_of(each)) for each in ranks]
+    collectives = dict[str, str]()
     for each in ranks:
         findings += _of_rank(each, facts)
-        findings += _waits(each, _children(each, family), host)
+        wait = wait_of(each, _children(each, family), host)
+        if wait is not None:
+            findings.append(_finding_of(each, wait))
+            if wait.collective:
+                collectives[_name(each)] = wait.collective
+    findings += _mismatch(collectives)
     findings += _shared_cpus(ranks)
     if ranks:
         findings += _variables(ranks[0], facts, same_limits(host, ranks[0].pid))
@@ -206,17 +212,23 @@ _WAITS = (
 _NETWORK = re.compile(r"inet_csk_accept|tcp_recv|sk_wait|wait_woken|unix_stream|skb_wait")
 
 
-def _waits(each: Running, children: list[Running], host: Host) -> Iterator[Finding]:
-    wait = wait_of(each, children, host)
-    if wait is None:
-        return
+def _finding_of(each: Running, wait: Wait) -> Finding:
     text = without_secrets(f"{_name(each)}: {wait.cause} ({wait.place})", each.environment)
     remedy = None
     if wait.is_deadlock:
         remedy = FORK_REMEDY
+    elif each.stopped:
+        remedy = f"Let it go on: kill -CONT {each.pid}"
     elif not wait.has_stack and signal.SIGUSR1 in each.catches:
         remedy = f"It handles SIGUSR1: kill -USR1 {each.pid} may print its stacks to its own log."
-    yield job_waits.finding(text, remedy=remedy)
+    return job_waits.finding(text, remedy=remedy)
+
+
+def _mismatch(collectives: Mapping[str, str]) -> Iterator[Finding]:
+    """Ranks that wait in collectives of different kinds, which never meet."""
+    if len(set(collectives.values())) > 1:
+        text = ", ".join(f"{rank} is in {name}" for rank, name in collectives.items())
+        yield job_mismatch.finding(text)
 
 
 FORK_REMEDY = (
@@ -234,12 +246,14 @@ class Wait:
         cause: a clause that begins with "it" or "its".
         place: the frames that show it; or why no stack is known.
         is_deadlock: it waits for ever, whatever the rest of the job does.
+        collective: the collective of torch that it waits in, if its stack shows one.
     """
 
     cause: str
     place: str
     has_stack: bool
     is_deadlock: bool = False
+    collective: str = ""
 
     @property
     def as_text(self) -> str:
@@ -252,10 +266,16 @@ class Wait:
 
 def wait_of(each: Running, children: Sequence[Running], host: Host) -> Wait | None:
     """What a process and those that it has started wait for; None if one of them computes."""
-    if not each.waits or not all(child.waits for child in children):
+    if each.stopped:
+        return Wait(
+            cause="it is stopped, by a signal (SIGSTOP, Ctrl-Z) or a debugger",
+            place="its state in /proc is T",
+            has_stack=True,
+        )
+    if not each.polls or not all(child.waits for child in children):
         return None
     stuck = _stuck_in_fork(each, children, host)
-    if stuck is not None:
+    if stuck is not None or not each.waits:
         return stuck
     stack, reason = python_stack(host, each)
     peers = peers_of(host, each.pid)
@@ -275,7 +295,25 @@ def wait_of(each: Running, children: Sequence[Running], host: Host) -> Wait | No
         place = _place(stack)
     else:
         place = reason
-    return Wait(cause=cause, place=place, has_stack=bool(stack))
+    return Wait(cause=cause, place=place, has_stack=bool(stack), collective=_collective_in(stack))
+
+
+_COLLECTIVE = re.compile(
+    r"^(all_reduce|all_gather\w*|all_to_all\w*|barrier|monitored_barrier|broadcast\w*|"
+    r"reduce_scatter\w*|reduce|gather\w*|scatter\w*|send|recv)\b.*distributed_c10d"
+)
+
+
+def _collective_in(stack: Sequence[str]) -> str:
+    """The outermost call of torch.distributed in a stack: objects are sent by several others."""
+    names = []
+    for frame in stack:
+        match = _COLLECTIVE.search(frame)
+        if match:
+            names.append(match[1])
+    if names:
+        return names[-1]
+    return ""
 
 
 def wait_in_family(family: Sequence[Running], host: Host) -> Wait | None:
@@ -442,6 +480,21 @@ def job_waits() -> None:
     Remedy: Check the other rank, the address or the file in the evidence.
 
     Source: https://github.com/benfred/py-spy
+    """
+
+
+@fault("job-collectives", Severity.ERROR)
+def job_mismatch() -> None:
+    """Ranks wait in different collectives
+
+    Symptom: no progress, no error; later "Detected mismatch between collectives" or a timeout.
+
+    Cause: a rank took another way through the script: a branch on its rank, an evaluation or a
+    checkpoint on rank 0 alone, or fewer batches. Its collective meets that of the others never.
+
+    Remedy: Let all ranks call the same collectives in the same order.
+
+    Source: https://docs.pytorch.org/docs/stable/distributed.html
     """
 
 

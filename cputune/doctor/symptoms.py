@@ -142,8 +142,8 @@ def _symptom_of(check: Check) -> Symptom:
 
 
 def _quote_pattern(quote: str) -> re.Pattern[str]:
-    if re.fullmatch(r"[A-Z]?[a-z]+", quote):
-        # A single plain word, such as "Killed", is in many sentences.
+    if re.fullmatch(r"[A-Z]?[a-z]+(?: [a-z]+)?", quote):
+        # One or two plain words, such as "connection refused", are in many sentences.
         return re.compile(rf"^{quote}$", re.IGNORECASE | re.MULTILINE)
     parts = (_word_pattern(part.strip()) for part in quote.split("…"))
     return re.compile(r"\s*.*?\s*".join(parts), re.IGNORECASE)
@@ -277,7 +277,7 @@ def _known_symptom(failure: Failure, versions: Mapping[str, str]) -> Symptom | N
         symptom = _row(failure, LAST_TABLES)
     if symptom is None and quoting:
         # A row that has these words lacks its evidence, and a quote needs none.
-        lacks_evidence = failure.kind == "exception" and _nearest(failure) is not None
+        lacks_evidence = _nearest(failure) is not None and not _is_quote(message)
         if not lacks_evidence:
             symptom = quoting[0]
     if symptom is None:
@@ -308,6 +308,14 @@ def _quoting(message: str) -> list[Symptom]:
         if lengths:
             quoting.append((max(lengths), symptom))
     return [symptom for _, symptom in sorted(quoting, key=lambda pair: -pair[0])]
+
+
+def _is_quote(message: str) -> bool:
+    """Whether the message is a quote of a check alone, as somebody types it."""
+    for _, patterns in quoted():
+        if any(pattern.fullmatch(message.strip()) for pattern in patterns):
+            return True
+    return False
 
 
 def _of_interface(failure: Failure, versions: Mapping[str, str]) -> Symptom | None:

@@ -72,6 +72,7 @@ def facts_of(launch: Launch, facts: HostFacts, host: Host) -> HostFacts:
     around = Around(
         folder=_folder(launch),
         port=port_of(launch, facts.environment),
+        address=address_of(launch),
         output=launch.argument("--output_dir") or "",
         model=model or "",
     )
@@ -87,6 +88,16 @@ def port_of(launch: Launch, variables: Mapping[str, str]) -> str:
         typed = launch.option("--master_port") or variables.get("PET_MASTER_PORT")
         return typed or "29500"  # torchrun's default
     return launch.option("--main_process_port") or launch.environment.get("MASTER_PORT", "")
+
+
+def address_of(launch: Launch) -> str:
+    """The address of rank 0 that an option names; empty if none does, or only running shows it."""
+    inside = launch.inner or launch
+    endpoint = inside.meant("rendezvous endpoint") or ""
+    address = re.sub(r":\d*$", "", endpoint) or inside.meant("address") or ""
+    if "$" in address:
+        return ""
+    return address
 
 
 def _folder(launch: Launch) -> str:

@@ -23,6 +23,8 @@ BUSY_SHARE = 0.5
 """A thread that used this share of a CPU between the samples is running."""
 IDLE_SHARE = 0.02
 """A process that used less is waiting."""
+POLLING_SHARE = 0.25
+"""A process that used less may look for an answer in turns. Assumed."""
 TICKS_PER_SECOND = 100
 """USER_HZ, in which /proc counts CPU time on every architecture of torch."""
 PAGE_BYTES = 4096
@@ -57,7 +59,8 @@ class Running:
     """A running process.
 
     ``openmp`` and ``allocators`` are the paths of mapped libraries. ``memory_bytes`` is its memory
-    on each NUMA node, empty if not known. ``catches`` are the signals that it handles.
+    on each NUMA node, empty if not known. ``catches`` are the signals that it handles. ``stopped``:
+    a signal or a debugger holds it.
     """
 
     pid: int
@@ -72,6 +75,7 @@ class Running:
     allocators: tuple[str, ...] = ()
     memory_bytes: Mapping[int, int] = field(default_factory=dict)
     catches: frozenset[int] = frozenset()
+    stopped: bool = False
 
     @property
     def share(self) -> float:
@@ -87,6 +91,11 @@ class Running:
     def waits(self) -> bool:
         """Whether it computes nothing and is not ready to."""
         return self.share <= IDLE_SHARE and not any(thread.ready for thread in self.threads)
+
+    @property
+    def polls(self) -> bool:
+        """Whether it computes nothing but looks again and again, as a parent of a pool does."""
+        return self.share <= POLLING_SHARE and not self.running
 
     @property
     def rank(self) -> str:
@@ -184,6 +193,7 @@ def _running(
         short_name = name[1].strip()
     if allowed:
         cpus = cpulist.parse(allowed[1])
+    stopped = after.get(pid, ("", "", 0))[1] in ("T", "t")
     return Running(
         pid=pid,
         parent=parent_pid,
@@ -197,6 +207,7 @@ def _running(
         allocators=tuple(sorted(path for path in paths if _ALLOCATOR.search(path))),
         memory_bytes=_memory(_text(host, f"/proc/{pid}/numa_maps")),
         catches=frozenset(number + 1 for number in range(64) if mask >> number & 1),
+        stopped=stopped,
     )
 
 

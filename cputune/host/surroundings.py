@@ -76,7 +76,9 @@ class Surroundings:
     machine. ``held_bytes`` is the peak memory of a rank from an earlier tuning. ``mpi_left_over``:
     variables of an MPI launcher are set, but none is above this process. In a container, whose
     first process may be started by one, also a shell above has to lack them.
-    ``address_unknown``: MASTER_ADDR is a host name without an address here.
+    ``address_unknown``: MASTER_ADDR is a host name without an address here. ``unreachable``: the
+    address of rank 0, and why a connection to it fails. ``loopback_fails``: why one from this
+    machine to itself fails.
     """
 
     prefix: str = ""
@@ -87,6 +89,8 @@ class Surroundings:
     held_bytes: int | None = None
     mpi_left_over: bool = False
     address_unknown: bool = False
+    unreachable: str = ""
+    loopback_fails: str = ""
 
     def place(self, variable: str) -> Place | None:
         return next((place for place in self.places if place.variable == variable), None)
@@ -98,10 +102,12 @@ class Around:
 
     ``folder`` is the first folder in which Python searches, empty for the working folder.
     ``output`` is the folder for its output, ``model`` the name or the folder of the weights.
+    ``address`` is that of rank 0, if an option names it.
     """
 
     folder: str = ""
     port: str = ""
+    address: str = ""
     output: str = ""
     model: str = ""
 
@@ -117,6 +123,12 @@ def look_around(python: Interpreter, variables: Mapping[str, str], launch: Aroun
     strange = {os.path.realpath(path) for _, path in put_first}
     site = [path for path in absolute if os.path.realpath(path) not in strange]
     cache = _cache(variables)
+    address = launch.address or variables.get("MASTER_ADDR", "").strip()
+    numbers = _addresses_of(address)
+    unreachable = ""
+    if numbers:
+        port = launch.port or variables.get("MASTER_PORT", "")
+        unreachable = _why_unreachable(address, numbers[0], port)
     return Surroundings(
         prefix=os.path.realpath(python.prefix),
         places=tuple(_places(variables, cache, launch.output)),
@@ -124,7 +136,9 @@ def look_around(python: Interpreter, variables: Mapping[str, str], launch: Aroun
         ports_taken=tuple(filter(_is_taken, _ports(launch.port, variables))),
         model_bytes=_model_bytes(launch.model, variables.get("HF_HUB_CACHE") or f"{cache}/hub"),
         mpi_left_over=_mpi_left_over(variables),
-        address_unknown=_has_no_address(variables.get("MASTER_ADDR", "").strip()),
+        address_unknown=numbers == [],
+        unreachable=unreachable,
+        loopback_fails=_why_loopback_fails(),
     )
 
 
@@ -175,22 +189,72 @@ def _in_container() -> bool:
 RESOLVE_SECONDS = 1.0  # for the answer of a name server
 
 
-def _has_no_address(name: str) -> bool:
-    """Whether this is a host name, and the resolver knows that it has no address."""
+def _addresses_of(name: str) -> list[str] | None:
+    """The addresses of a host; None if it is not a name, or no answer came in time."""
+    if re.fullmatch(r"[\d.]+|[\da-fA-F:]*:[\da-fA-F:.]*", name):
+        return [name]
     if not re.fullmatch(r"[A-Za-z][\w.-]*|\d[\w.-]*[A-Za-z][\w.-]*", name):
-        return False
-    unknown = threading.Event()
+        return None
+    answers: list[list[str]] = []
 
     def resolve() -> None:
         try:
-            socket.getaddrinfo(name, None)
+            answers.append([str(one[4][0]) for one in socket.getaddrinfo(name, None)])
         except (OSError, UnicodeError):
-            unknown.set()
+            answers.append([])
 
     thread = threading.Thread(target=resolve, daemon=True)  # nothing ends getaddrinfo
     thread.start()
     thread.join(RESOLVE_SECONDS)
-    return unknown.is_set()
+    if answers:
+        return answers[0]
+    return None
+
+
+REACH_SECONDS = 1.0  # for an answer of rank 0; nothing listens there before the start
+_NO_WAY = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EADDRNOTAVAIL)
+
+
+def _why_unreachable(name: str, address: str, port: str) -> str:
+    """``10.0.0.7: No route to host`` if no connection gets there; a refused one does."""
+    if address.startswith("127.") or address == "::1":
+        return ""
+    number = 29500  # torchrun's default
+    if port.isdigit() and 0 < int(port) < 1 << 16:
+        number = int(port)
+    problem = _why_not_connected(address, number)
+    if problem:
+        return f"{name}: {problem}"
+    return ""
+
+
+def _why_not_connected(address: str, port: int) -> str:
+    family = socket.AF_INET
+    if ":" in address:
+        family = socket.AF_INET6
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as connection:
+            connection.settimeout(REACH_SECONDS)
+            connection.connect((address, port))
+    except TimeoutError:
+        return f"no answer within {REACH_SECONDS:g} s at port {port}"
+    except OSError as error:
+        if error.errno in _NO_WAY:
+            return str(error.strerror)
+    return ""
+
+
+def _why_loopback_fails() -> str:
+    """Why this machine cannot connect to itself; empty if it can."""
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as server:
+            server.bind(("127.0.0.1", 0))
+            server.listen()
+            return _why_not_connected("127.0.0.1", server.getsockname()[1])
+    except OSError as error:
+        if error.errno in _NO_WAY:
+            return str(error.strerror)
+    return ""
 
 
 def _working_folder() -> str:

@@ -8,6 +8,7 @@ from functools import cache, lru_cache, partial
 
 from packaging.version import Version
 
+from cputune.stack.interface import symbol
 from cputune.stack.tables import (
     BUILT_FOR_TORCH,
     COMPILED,
@@ -15,6 +16,7 @@ from cputune.stack.tables import (
     LIBRARIES,
     REMEMBERED,
     Compiled,
+    ImportedName,
     Library,
     Versions,
     load,
@@ -111,6 +113,30 @@ def _beside_accelerate(v: Versions, behaviour: str) -> str | None:
     return f"transformers {v.transformers} beside accelerate {v.accelerate}: {row.claim}"
 
 
+def imported_names(v: Versions) -> str | None:
+    """A release imports a name that the installed release of another package does not have."""
+    for library in LIBRARIES:
+        for row in load().library(library).imports:
+            problem = imported_name(v, library, row)
+            if problem is not None:
+                return problem
+    return None
+
+
+def imported_name(v: Versions, library: Library, row: ImportedName) -> str | None:
+    """The same of one name."""
+    version, other = v.get(library), v.get(row.of)
+    if version is None or other is None or not row.covers(version):
+        return None
+    presence = symbol(row.of, row.of, row.name)
+    if presence is None or presence.at(other):
+        return None
+    return (
+        f"{library} {version} imports {row.name} from {row.of}, which {row.of} {other} does not "
+        f"have ({row.of} has it {presence.range_text()})"
+    )
+
+
 def numpy_torch(v: Versions) -> str | None:
     """Before 2.3, torch was compiled against numpy 1 and does not work with numpy 2."""
     row = load().row("torch", v.torch)
@@ -167,6 +193,9 @@ def _rules() -> Iterator[tuple[tuple[str, ...], Rule]]:
             # which torch transformers accepts is checked at run time
             if needed and (library, other) != ("transformers", "torch"):
                 yield (library, other), partial(declared, name=library, other=other)
+    for library in LIBRARIES:
+        for row in load().library(library).imports:
+            yield (library, row.of), partial(imported_name, library=library, row=row)
     yield ("numpy", "torch"), numpy_torch
     yield ("ipex", "torch"), ipex_torch
     for built in BUILT_FOR_TORCH:

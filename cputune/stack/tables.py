@@ -125,12 +125,31 @@ def _names_in(rows: Iterable[Feature], version: Version | None) -> frozenset[str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ImportedName:
+    """A name of another package that releases import when they are imported themselves.
+
+    ``of`` is the package and ``name`` the name that its later releases do not have.
+    """
+
+    first: Minor
+    last: Minor
+    of: str
+    name: str
+    source: str
+
+    def covers(self, version: Version) -> bool:
+        """Whether this release imports it."""
+        return self.first <= minor(version) <= self.last
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LibraryTable:
     """What the releases of a Python library need, accept and do."""
 
     source: str
     read: tuple[Version, ...]
     needs: tuple[Needs, ...]
+    imports: tuple[ImportedName, ...] = ()
     arguments: tuple[Feature, ...] = ()
     backends: tuple[Feature, ...] = ()
     optimizers: tuple[Feature, ...] = ()

@@ -90,6 +90,8 @@ _USAGE_WORDS = re.compile(
     r" argument|No such option|Missing option|invalid \S+ value|ambiguous option|not allowed "
     r"with argument"
 )
+_OPTION_RUN = re.compile(r"(?:^|: )--?[A-Za-z][\w-]*(?:=\S*)?: (?:command )?not found$")
+"""A shell took an option for a command: the line before ended too early."""
 _CPP = re.compile(r"terminate called after throwing an instance of '(?P<name>[^']+)'")
 _WHAT = re.compile(r"\s*what\(\):\s*(?P<message>.*)")
 _EXIT = re.compile(
@@ -171,14 +173,24 @@ def report_of(text: str, following: str) -> Report | None:
         return Report("signal", signal)
     if warns(text):
         return Report("warning")
-    usage = _USAGE.fullmatch(text)
-    if usage and _USAGE_WORDS.search(usage["message"]):
-        return Report("usage", message=usage["message"])
+    refusal = _refusal(text)
+    if refusal:
+        return Report("usage", message=refusal)
     if _EXIT.fullmatch(text):
         return Report("exit")
     if _ERROR.search(text):
         return Report("error")
     return None
+
+
+def _refusal(text: str) -> str:
+    """What a program or a shell refuses of a command line; empty if the line says nothing so."""
+    usage = _USAGE.fullmatch(text)
+    if usage and _USAGE_WORDS.search(usage["message"]):
+        return usage["message"]
+    if _OPTION_RUN.search(text):
+        return text
+    return ""
 
 
 def warns(text: str) -> bool:

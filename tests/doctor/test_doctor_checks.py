@@ -249,6 +249,12 @@ FAULTS: tuple[tuple[str, Changes], ...] = (
         MASTER_ADDR="node1",
     ),
     at(
+        "master-unreachable",
+        surroundings=Surroundings(unreachable="10.0.0.7: No route to host"),
+        MASTER_ADDR="10.0.0.7",
+    ),
+    at("loopback-down", surroundings=Surroundings(loopback_fails="Network is unreachable")),
+    at(
         "module-shadowed",
         strays=(Stray(name="torch", path="/repo/torch.py", how="the folder of the script"),),
     ),
@@ -483,6 +489,14 @@ NEARLY: tuple[tuple[str, Changes], ...] = (
     at("launch-left-over", WORLD_SIZE="2"),
     at("launch-left-over", **HYDRA),
     at("master-addr-unknown", MASTER_ADDR="node1"),
+    at(
+        "master-unreachable",
+        surroundings=Surroundings(unreachable="10.0.0.7: No route to host"),
+        RANK="1",
+        LOCAL_RANK="1",
+        MASTER_ADDR="127.0.0.1",
+    ),
+    at("loopback-down", MASTER_ADDR="127.0.0.1"),
     at("launch-left-over", RANK="1", WORLD_SIZE="2", MASTER_ADDR="10.0.0.7"),
     at("launch-left-over", RANK="0", SLURM_PROCID="0"),
     at("launch-left-over", **TORCHRUN, RANK="0"),

@@ -90,6 +90,8 @@ ELSEWHERE = (
     "IndexError: index 3 is out of bounds for dimension 0 with size 3",
     "RuntimeError: The sizes of both lists should be the same",
     "RuntimeError: Invalid scalar type",
+    # A connection of which nothing says that it is one between ranks.
+    "RuntimeError: the cache server said: Connection refused",
     # No program is started here.
     "error: cannot reach https://registry.example.org: connect() timed out",
 )

@@ -18,6 +18,7 @@ from golden_texts import Golden
 from hosts.builder import machine
 
 from cputune import CannotError, Finding, Severity
+from cputune.doctor import running_job
 from cputune.doctor.running_job import judge_job
 from cputune.host import LiveHost, process_tree
 
@@ -107,6 +108,61 @@ def test_what_the_kernel_shows_of_a_job_that_waits(waits_in: str, said: str) -> 
     (finding,) = judged(70, process(70, waits_in=waits_in))["job-waits"]
     assert said in finding.evidence
     assert "kill -USR1 70" in finding.remedy  # it handles that signal
+
+
+def test_a_process_that_is_stopped_is_let_go_on() -> None:
+    (finding,) = judged(70, process(70, states="TTT"))["job-waits"]
+    assert "it is stopped" in finding.evidence
+    assert finding.remedy == "Let it go on: kill -CONT 70"
+
+
+ALL_REDUCE = ("all_reduce (torch/distributed/distributed_c10d.py:2700)", "step (train.py:9)")
+BROADCAST = (
+    "broadcast (torch/distributed/distributed_c10d.py:2600)",
+    "broadcast_object_list (torch/distributed/distributed_c10d.py:3300)",
+    "save (train.py:30)",
+)
+
+
+@pytest.mark.parametrize(
+    ("stacks", "evidence"),
+    [
+        (
+            {80: ALL_REDUCE, 90: BROADCAST},
+            "rank 0 (process 80) is in all_reduce, rank 1 (process 90) is in broadcast_object_list",
+        ),
+        ({80: ALL_REDUCE, 90: ALL_REDUCE}, None),
+        ({80: ALL_REDUCE, 90: ("forward (train.py:3)",)}, None),
+    ],
+)
+def test_ranks_in_different_collectives(
+    monkeypatch: pytest.MonkeyPatch, stacks: dict[int, tuple[str, ...]], evidence: str | None
+) -> None:
+    monkeypatch.setattr(running_job, "python_stack", lambda _, each: (stacks[each.pid], ""))
+    ranks = [process(pid, parent=70, variables={"RANK": str(pid // 10 - 8)}) for pid in (80, 90)]
+    found = judged(70, process(70, children="80 90"), *ranks)
+    assert [one.evidence for one in found.get("job-collectives", [])] == [evidence] * bool(evidence)
+
+
+def test_a_parent_that_polls_a_pool_that_hangs() -> None:
+    def thread(share: float) -> process_tree.Thread:
+        return process_tree.Thread(id=1, name="python", share=share, waits_in="futex_wait_queue")
+
+    def wait(share: float, of_child: float) -> running_job.Wait | None:
+        argv = ("python", "train.py")
+        parent = process_tree.Running(
+            pid=70, parent=1, name="python", argv=argv, threads=(thread(share),)
+        )
+        child = process_tree.Running(
+            pid=80, parent=70, name="python", argv=argv, threads=(thread(of_child),)
+        )
+        return running_job.wait_of(parent, [child], machine(None))
+
+    polling = wait(0.1, 0.0)
+    assert polling is not None
+    assert "forked" in polling.cause
+    assert wait(0.9, 0.0) is None, "it computes"
+    assert wait(0.1, 0.9) is None, "its child computes"
 
 
 def _state(pid: int) -> str:

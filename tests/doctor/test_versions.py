@@ -67,6 +67,8 @@ STACKS: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = (
     ({**TODAY, "torch": "2.13.0+cu130", "nvidia-nccl": "1", "triton": "3"}, {}),
     ({}, {}),
     ({"numpy": "2.4.6"}, {}),
+    ({**TODAY, "peft": "0.17.1"}, {}),
+    ({**TODAY, "datasets": "2.15.0", "huggingface_hub": "1.31.0"}, {}),
     (TODAY, {}),
     ({"torch": "1.10.2", "transformers": "5.23.0"}, {}),
     ({**TODAY, "torch": "2.13.0+cu130"}, {"accelerators": ("nvidia",)}),
@@ -273,3 +275,42 @@ def test_a_cache_that_transformers_no_longer_reads_is_named_with_the_one_that_it
     golden(found.command)
     older = machine({**TODAY, "transformers": "4.57.1"}, environment=facts.environment)
     assert not BY_CODE["stack-variable-ignored"](older)
+
+
+@pytest.mark.parametrize(
+    ("package", "version", "beside", "gone"),
+    [
+        ("peft", "0.17.1", {"transformers": "5.23.0"}, True),
+        ("peft", "0.16.0", {"transformers": "5.0.0"}, True),
+        ("peft", "0.17.1", {"transformers": "4.57.1"}, False),
+        ("peft", "0.18.1", {"transformers": "5.23.0"}, False),
+        ("peft", "0.15.2", {"transformers": "5.23.0"}, False),
+        ("datasets", "2.15.0", {"huggingface_hub": "1.31.0"}, True),
+        ("datasets", "2.15.0", {"huggingface_hub": "0.36.0"}, False),
+        ("datasets", "2.16.1", {"huggingface_hub": "1.31.0"}, False),
+    ],
+)
+def test_names_that_a_package_imports_and_another_lost(
+    package: str, version: str, beside: dict[str, str], gone: bool
+) -> None:
+    facts = machine({package: version, **beside})
+    assert bool(list(BY_CODE["import-gone"].find(facts))) is gone
+
+
+@pytest.mark.parametrize(
+    ("stack", "impossible"),
+    [
+        ("torch=2.13.0,transformers=5.23.0,datasets=2.15.0", True),
+        ("torch=2.13.0,transformers=5.23.0,datasets=2.14.7", True),
+        ("torch=2.13.0,transformers=5.23.0,datasets=4.8.5", False),
+        ("torch=2.13.0,transformers=4.57.1,datasets=2.15.0", False),
+    ],
+)
+def test_a_stack_for_which_no_release_of_a_needed_package_fits(
+    stack: str, impossible: bool
+) -> None:
+    findings = {one.code: one for one in judge_stack(stack, machine({}))}
+    assert ("stack-impossible" in findings) is impossible
+    if impossible:
+        assert "huggingface_hub" in findings["stack-impossible"].evidence
+        assert "datasets" in (findings["stack-impossible"].command or "")

@@ -113,6 +113,44 @@ def master_addr_unknown(facts: HostFacts) -> Iterator[Finding]:
         )
 
 
+@check("master-unreachable", Severity.WARNING)
+def master_unreachable(facts: HostFacts) -> Iterator[Finding]:
+    """The address of rank 0 cannot be reached from here
+
+    Symptom: ranks wait, and end with "No route to host", "connect() timed out" or a timeout of the
+    store.
+
+    Cause: a connection was tried. Nothing has to listen there yet, but the machine has to answer:
+    it is off or in another network, a firewall drops the connection, or the address is wrong.
+
+    Remedy: Correct the address, or open the way; `cputune doctor --hosts A,B` tries both ways.
+
+    Source: facebookresearch/PyTorch-BigGraph#99
+    """
+    problem = facts.surroundings.unreachable
+    if problem and not left_over(facts):
+        yield master_unreachable.finding(problem)
+
+
+@check("loopback-down", Severity.ERROR)
+def loopback_down(facts: HostFacts) -> Iterator[Finding]:
+    """This machine cannot connect to itself
+
+    Symptom: torchrun ends with "Network is unreachable" or "Cannot assign requested address", also
+    with ranks on one machine alone; a pool or a server of Python does the same.
+
+    Cause: the loopback interface is down, or missing: a network namespace (unshare, ip netns,
+    sandboxes) begins without it.
+
+    Remedy: Bring it up in the namespace, or start the job outside of it.
+
+    Source: https://man7.org/linux/man-pages/man7/network_namespaces.7.html
+    """
+    problem = facts.surroundings.loopback_fails
+    if problem:
+        yield loopback_down.finding(f"127.0.0.1: {problem}", command="ip link set lo up")
+
+
 @check("master-loopback", Severity.ERROR)
 def master_loopback(facts: HostFacts) -> Iterator[Finding]:
     """MASTER_ADDR is a loopback address, but ranks run on several machines

@@ -281,6 +281,22 @@ def pair_does_not_train() -> None:
     """
 
 
+@misfit("import-gone", Severity.ERROR, fit.imported_names)
+def import_gone() -> None:
+    """A package imports a name that another one no longer has
+
+    Symptom: "cannot import name 'HfFolder' from 'huggingface_hub'", "cannot import name
+    'HybridCache' from 'transformers'", when Trainer or the package is imported.
+
+    Cause: the metadata of the older package allow the newer one, which has removed the name.
+    Trainer imports datasets and peft if they are installed, also if the script does not use them.
+
+    Remedy: Upgrade the package that imports the name.
+
+    Source: https://huggingface.co/docs/huggingface_hub/concepts/migration
+    """
+
+
 @misfit("accelerate-torch", Severity.ERROR, lambda v: fit.declared(v, "accelerate", "torch"))
 def accelerate_torch() -> None:
     """accelerate needs a newer torch

@@ -505,6 +505,8 @@ class _RankVariables:
             address = launch.option(option) or self.variables.get("PET_MASTER_ADDR")
             source = f"{option} {address or 'missing'}"
             endpoint = launch.option("--rdzv_endpoint")
+            if address is None and launch.option("--config_file"):
+                address = "$unknown"  # the file may name it
             if address is None and endpoint:  # HOST:PORT, which around.py judges
                 source = f"--rdzv_endpoint {endpoint}"
                 address = re.sub(r":\d+$", "", endpoint)

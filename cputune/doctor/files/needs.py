@@ -245,8 +245,22 @@ def loader_threads() -> None:
     """
 
 
-def _loaders(launch: Launch, text: str, context: Context) -> Iterator[Finding]:
+_PASSES_WORKERS = re.compile(r"\bnum_workers\s*=\s*(?:\w+\.)+(?P<option>\w+)")
+"""An argument of the script that becomes num_workers of its DataLoader."""
+
+
+def _workers(launch: Launch, text: str) -> int:
+    """Loader workers of each rank: of Trainer, or of the script's own option."""
     workers = number_of(launch.argument("--dataloader_num_workers")) or 0
+    for match in _PASSES_WORKERS.finditer(text):
+        name = match["option"]
+        for option in (f"--{name}", f"--{name.replace('_', '-')}"):
+            workers = max(workers, number_of(launch.argument(option)) or 0)
+    return workers
+
+
+def _loaders(launch: Launch, text: str, context: Context) -> Iterator[Finding]:
+    workers = _workers(launch, text)
     ranks, cores = launch.ranks or 1, len(usable_cores(context.facts))
     if cores and ranks * workers > cores:
         evidence = f"{ranks} ranks × {workers} loader workers on {cores} usable cores"
