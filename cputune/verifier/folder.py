@@ -243,7 +243,7 @@ def _of_kustomization(folder: Path, artefact: Artefact) -> Iterator[Evidence]:
         yield Evidence(what=name, seen=seen, expected=f"{artefact.path.name}, and no other job")
     for one in (*resources, *configurations):
         path = folder / str(one)
-        if "://" not in str(one) and not path.exists():
+        if "://" not in str(one) and not exists(path):
             yield Evidence(what=name, seen=f"{one} is not there")
     if started == {artefact.path.name}:
         yield from _of_own_job(content, artefact)
