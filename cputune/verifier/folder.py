@@ -18,7 +18,8 @@ from cputune.emitters.folder import DIGEST, changed_lines, digest_of, lines_of
 from cputune.emitters.manifest import at
 from cputune.emitters.promise import plan_file_of
 from cputune.errors import UsageError
-from cputune.host import exists, read_document
+from cputune.host import read_document
+from cputune.host.files import exists
 from cputune.stack import Versions
 from cputune.stack.fit import pythons_for
 from cputune.text.documents import parse
