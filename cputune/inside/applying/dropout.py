@@ -25,8 +25,10 @@ _BITS = (16, 32)
 or, if that is too coarse, of 2^-32.
 """
 
-WORDS_AT_ONCE = 1 << 16
-"""Numbers of 64 bits that are made at once: 512 KiB, and as much to compute with."""
+WORDS_OF_A_THREAD = 1 << 16
+"""Numbers of 64 bits that a thread makes at once: 512 KiB, and as much to compute with. Parts of a
+quarter of that take 1.7 times as long on two Zen 4 cores, and of the double no less.
+"""
 
 EXACT = 1e-4
 """The relative error of the share that is dropped and of the share that is kept: the rounding of
@@ -54,7 +56,8 @@ class RandomBytes:
     def __init__(self, torch: Any) -> None:
         self.drawn = 0
         self._torch = torch
-        self._sequence = torch.arange(1, WORDS_AT_ONCE + 1).mul_(_ODD)
+        at_once = WORDS_OF_A_THREAD * torch.get_num_threads()
+        self._sequence = torch.arange(1, at_once + 1).mul_(_ODD)
         self._scratch = threading.local()
 
     def fill(self, mask: Tensor, p: float, generator: Generator | None = None) -> Tensor:
@@ -82,7 +85,7 @@ class RandomBytes:
         seed = int(drawn)
         if not hasattr(self._scratch, "words"):
             self._scratch.words = torch.empty_like(self._sequence)
-        for part in words.split(WORDS_AT_ONCE):
+        for part in words.split(len(self._sequence)):
             shifted = self._scratch.words[: len(part)]
             torch.add(self._sequence[: len(part)], _signed(seed), out=part)
             for shift, factor in ((30, _FIRST), (27, _SECOND), (31, 1)):
@@ -90,7 +93,7 @@ class RandomBytes:
                 part.bitwise_xor_(shifted.bitwise_and_((1 << (64 - shift)) - 1))
                 if factor != 1:
                     part.mul_(factor)
-            seed += WORDS_AT_ONCE * _ODD
+            seed += len(part) * _ODD
         return words
 
 
