@@ -213,8 +213,8 @@ DROPOUT = Knob(
         size=0.15,
         within={"layout": 0.1, "precision": 0.1},
         expected=lambda facts, plan: -0.1 if "dropout" in plan.settings else 0.0,
-        source="read side by side on two Zen 5 cores, 4 layers in bf16: 1.10 times as fast with "
-        "hidden layers alone, 1.36 with attention's (logs -0.1 and -0.31); what torch draws on one "
-        "thread weighs more, the more threads there are",
+        source="read side by side on two Zen 4 cores, 4 layers in bf16 with tcmalloc: 1.22 times "
+        "as fast (1.15–1.30, log -0.2); half of it is expected, since matmuls of larger layers "
+        "weigh more; what torch draws on one thread weighs more, the more threads there are",
     ),
 )
