@@ -36,6 +36,7 @@ from cputune.cli.option_defaults import (
 from cputune.doctor.files.yaml_spans import read_documents
 from cputune.emitters import FORMATS, PRINTED_FORMATS, EmittedFile, emit, parse_hosts
 from cputune.emitters.command import PLAN_FILE
+from cputune.emitters.folder import DIGEST, digest_of
 from cputune.emitters.format import Emission
 from cputune.emitters.like import launch_in, like
 from cputune.errors import CannotError, UsageError
@@ -241,7 +242,7 @@ def _write(files: Sequence[EmittedFile], output: str | None, force: bool, *, sev
     for path, file in targets:
         if path.is_dir():
             raise CannotError(f"{path} is a directory", hint="choose another path with -o")
-        require_own(path, file.text, force=force)
+        require_own(path, file.text, force=force or _is_plan_as_written(path))
     if not force:
         _keep_plan_of_others(dict(targets))
     targets[0][0].parent.mkdir(parents=True, exist_ok=True)
@@ -253,6 +254,17 @@ def _write(files: Sequence[EmittedFile], output: str | None, force: bool, *, sev
     remember({path: file.text for path, file in targets})
     for path, _ in targets:
         click.echo(str(path))
+
+
+def _is_plan_as_written(path: Path) -> bool:
+    """Whether a plan.json has the digest of itself: another format lists other files in it."""
+    if path.name != PLAN_FILE or not path.is_file():
+        return False
+    try:
+        document = json.loads(read_document(path))
+    except (OSError, ValueError, UsageError):
+        return False
+    return isinstance(document, dict) and document.get(DIGEST) == digest_of(document)
 
 
 def _keep_plan_of_others(targets: dict[Path, EmittedFile]) -> None:

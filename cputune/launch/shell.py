@@ -588,7 +588,7 @@ class _Reader:
         if "$" not in path and self.nested < _NESTED and hasattr(self, "tree"):
             text = self.beside(path)
         if text is None or len(text) > LETTERS_AT_MOST:
-            if not _SETS_UP.search(path):
+            if not (_SETS_UP.search(path) or self._names_setup(line)):
                 self.unread.append(Unread(text=f"sources {path}", line=line))
             return
         kept = self.tree, self.places, self.line, self.elsewhere
@@ -600,6 +600,11 @@ class _Reader:
         finally:
             self.nested -= 1
             self.tree, self.places, self.line, self.elsewhere = kept
+
+    def _names_setup(self, line: int) -> bool:
+        """Whether a path that is not known is named by its variable (``source "$setvars"``)."""
+        lines = self.text.splitlines()
+        return not self.elsewhere and 0 < line <= len(lines) and "setvars" in lines[line - 1]
 
     def _inside(self, chars: list[_Chars], before: list[str], line: int) -> None:
         """Follow a text for another shell, behind the words that start it."""

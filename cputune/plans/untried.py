@@ -26,7 +26,7 @@ GAINS = {
 of what was measured (docs/knobs.md).
 """
 
-READ_ON = "(2 x86 cores)"
+READ_ON = ", 2 x86 cores"
 """The machine on which the factors were measured."""
 
 SLOWER = frozenset(
@@ -72,14 +72,14 @@ Takes = Literal["one command", "your decision"]
 
 
 def gain_text(low: float, high: float, takes: Takes) -> str:
-    """``×1.12–1.30 (2 x86 cores); one command``."""
+    """``×1.12–1.30, 2 x86 cores; one command``."""
     return f"{times(low, high)}; {takes}"
 
 
 def times(low: float, high: float) -> str:
-    """``×1.12–1.30 (2 x86 cores)``; a single factor was calculated from the batches."""
+    """``×1.12–1.30, 2 x86 cores``; a single factor was calculated from the batches."""
     if high > low:
-        return f"×{low:.2f}–{high:.2f} {READ_ON}"
+        return f"×{low:.2f}–{high:.2f}{READ_ON}"
     return f"×{low:.2f} at most, calculated"
 
 
@@ -101,7 +101,7 @@ class UntriedGain:
 
     @property
     def gain(self) -> str:
-        """``tcmalloc is not installed: ×1.12–1.30 (2 x86 cores)``."""
+        """``tcmalloc is not installed: ×1.12–1.30, 2 x86 cores``."""
         return f"{self.what}: {times(self.low, self.high)}"
 
     @property

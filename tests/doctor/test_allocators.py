@@ -48,7 +48,7 @@ def test_the_package_is_that_of_the_distribution(
     found = missing(distribution)
     assert found.command == command
     takes = "your decision" if found.command is None else "one command"
-    assert found.worth_words == f"Worth ×1.12–1.30 (2 x86 cores); {takes}."
+    assert found.worth_words == f"Worth ×1.12–1.30, 2 x86 cores; {takes}."
     assert ("Install gperftools" in found.remedy) is (command is None)
 
 

@@ -200,15 +200,15 @@ SECRETS = {
     "arguments": "torchrun --nproc-per-node 64 train.py --hub_token swordfish --fp16 --bf16",
     "assigned": "accelerate launch --cpu train.py --db-password=swordfish --bf16 --fp16",
     "variables": "mpirun -n 64 -x HF_TOKEN=swordfish -genv SSHPASS swordfish python train.py",
-    "in front": "env HF_TOKEN=swordfish python train.py --data https://me:swordfish@host/x",
+    "in front": "env HF_TOKEN=swordfish python train.py --fp16 --bf16 --data https://me:swordfish@host/x",
     "missing": "python other.py --password swordfish",
 }
 
 
 @pytest.mark.parametrize("words", SECRETS.values(), ids=SECRETS)
 def test_a_secret_among_the_words_is_not_printed(words: str, judge: Judge, cputune: Run) -> None:
-    Path("datasets.py").write_text("import os\nraise RuntimeError(os.environ.get('HF_TOKEN'))\n")
-    Path("train.py").write_text(f"import datasets\n{SCRIPT}")
+    Path("helper.py").write_text("import os\nraise RuntimeError(os.environ.get('HF_TOKEN'))\n")
+    Path("train.py").write_text(f"import helper\n{SCRIPT}")
     done = cputune("doctor", "--json", "--", *words.split())
     assert done.code == 1, "the launch has a fault"
     assert "swordfish" not in done.out + done.err

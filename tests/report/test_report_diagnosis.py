@@ -125,11 +125,11 @@ def test_the_headline_counts_what_is_shown_below_it() -> None:
 
 def test_a_factor_names_what_it_was_read_on() -> None:
     advice = replace(finding("allocator-missing"), severity=Severity.ADVICE)
-    assert "×1.12–1.30 (2 x86 cores)" in advice.worth_words
+    assert "×1.12–1.30, 2 x86 cores" in advice.worth_words
     assert replace(advice, code="other").worth_words == "Worth: not known."
     found = diagnose(CLEAN)
     for unfold in (False, True):
         stream = io.StringIO()
         print_blocks(blocks(found, unfold=unfold), Console(file=stream, width=400))
         for line in re.findall(r".*×\d.*", stream.getvalue()):
-            assert len(re.findall(r"×\d", line)) == line.count("(2 x86 cores)")
+            assert len(re.findall(r"×\d", line)) == line.count(", 2 x86 cores")

@@ -66,7 +66,7 @@ class TestWellBehaved:
             result = tune(of, of.runner(seed), seed=seed)
             shares.append(best / of.seconds(result.best.plan))
             rivals.append(best / min(of.seconds(run.plan) for run in result.confirmation))
-        assert min(rivals) > 0.96  # the search has found it, whatever can be said of it
+        assert min(rivals) > 0.95  # the search has found it, whatever can be said of it
         assert sorted(shares)[1] > 0.92
 
     def test_the_first_trials_are_today_the_guide_and_the_topology(self) -> None:

@@ -64,7 +64,6 @@ PYTORCHJOB: list[Callable[[Job], object]] = [
     lambda job: job["spec"]["pytorchReplicaSpecs"]["Master"].update(replicas=2),
     lambda job: job["spec"]["pytorchReplicaSpecs"].pop("Worker"),
     lambda job: job["spec"].update(elasticPolicy={"minReplicas": 1, "maxReplicas": 3}),
-    lambda job: job["spec"]["runPolicy"].update(backoffLimit=3),
     lambda job: job["spec"]["pytorchReplicaSpecs"]["Worker"].update(restartPolicy="Always"),
     lambda job: container(job, "Worker").update(image="registry.example/bert:0"),
     lambda job: variable(job, "OMP_NUM_THREADS", "Worker").update(value="1"),

@@ -30,6 +30,9 @@ def configuration_of(launch: Launch, context: Context) -> tuple[str, Document | 
     path = (launch.inner or launch).option(NAMES)
     if not path:
         return "", None
+    folder, _, name = path.rpartition("/")
+    if "$" in folder:  # "$here/accelerate.yaml": a file next to the script
+        path = name
     text = None
     if "$" not in path:
         text = context.text_of(path)
