@@ -22,8 +22,10 @@ CPUS = sorted(os.sched_getaffinity(0))
 ONE = Plan(processes_per_node=1, threads_per_process=1, cpus=((CPUS[0],),))
 TWO = Plan(processes_per_node=2, threads_per_process=1, cpus=((CPUS[0],), (CPUS[-1],)))
 
-MOST_BYTES = 24 << 20
-"""Of memory, for what stays of forty trials and what the allocator keeps; a trial takes 50 kB."""
+MOST_BYTES = 48 << 20
+"""Of memory, for what stays of forty trials and what the allocator keeps; a trial takes 50 kB. In a
+process that other tests have filled the allocator was seen to keep 32 MiB more.
+"""
 
 
 @pytest.mark.parametrize("fresh", [False, pytest.param(True, marks=pytest.mark.matrix)])
