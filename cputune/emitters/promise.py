@@ -52,7 +52,7 @@ class Promise:
         training: what the current launch trains.
         trained: the command, its files, and the reports of its ranks.
         document: what decides in a job's document (``manifest.decided``).
-        folder: marks of the lines of the files beside it (``folder.kept_lines``).
+        folder: marks of the lines of the other files in its folder (``folder.kept_lines``).
     """
 
     format: str | None = None

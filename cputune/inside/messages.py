@@ -42,8 +42,7 @@ class MaskState(TypedDict):
     """Masks of dropout as a rank sees them (``RankState``)."""
 
     elements: int
-    torch_seconds: float
-    bytes_seconds: float
+    seconds: float
     step_seconds: float
     attention: bool
 
@@ -74,8 +73,8 @@ class RankState(TypedDict, total=False):
             (``torch.set_float32_matmul_precision("medium")``).
         dropout: how masks were drawn so far: "bytes", or as torch does.
         masks: elements of the masks of dropout of the first step, the seconds in which torch draws
-            them and those in which they are made of random bytes, seconds of that step, and whether
-            attention drew some; missing if a plan draws them.
+            them, seconds of that step, and whether attention drew some; missing if a plan draws
+            them.
         bf16_time: how many times as long a product of matrices in bf16 takes as in fp32.
         epochs: how often the script goes through its data.
         steps_to_end: optimizer steps of the whole training of the script.

@@ -223,11 +223,9 @@ class Meter:
         self.facts["bf16_time"] = bf16_time(torch)
         elements = self.first.mask_elements
         if elements:
-            by_torch, from_bytes = mask_seconds(torch)
             self.facts["masks"] = {
                 "elements": elements,
-                "torch_seconds": elements * by_torch,
-                "bytes_seconds": elements * from_bytes,
+                "seconds": elements * mask_seconds(torch),
                 "step_seconds": step_seconds,
                 "attention": self.first.attention_drops,
             }

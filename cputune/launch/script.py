@@ -37,7 +37,7 @@ class Script:
     text: str
 
     def reader_of(self, flag: str) -> Reader:
-        """What reads this flag: TrainingArguments, a parser of its own, or what is not known."""
+        """What reads this flag: TrainingArguments, its own parser, or what is not known."""
         reader = reader_in(self.text, flag)
         if reader is not None:
             return reader

@@ -151,7 +151,7 @@ def pod_shares(
 
 
 def _siblings_apart(cores: Sequence[SeenCore]) -> list[SeenCore]:
-    """Each CPU as a core of its own."""
+    """Each CPU as a separate core."""
     apart = []
     for core in cores:
         for cpu in core.cpus:

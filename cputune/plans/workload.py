@@ -149,15 +149,13 @@ class Masks:
 
     Attributes:
         elements: of all of them.
-        torch_seconds: the time that torch takes to draw as many; bytes_seconds: to make them of
-            random bytes on all threads. Both were tried on a part, in that rank.
+        seconds: that torch takes to draw them, tried on a part in that rank.
         step_seconds: of that step, which is slower than later ones.
         attention: attention drew some of them.
     """
 
     elements: Annotated[int, Meta(ge=1)]
-    torch_seconds: Annotated[float, Meta(ge=0)]
-    bytes_seconds: Annotated[float, Meta(ge=0)]
+    seconds: Annotated[float, Meta(ge=0)]
     step_seconds: Annotated[float, Meta(ge=0)]
     attention: bool = False
 

@@ -68,7 +68,7 @@ once."""
 
 
 class ProcessRunner:
-    """Runs plans of one workload, each in processes of its own.
+    """Runs plans of one workload, each in separate processes.
 
     Args:
         workload: a recipe or the user's script.

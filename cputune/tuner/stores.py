@@ -171,7 +171,7 @@ class StudyFile(StudyStore):
 
     @contextmanager
     def storage(self) -> Iterator[BaseStorage]:
-        """The journal. Raises CannotError if the file is none."""
+        """The journal. Raises CannotError if the file is not one."""
         from optuna.storages import JournalStorage
 
         from cputune.tuner.journal import Journal

@@ -15,7 +15,6 @@ def test_a_training_draws_the_same_numbers_after_it() -> None:
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
-    by_torch, from_bytes = mask_seconds(torch)
-    ratio = bf16_time(torch)
+    seconds, ratio = mask_seconds(torch), bf16_time(torch)
     assert torch.equal(torch.rand(3), expected)
-    assert min(by_torch, from_bytes, ratio) > 0
+    assert min(seconds, ratio) > 0

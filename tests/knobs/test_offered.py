@@ -59,7 +59,7 @@ def amd(torch: str = "2.13.0", vendor: str | None = "AuthenticAMD") -> HostFacts
     return replace(facts, cpu=replace(facts.cpu, vendor=vendor, isa=("avx512_bf16", "avx512f")))
 
 
-MASKS = Masks(elements=8_900_000, torch_seconds=0.048, bytes_seconds=0.004, step_seconds=0.6)
+MASKS = Masks(elements=8_900_000, seconds=0.048, step_seconds=0.6)
 OLD = replace(amd(), cpu=replace(amd().cpu, isa=("avx2",)))
 """A processor whose flags name no instructions for bf16."""
 
@@ -111,6 +111,8 @@ OFFERED: tuple[tuple[str, HostFacts, Workload, dict[str, object], set[object]], 
         for masks in (MASKS, replace(MASKS, step_seconds=10.0, attention=True))
     ),
     ("precision", amd(), replace(RECIPE, bf16_time=0.5), {}, {"fp32", "bf16"}),
+    # It may have been delayed: a trial says so.
+    ("precision", amd(), replace(RECIPE, bf16_time=9.0), {}, {"fp32", "bf16"}),
     ("precision", OLD, replace(RECIPE, bf16_time=0.5), {}, {"fp32", "bf16"}),
     ("precision", OLD, RECIPE, {}, {"fp32"}),
     ("dropout", amd(), RECIPE, {"knobs": ["dropout"]}, {"torch", "bytes"}),
@@ -212,16 +214,12 @@ LEFT_OUT: tuple[tuple[str, HostFacts, Workload, dict[str, object], str], ...] = 
     ("malloc=huge_pages", pages("never"), MAPS, {"knobs": ["malloc"]}, "enabled says never"),
     ("malloc=huge_pages", pages(None), MAPS, {"knobs": ["malloc"]}, "enabled says nothing"),
     (
-        *("dropout=bytes", amd(), replace(RECIPE, masks=replace(MASKS, bytes_seconds=0.04)), {}),
-        "torch draws the masks of a step in 48 ms here, and random bytes take 40 ms",
-    ),
-    (
         *("dropout=bytes", amd(), replace(RECIPE, masks=replace(MASKS, step_seconds=10.0)), {}),
         "torch draws the masks of a step in 48 ms, and a step takes 10000 ms",
     ),
     (
-        *("precision=bf16", amd(), replace(RECIPE, bf16_time=2.6), {}),
-        "takes 2.6 times as long in bf16 here as in fp32 (--allow-slow-precision tries it)",
+        *("precision=bf16", OLD, replace(RECIPE, bf16_time=2.6), {}),
+        "2.6 times slower than fp32 in a product of matrices (--allow-slow-precision tries it)",
     ),
     ("dropout=bytes", amd("1.13.1"), RECIPE, {}, "cannot be replaced from Python"),
     (

@@ -226,7 +226,7 @@ def _words(document: Document, at: Path) -> list[str]:
 
 def _takes_ranks(words: list[str]) -> bool:
     """Whether what a container runs may take the number of ranks from the job: a torchrun without
-    a number of its own, or a program that is not read.
+    its own number, or a program that is not read.
     """
     launches = read_words(words)
     for launch in launches:

@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 class Attention:
     """Computes ``scaled_dot_product_attention`` with dropout.
 
-    torch's fused kernel of CPUs has no dropout. With it torch multiplies in fp32, whatever the type
-    of its inputs is. Here all matrix products are of that type. Logits, softmax and their gradients
-    are fp32, as in the fused kernel, and the probabilities are rounded to the type of the inputs
-    before they are multiplied by the values, as there. Their masks are drawn by ``kept``, which
-    returns 1 with this probability for each of so many elements, else 0.
+    torch's fused kernel for CPUs has no dropout. If there is dropout, torch multiplies in fp32,
+    whatever the type of the inputs. Here the factors of all matrix products have the type of the
+    inputs. As in the fused kernel, logits, softmax and their gradients are fp32, and probabilities
+    are rounded to that type before they are multiplied by the values. ``kept(count, p)`` draws the
+    mask: ``count`` whole numbers, each of which is 1 with probability p, else 0.
 
     Attributes:
-        used: how often attention was computed so.
+        used: how often attention was computed here.
     """
 
     def __init__(self, torch: Any, kept: Callable[[int, float], Tensor]) -> None:
@@ -33,7 +33,7 @@ class Attention:
     def fits(
         self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, is_causal: bool
     ) -> bool:
-        """Whether these inputs are those of an attention that is computed here."""
+        """Whether attention of these inputs can be computed here."""
         torch = self._torch
         tensors = (query, key, value)
         if any(type(tensor) is not torch.Tensor or tensor.dim() != 4 for tensor in tensors):
@@ -100,9 +100,9 @@ def _function_of(torch: Any) -> Any:
 
     @contextlib.contextmanager
     def exact_in_bf16(dtype: Any) -> Iterator[None]:
-        """Products of fp32 numbers that are bf16 numbers too are computed by bf16 instructions.
+        """Allow oneDNN to multiply by bf16 instructions: the fp32 factors are bf16 numbers.
 
-        Nothing is rounded by that: the factors are bf16, and the sums are fp32.
+        So nothing is rounded, and the sums are fp32. oneDNN may still take its fp32 kernel.
         """
         matmul: Any = getattr(torch.backends.mkldnn, "matmul", None)
         if dtype != torch.bfloat16 or not hasattr(matmul, "fp32_precision"):

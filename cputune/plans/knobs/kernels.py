@@ -164,37 +164,27 @@ OPTIMIZER = Knob(
     ),
 )
 
-FASTER = 0.8
-"""Of the time in which torch draws masks: random bytes that need more gain nothing."""
-
 SHOWS = 0.005
-"""The share of the first step that masks of random bytes must save: that step is up to twice as
-long as later ones, and of a later one 1 % shows.
+"""The share of the first step in which torch draws masks: less cannot be seen. That step is up to
+twice as long as later ones.
 """
 
 
 def _why_no_masks(facts: HostFacts, ask: Ask) -> str | None:
-    """Why masks stay torch's. Whether random bytes are faster was tried in a rank."""
+    """Why masks stay torch's: how long it takes to draw them was tried in a rank."""
     reason = why_no_masks(versions_of(facts))
     if reason is not None or ask.workload is None or "dropout" in ask.fixed:
         return reason
     training, masks = ask.workload.training, ask.workload.masks
     if training and training.dropout is False:
         return "no dropout was seen in the model"
-    if masks is None or masks.attention:  # attention itself is faster, whatever its masks cost
+    # Attention with dropout is computed in another way, too, which is worth a trial.
+    if masks is None or masks.attention or masks.seconds >= SHOWS * masks.step_seconds:
         return None
-    saved = masks.torch_seconds - masks.bytes_seconds
-    if masks.bytes_seconds > FASTER * masks.torch_seconds:
-        return (
-            f"torch draws the masks of a step in {1000 * masks.torch_seconds:.2g} ms here, "
-            f"and random bytes take {1000 * masks.bytes_seconds:.2g} ms"
-        )
-    if saved < SHOWS * masks.step_seconds:
-        return (
-            f"torch draws the masks of a step in {1000 * masks.torch_seconds:.2g} ms, "
-            f"and a step takes {1000 * masks.step_seconds:.0f} ms"
-        )
-    return None
+    return (
+        f"torch draws the masks of a step in {1000 * masks.seconds:.2g} ms, "
+        f"and a step takes {1000 * masks.step_seconds:.0f} ms"
+    )
 
 
 DROPOUT = Knob(

@@ -35,8 +35,8 @@ NATIVE_BF16 = ("amx_bf16", "avx512_bf16", "bf16")
 
 
 SLOWER = 1.5
-"""The time of a product in bf16 over that in fp32 above which bf16 is not offered: 2.6 to 6.9 were
-read if it is computed without instructions for it (``ONEDNN_MAX_CPU_ISA``), 0.5 with them.
+"""The time of a product in bf16 over that in fp32, up to which bf16 counts as fast: 0.5 was read
+with instructions for it, and 2.6 without (``ONEDNN_MAX_CPU_ISA=AVX512_CORE``).
 """
 
 
@@ -55,9 +55,8 @@ def advised_precision(facts: HostFacts) -> Precision:
 
 
 def _choices(facts: HostFacts, ask: Ask) -> Choices:
-    """fp32; also bf16 if products in it are as fast, or --allow-slow-precision is given.
-
-    Before the current launch has run, the CPU's ISA flags decide.
+    """fp32; also bf16 if the CPU has it in hardware, by its flags or by a try in a rank, or if
+    --allow-slow-precision is given.
     """
     fp16 = LeftOut(
         what="precision=fp16",
@@ -73,19 +72,19 @@ def _choices(facts: HostFacts, ask: Ask) -> Choices:
 
 
 def _why_slow(facts: HostFacts, ask: Ask) -> str | None:
-    """Why bf16 would be slower than fp32."""
-    tried = None
-    if ask.workload is not None:
-        tried = ask.workload.bf16_time
-    hint = "(--allow-slow-precision tries it)"
-    if tried is not None and tried > SLOWER:
-        return (
-            f"a product of matrices takes {tried:.1f} times as long in bf16 here as in fp32 {hint}"
-        )
-    if tried is None and "bf16" not in native_precisions(facts):
-        flags = ", ".join(NATIVE_BF16)
-        return f"this CPU has none of {flags}: bf16 is then 3 to 4 times slower than fp32 {hint}"
-    return None
+    """Why bf16 would be slower than fp32: its flags are missing, and a try does not contradict.
+
+    A try that other processes delayed cannot leave it out alone.
+    """
+    if "bf16" in native_precisions(facts):
+        return None
+    flags = ", ".join(NATIVE_BF16)
+    slower = "3 to 4 times slower than fp32"
+    if ask.workload is not None and ask.workload.bf16_time is not None:
+        if ask.workload.bf16_time <= SLOWER:
+            return None
+        slower = f"{ask.workload.bf16_time:.1f} times slower than fp32 in a product of matrices"
+    return f"this CPU has none of {flags}: bf16 is then {slower} (--allow-slow-precision tries it)"
 
 
 def _variables(plan: Plan) -> Mapping[str, str]:

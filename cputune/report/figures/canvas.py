@@ -137,6 +137,6 @@ def svg(figure: Figure, name: str) -> str:
 
 
 def alone(picture: str) -> str:
-    """An SVG for a file of its own: white background, and colours without variables."""
+    """An SVG for a separate file: white background, and colours without variables."""
     drawn = re.sub(r"var\(--\w+, (#\w+)\)", r"\1", picture)
     return re.sub("<svg ", f'<svg style="background:{GROUND}" ', drawn, count=1)
