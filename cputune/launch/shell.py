@@ -601,10 +601,24 @@ class _Reader:
             self.nested -= 1
             self.tree, self.places, self.line, self.elsewhere = kept
 
+    def _line(self, line: int) -> str:
+        """A line of the script as it is written, in small letters; empty for another file's."""
+        lines = self.text.splitlines()
+        if self.elsewhere or not 0 < line <= len(lines):
+            return ""
+        return lines[line - 1].lower()
+
     def _names_setup(self, line: int) -> bool:
         """Whether a path that is not known is named by its variable (``source "$setvars"``)."""
-        lines = self.text.splitlines()
-        return not self.elsewhere and 0 < line <= len(lines) and "setvars" in lines[line - 1]
+        return "setvars" in self._line(line)
+
+    def _by_python(self, words: list[str], line: int) -> list[str]:
+        """The words with python for a program that is not known (``"$python" train.py``)."""
+        for at, word in enumerate(words[:-1]):
+            runs = words[at + 1] == "-m" or words[at + 1].endswith(".py")
+            if word.startswith("$") and runs and "python" in self._line(line):
+                return [*words[:at], "python", *words[at + 1 :]]
+        return words
 
     def _inside(self, chars: list[_Chars], before: list[str], line: int) -> None:
         """Follow a text for another shell, behind the words that start it."""
@@ -629,7 +643,7 @@ class _Reader:
                 self.tree = tree
 
     def _launch(self, words: list[str], line: int, span: Span | None) -> None:
-        launch = launch_of(words)
+        launch = launch_of(words) or launch_of(self._by_python(words, line))
         if launch is None:
             started = _other_script(words)
             if started is not None:

@@ -155,7 +155,7 @@ def launch_commands(
     ``facts`` are of the machine on which the command is typed. ``elsewhere``: that is not the
     measured machine, which the command has to confirm.
     """
-    arguments = shlex.quote(file)
+    arguments = shlex.quote(file or DEFAULT_FILE)
     if elsewhere:
         arguments = f"--other-machine {arguments}"
     usual = "torchrun"
@@ -296,8 +296,8 @@ MOST_CHANGES, MOST_UNTRIED, MOST_KINDS = 6, 2, 7
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultToShow:
-    """A result to show. ``file`` is its name in commands, ``facts`` are of the machine on which
-    it is shown.
+    """A result to show. ``file`` is its name in commands, empty if it was not stored; ``facts`` are
+    of the machine on which it is shown.
     """
 
     result: Result

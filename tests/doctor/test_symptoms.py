@@ -26,7 +26,9 @@ from cputune.text.documents import toml
 
 HERE = Path(__file__).parent
 REPORTED = HERE / "reported_errors.txt"
-"""A name, a tab, and a line as it is in the thread that the row names."""
+"""A name, a tab, and a line as it is in the thread that the row names, or as its program prints it:
+those added last are standard messages, some of them written from memory.
+"""
 
 QUOTED = [(check.code, quote) for check in all_checks() for quote in quotes_of(check)]
 

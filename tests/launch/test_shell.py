@@ -8,7 +8,7 @@ from golden_texts import Golden
 from cputune import UsageError
 from cputune.launch.launch import Launch
 from cputune.launch.located_words import Word
-from cputune.launch.shell import read_shell
+from cputune.launch.shell import read_launches, read_shell
 
 
 def launch_in(text: str, name: str = "run.sh") -> Launch:
@@ -102,3 +102,20 @@ def test_an_open_quote_is_an_error_with_its_line(golden: Golden) -> None:
     with pytest.raises(UsageError) as raised:
         read_shell("python t.py\npython 'u.py\n", "run.sh")
     golden(raised.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '"$python" train.py --bf16\n',
+        'taskset -c 0-1 "$PYTHON" -m package.train\n',
+        '[[ -x $tuned ]] || tuned=python3\npython=${PYTHON:-$tuned}\n"$python" a.py\n',
+    ],
+)
+def test_a_python_that_only_running_shows_is_a_python(text: str) -> None:
+    (launch,) = read_launches(text, "run.sh")
+    assert launch.launcher == "python"
+
+
+def test_another_program_that_only_running_shows_starts_no_training() -> None:
+    assert read_launches('"$EDITOR" train.py\n', "run.sh") == ()
