@@ -8,9 +8,11 @@ them; ``python docs/terminal.py`` makes the study anew, where a result has new f
 from __future__ import annotations
 
 import io
+import os
 import re
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -30,7 +32,7 @@ from cputune.host import RecordedHost
 FOLDER = Path(__file__).parent / "terminal"
 RESULT = FOLDER / "result.json"
 WIDTHS = (80, 140)
-COMMANDS = {"doctor": ("doctor",), "show": ("show", str(RESULT))}
+COMMANDS = {"doctor": ("doctor",), "show": ("show", RESULT.name)}
 
 
 def simulated_machine(folder: Path) -> RecordedHost:
@@ -49,9 +51,24 @@ def simulated_machine(folder: Path) -> RecordedHost:
     return RecordedHost(folder)
 
 
+@contextmanager
+def in_the_folder() -> Iterator[None]:
+    """With ``docs/terminal`` as the working directory."""
+    before = Path.cwd()
+    os.chdir(FOLDER)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
 def printed(command: str, width: int, *, color: bool) -> str:
-    """What a command prints about that machine, with the codes of its colours."""
-    with tempfile.TemporaryDirectory() as folder:
+    """What a command prints about that machine, with the codes of its colours.
+
+    It runs in the folder of the result, whose name alone it then prints: lines break at other words
+    if a path is longer.
+    """
+    with in_the_folder(), tempfile.TemporaryDirectory() as folder:
         there = simulated_machine(Path(folder))
         words = [*COMMANDS[command], *(["--root", folder] if command == "doctor" else [])]
         set_verbosity(0)
@@ -61,9 +78,8 @@ def printed(command: str, width: int, *, color: bool) -> str:
             done = CliRunner(env=environment).invoke(cli, words, color=True)
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         raise done.exception
-    text = done.stdout.replace(str(RESULT), RESULT.name)
     # The next command on the machine itself: a recording is only planned for.
-    text = text.replace(f"cputune tune --dry-run --root {folder}", "cputune tune")
+    text = done.stdout.replace(f"cputune tune --dry-run --root {folder}", "cputune tune")
     lines = (text if color else unstyle(text)).splitlines()
     return "\n".join(map(str.rstrip, lines)) + "\n"
 
