@@ -248,35 +248,25 @@ def test_contents_are_compared_also_if_the_numbers_of_the_samples_agree(
 
 
 @pytest.mark.parametrize(
-    ("other", "why"),
+    ("question", "is_of_data"),
     [
-        (["64", "a", "b"], None),
-        (["64", "a"], None),
-        (["64", "a", "c"], "1 of 2 samples differ"),
-        (["60", "a", "b"], "64 samples, and 60"),
-        ([], None),
+        ("collator", True),
+        ("samples", True),
+        ("draws", False),
+        ("parameters", False),
+        ("rare", False),
     ],
 )
-def test_two_starts_with_other_data_leave_ranks_as_typed(other: list[str], why: str | None) -> None:
-    def told(digests: list[str]) -> list[ModelAnswer]:
-        return [{"event": "answer", "question": "starts", "point": "", "digests": digests}]
-
-    model_answers = model_answers_of(told(["64", "a", "b"]), other_start=told(other))
-    said = model_answers.refuses("ranks")
-    if why is None:
-        assert not said
-    else:
-        assert why in str(said)
-        assert not model_answers.refuses("padding")
-
-
-@pytest.mark.parametrize(
-    "question", ["collator", "order", "draws", "parameters", "samples", "rare"]
-)
-def test_what_a_batch_is_made_of_decides_on_ranks(question: str) -> None:
+def test_what_a_batch_is_made_of_decides_on_ranks(question: str, is_of_data: bool) -> None:
+    """Rank 0 loads the batches of one rank, or of two for four; two joined in one are made anew."""
     answer = {"event": "answer", "question": question, "point": "after 2 updates", "why": "so"}
     model_answers = model_answers_of([answer])  # type: ignore[list-item]
-    assert model_answers.refuses("ranks") == "so, seen after 2 updates"
+    why = "so, seen after 2 updates"
+    for typed, ranks in ((1, 2), (2, 4)):
+        assert model_answers.refuses_ranks(typed, ranks) == (None if is_of_data else why)
+    if question != "draws" and question != "parameters":
+        assert model_answers.refuses("accumulation") == why
+        assert model_answers.refuses_ranks(2, 1) == why
     assert not model_answers.refuses("padding")
     assert not model_answers.refuses("precision")
 

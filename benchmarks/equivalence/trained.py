@@ -330,7 +330,7 @@ def trained(
         (folder / file.name).write_text(file.text, encoding="utf-8")
     names = [file.name for file in files]
     if forks:
-        own = [script.name] if "carry.py" not in names else ["carry.py", script.name]
+        own = [script.name] if "apply_plan.py" not in names else ["apply_plan.py", script.name]
         of_plan = {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"} if files else {}
         status, output = forked(own, folder, ranks, **of_plan, **more)
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import click
@@ -41,18 +42,25 @@ if TYPE_CHECKING:
     shell_complete=completing.nothing,
 )
 @python_option
+@click.option("--share-machine", is_flag=True, help="Run even while another process measures here.")
 @json_option
 @click.pass_context
 def command(
-    ctx: click.Context, recipe: str | None, max_time: str | None, python: str | None, json: bool
+    ctx: click.Context,
+    recipe: str | None,
+    max_time: str | None,
+    python: str | None,
+    share_machine: bool,
+    json: bool,
 ) -> None:
     """Check which knobs keep the training of your command the same, one by one.
 
     The command is started as typed. At its first step and after some updates, loss and gradient of
     its batches are compared with those of their parts, without padding, with other threads and in
-    bf16. Data set, collator and sampler are examined. Then each knob is started for a few steps.
-    The samples, learning rates, loss and gradient of its ranks are compared with those of your
-    command. No speed is measured.
+    bf16. Data set and collator are examined. Then each knob is started for a few steps. The
+    samples, learning rates, loss and gradient of its ranks are compared with those of your command.
+    With another number of ranks the whole script is run, shortened, and the weights at its end are
+    compared too. No speed is measured.
 
     Exits with 0, or with 1 if two starts of the command differ.
 
@@ -82,7 +90,8 @@ def command(
         print_line(f"… {text}")
 
     try:
-        with measuring_lock(lambda owner: print_line(waiting_for(owner))):
+        alone = measuring_lock(lambda owner: print_line(waiting_for(owner)))
+        with nullcontext() if share_machine else alone:
             proof = prove(
                 job,
                 facts_of(python=trains),

@@ -71,8 +71,8 @@ STATE = (
 CALLS = "each batch changes what the next one gives, so their number in a step counts"
 
 CHANCE = (
-    "random numbers that are drawn once for a whole batch change its loss ({:.6g}, and {:.6g}), and"
-    " each rank would draw its own"
+    "random numbers that are drawn once for a whole batch change its {}, and each rank would draw"
+    " its own"
 )
 
 NOISE = (
@@ -83,6 +83,11 @@ NOISE = (
 THAWED = (
     "{} parameters are trained that were frozen at the first step, and DistributedDataParallel"
     " averages those alone that were trained when it was made"
+)
+
+NOT_AGAIN = (
+    "its loop did not train on the same batch when it was given once more: it leaves out some"
+    " batches, or stops after a number of them"
 )
 
 ONE_ROW = "its collator makes one row of {} samples, which cannot be divided"
@@ -98,9 +103,6 @@ MOST_SECONDS = 60.0
 
 LONGEST_SECONDS = 120.0
 """From the first point on; the answers contain the last update that was checked."""
-
-STARTS = "starts"
-"""Asked of another start of the same launch, without the seeds of a trial."""
 
 QUESTIONS = ("repeats", "samples", "ranks", "padding", "threads", "precision")
 
@@ -121,13 +123,11 @@ class Asker:
         asking: a question is being answered, so nothing else counts.
         draws: draws alike meanwhile.
         sources: what the batches are made of.
-        starts: this process only reports its data set, without seeds of a trial.
     """
 
     def __init__(self, say: Callable[[ModelAnswer], None]) -> None:
         named = os.environ.get(ASK_VARIABLE, "").split(",")
         self.asks = tuple(question for question in QUESTIONS if question in named)
-        self.starts = STARTS in named
         self.asking = False
         self.draws = Draws()
         self.sources = Sources(self.draws)
@@ -158,7 +158,7 @@ class Asker:
     @property
     def looks_at_samples(self) -> bool:
         """Whether this process has to know what its batches are made of."""
-        return self.starts or "samples" in self.asks
+        return "samples" in self.asks
 
     def saw(self, optimizer: object) -> None:
         """Note an optimizer that steps: its parameters are those that train."""
@@ -221,12 +221,6 @@ class Asker:
         if self._random_state is not None and not self._adds_noise:
             self._adds_noise = self._random_state != state_of_all()
         self._random_state = None
-
-    def tell_data(self) -> None:
-        """Tell what the data set is, for another start to be compared with."""
-        digests = self.sources.digests()
-        if digests:
-            self._say({"event": "answer", "question": STARTS, "point": "", "digests": digests})
 
     def batches(
         self,
@@ -300,8 +294,6 @@ class Asker:
                 self._tell(question, point, reason=reason)
             if self._point > 1:
                 before = self.sources.figure()
-            if self._point == 1:
-                self.tell_data()
         if self._point > 1:
             self._move()
             self._weights = [parameter.detach().clone() for parameter in self._parameters]
@@ -371,7 +363,11 @@ class Asker:
             if other is None:
                 return
             if not distance(uncut, other) <= ALIKE:
-                self._tell("draws", point, reason=CHANCE.format(uncut[0], other[0]))
+                figures = f"{uncut[0]:.6g}", f"{other[0]:.6g}"
+                what = f"loss ({figures[0]}, and {figures[1]})"
+                if figures[0] == figures[1]:
+                    what = f"gradient (by {gradients_apart(uncut, other):.2g} of its norm)"
+                self._tell("draws", point, reason=CHANCE.format(what))
                 return
         self._tell("draws", point, reason="")
 
@@ -525,7 +521,7 @@ class Asker:
     def _compare(self, question: str, point: str, uncut: Any, other: Any) -> None:
         """Report loss and gradient of both, and the relative difference of the gradients."""
         if uncut is None or other is None:
-            self._tell(question, point, reason="the batch was not trained on again")
+            self._tell(question, point, reason=NOT_AGAIN)
             return
         if len(uncut[1]) != len(other[1]):
             self._tell(question, point, reason="it runs the backward pass another number of times")

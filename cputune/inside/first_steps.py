@@ -74,8 +74,7 @@ class FirstSteps:
         A script without a seed takes the same samples in each trial. Every rank has another seed,
         so that what ranks would not agree on shows.
         """
-        if not self._asker.starts:
-            random.seed(self._seed)
+        random.seed(self._seed)
         functional, clip = "torch.nn.functional", "torch.nn.utils"
         return [
             ("numpy", "", self._begin_numpy),
@@ -95,12 +94,10 @@ class FirstSteps:
         return [(*stream, self._asker.sources.stream)]
 
     def _begin_numpy(self, numpy: Any) -> None:
-        if not self._asker.starts:
-            numpy.random.seed(self._seed)
+        numpy.random.seed(self._seed)
 
     def _begin_torch(self, torch: Any) -> None:
-        if not self._asker.starts:
-            torch.manual_seed(self._seed)
+        torch.manual_seed(self._seed)
         compiler = getattr(torch, "compiler", None)
         self._compiling = getattr(compiler, "is_compiling", self._compiling)
 
@@ -119,10 +116,9 @@ class FirstSteps:
         if self._asker.looks_at_samples:
             self._asker.sources.trained()
             self._asker.after_gradient()
-            if self._asker.starts and self._steps == 0:
-                self._asker.tell_data()
         if self._steps < LOOKED_AT:
-            self._samples.append(self._fetched.popleft() if self._fetched else None)
+            nothing = 0 if is_given_batches() else None  # rank 0 takes the samples of all
+            self._samples.append(self._fetched.popleft() if self._fetched else nothing)
 
     def begin(self) -> None:
         """Forget what was fetched so far: it was not trained on."""
@@ -244,6 +240,12 @@ class FirstSteps:
             self._asker.sources.fetched(iterator)
         if waiting := iterator.__dict__.get("_cputune_asked"):
             self._fetched.append(waiting.popleft())
+
+
+def is_given_batches() -> bool:
+    """Whether this rank gets its batches from rank 0 (``applying.dispatch``)."""
+    dispatch = the_parts().get("dispatch")
+    return dispatch is not None and bool(dispatch.receives)
 
 
 def draw_apart_now() -> None:

@@ -23,6 +23,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from cputune.inside.applying.hooking import Hook, Original, nothing, put
+from cputune.inside.applying.parts import the_parts
 from cputune.inside.by_hand import WeightsByHand
 from cputune.inside.contents import end_of_epoch
 from cputune.inside.first_steps import LOOKED_AT
@@ -281,7 +282,10 @@ class Loops:
             sampler = getattr(loader, "batch_sampler", None)
             places = end_of_epoch(sampler, accumulation)
             if places is not None:
-                first["last"] = len(places)
+                sharers = 1
+                if hasattr(loader, "split_batches"):  # a dispatcher, with the batches of all ranks
+                    sharers = sys.modules["torch"].distributed.get_world_size()
+                first["last"] = -(-len(places) // sharers)
 
     def over(
         self, loader: object, framework: Framework, iterate: Callable[[], Iterator[object]]
@@ -406,7 +410,7 @@ class Loops:
         meter.see_loader(self.prepared[place][1])
         if "batch" not in meter.facts:
             return
-        if getattr(accelerator, "split_batches", False):
+        if getattr(accelerator, "split_batches", False) and "dispatch" not in the_parts():
             meter.facts["batch"] //= accelerator.num_processes
         steps, epochs = meter.facts.get("steps_to_end"), meter.facts.get("epochs")
         epoch = samples_of(self._loader)

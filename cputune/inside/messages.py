@@ -242,7 +242,7 @@ class ModelAnswer(TypedDict, total=False):
     ``loss``, ``gradient`` (its norm): of both trainings. ``apart``: the norm of the difference of
     both gradients, over that of the larger one. ``why``: why there is no answer; empty if there is
     nothing to check. The last message has no question, but the number of ``updates``, and whether
-    samples are ``drawn`` anew. ``digests``: the data set, for the question "starts".
+    samples are ``drawn`` anew.
     """
 
     event: Literal["answer"]
@@ -254,7 +254,6 @@ class ModelAnswer(TypedDict, total=False):
     why: str
     updates: int
     drawn: bool
-    digests: list[str]
 
 
 class Refused(TypedDict):

@@ -250,6 +250,9 @@ class Meter:
         """Note the loader that is trained on: its data set, and its batch if it shows it."""
         self.facts["dataset_samples"] = samples_of(getattr(loader, "dataset", None))
         batch = getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
+        dispatch = the_parts().get("dispatch")
+        if dispatch is not None and dispatch.each:
+            batch = dispatch.each
         if isinstance(batch, int):
             self.facts["batch"] = batch
 

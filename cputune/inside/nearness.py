@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+LEAST_LOSS = 1.0
+"""A loss is compared with at least this: one near zero (GRPO's) is a difference of larger ones."""
+
+
 def norm(gradients: Sequence[Tensor | None]) -> float:
     """The norm of gradients together, in fp64."""
     torch, squares = sys.modules["torch"], 0.0
@@ -52,7 +56,8 @@ def distance(one: Any, other: Any) -> float:
     """The larger relative difference of loss and gradient."""
     if len(one[1]) != len(other[1]):
         return math.inf
-    return max(differ(one[0], other[0]), gradients_apart(one, other))
+    loss: float = abs(one[0] - other[0]) / max(abs(one[0]), abs(other[0]), LEAST_LOSS)
+    return max(loss, gradients_apart(one, other))
 
 
 def differ(one: float, other: float) -> float:

@@ -21,11 +21,12 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
-from cputune.inside import REHEARSE_VARIABLE, SCRATCH_VARIABLE
+from cputune.inside import NUDGE_VARIABLE, REHEARSE_VARIABLE, SCRATCH_VARIABLE
 from cputune.inside.applying.hooking import Hook, Original, nothing, set_hooks
 from cputune.inside.first_steps import DROPOUTS
 from cputune.inside.hooks import ELSEWHERE, LENGTH, OUTPUT_NAMES, SILENT, led_elsewhere
 from cputune.inside.messages import RANK_NAMES, number_from
+from cputune.inside.trained_weights import TrainedWeights
 
 STEPS, BATCHES = 2, 24
 """Of a pass over training data, and over other data: 1, 2, 3, 4, 6, 8, 12 and 24 ranks then take
@@ -64,6 +65,8 @@ class Rehearsal:
         self._free = [os.path.realpath(folder) for folder in free]
         self._steps = self._backwards = self._in_trainer = 0
         self._seed = number_from(RANK_NAMES)
+        nudged = NUDGE_VARIABLE in os.environ
+        self._weights = TrainedWeights(self._scratch, self._seed, nudged=nudged)
 
     def hooks(self) -> list[Hook]:
         """The functions that read lengths, load batches, take steps and write files."""
@@ -88,6 +91,7 @@ class Rehearsal:
             *((trainer, f"Trainer.{name}", nothing) for name in ("push_to_hub", "init_hf_repo")),
             ("transformers.utils.hub", "PushToHubMixin.push_to_hub", nothing),
             *((hub, f"HfApi.{name}", nothing) for name in ("create_commit", "upload_folder")),
+            *self._weights.hooks(),
             *led_elsewhere(elsewhere),
         ]
 
@@ -170,6 +174,7 @@ class Rehearsal:
     def _watch_optimizers(self, module: Any) -> None:
         def stepped(*_: object) -> None:
             self._steps += 1
+            self._weights.stepped()
 
         module.register_optimizer_step_post_hook(stepped)
 

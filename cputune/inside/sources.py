@@ -1,16 +1,15 @@
-"""Checks what the data set, the collator and the sampler of a script do with samples.
+"""Checks what the data set and the collator of a script do with samples.
 
-A rank gets a part of the samples of each batch, and a worker of the loader is another process. Both
+A worker of the loader is another process, and batches that were accumulated may be joined. Both
 train the same only if a batch is a function of its samples: each row depends on its own sample
-only; nothing is left behind for the next batch; the order does not depend on random numbers of one
-rank. What a model makes of a batch is checked in ``equivalence_check``.
+only, and nothing is left behind for the next batch. For ranks it is not asked: rank 0 loads the
+batches of all. What a model makes of a batch is checked in ``equivalence_check``.
 """
 
 from __future__ import annotations
 
 import contextlib
 import copy
-import hashlib
 import itertools
 import sys
 import time
@@ -30,40 +29,14 @@ STATE = (
     "its data set or collator changes with each sample that it is asked for, and each rank would"
     " ask for its own samples alone"
 )
-ORDER = (
-    "its {sampler} draws the order of the samples from random numbers that each rank would draw by"
-    " itself: give it a generator with a seed"
-)
-FOLLOWS = (
-    "its {sampler} gives another order as the training goes on, and each rank would follow what it"
-    " trains by itself"
-)
 CHANGES = "its data set or collator gives other batches later in the training"
 LEARNS = "its data set or collator depends on the weights that are trained"
-
-AGREED = frozenset(
-    (
-        "RandomSampler",
-        "SequentialSampler",
-        "SeedableRandomSampler",
-        "LengthGroupedSampler",
-        "DistributedSampler",
-        "_InfiniteConstantSampler",
-    )
-)
-"""Samplers of torch, accelerate and transformers with the same order in all ranks."""
 
 LOOKED_AT = 512
 """Samples in which rare values are looked for."""
 
-COMPARED = 32
-"""Samples whose contents two starts compare."""
-
 MOST_SECONDS = 2.0
-"""For each of the two."""
-
-MOST_PLACES = 100_000
-"""Of an order that are compared."""
+"""To look for them."""
 
 OTHER_SEED = SEED + 17
 """Another seed than that of the questions."""
@@ -74,15 +47,12 @@ class Taken:
     """What a batch was made of: by which collator, of which samples of which data set.
 
     ``index``: None for samples without numbers, which are then in ``samples``, if they were seen.
-    ``during`` is one object for each pass over the data.
     """
 
     data: Any
     collate: Callable[[list[Any]], Any]
-    sampler: Any
     index: list[Any] | None
     samples: list[Any] | None = None
-    during: object = None
 
 
 class Sources:
@@ -98,7 +68,6 @@ class Sources:
         self._taken: Taken | None = None
         self._first: tuple[Taken, object] | None = None
         self._streamed: list[Any] | None = None
-        self._ordered: tuple[object, list[Any]] | None = None
 
     def stream(self, original: Callable[..., object], fetcher: Any, index: object) -> object:
         """Replaces the fetch of a stream, whose samples have no numbers."""
@@ -129,10 +98,8 @@ class Sources:
         self._latest = Taken(
             data=iterator._dataset,
             collate=iterator._collate_fn,
-            sampler=iterator._index_sampler,
             index=list(index) if is_list else None,  # type: ignore[arg-type]
             samples=self._streamed,
-            during=iterator.__dict__.setdefault("_cputune_pass", object()),
         )
 
     def trained(self) -> None:
@@ -150,10 +117,7 @@ class Sources:
     def ask(self) -> Iterator[tuple[str, str]]:
         """What does not train the same elsewhere: the question, and why."""
         taken = self._taken
-        if taken is None:
-            return
-        yield "order", self._order(taken)
-        if self.size is None:
+        if taken is None or self.size is None:
             return
         for question, ask_question in (
             ("samples", self._state),
@@ -199,64 +163,7 @@ class Sources:
             return self._made(taken, self._samples(taken, index)), size
         return None
 
-    def digests(self) -> list[str]:
-        """The length of the data set and some samples, to compare two starts. Empty for a
-        stream.
-        """
-        taken = self._taken
-        if taken is None or taken.index is None:
-            return []
-        data, until = taken.data, time.perf_counter() + MOST_SECONDS
-        digests: list[str] = []
-        with contextlib.suppress(Exception), as_before(data, taken.collate):
-            length = len(data)
-            digests.append(f"{length}")
-            for n in range(min(COMPARED, length)):
-                with self._draws.alike(0):
-                    held = _bytes_of(data[n * length // min(COMPARED, length)])
-                digests.append(hashlib.blake2b(held, digest_size=8).hexdigest())
-                if time.perf_counter() > until:
-                    break
-        return digests
-
     # The questions
-
-    def _order(self, taken: Taken) -> str:
-        """Why ranks would not agree on the order; empty if they do, and for a stream."""
-        inner = taken.sampler
-        while not _is_agreed(inner):
-            following = getattr(inner, "batch_sampler", None) or getattr(inner, "sampler", None)
-            if following is None or hasattr(following, "column_names"):
-                break
-            if not _of_libraries(inner):
-                break
-            inner = following
-        if _is_agreed(inner):
-            return ""
-        with contextlib.suppress(Exception):
-            orders = []
-            for seed in (SEED, OTHER_SEED):
-                with as_before(*_nested(inner)), self._draws.alike(0, seed=seed):
-                    orders.append(list(itertools.islice(iter(inner), MOST_PLACES)))
-            if orders[0] != orders[1]:
-                return ORDER.format(sampler=type(inner).__name__)
-            before, self._ordered = self._ordered, (taken.during, orders[0])
-            if before is None or before[0] is not taken.during or before[1] == orders[0]:
-                return ""
-            if not self._remembers(inner, orders[0]):
-                return FOLLOWS.format(sampler=type(inner).__name__)
-        return ""
-
-    def _remembers(self, sampler: Any, order: list[Any]) -> bool:
-        """Whether it gives another order after some samples were taken from it.
-
-        A sampler that resumes, or counts its passes, does so on every rank alike.
-        """
-        with as_before(*_nested(sampler)):
-            with self._draws.alike(0, seed=SEED):
-                list(itertools.islice(iter(sampler), len(order) // 2))
-            with self._draws.alike(0, seed=SEED):
-                return list(itertools.islice(iter(sampler), MOST_PLACES)) != order
 
     def _state(self, taken: Taken) -> str:
         """Whether the same samples give another batch the second time."""
@@ -336,21 +243,6 @@ class Sources:
                     samples = [taken.data[n] for n in taken.index]
         with self._draws.alike(count, seed=seed, rows=seed):
             return contents_of(taken.collate(copy.deepcopy(list(samples or []))))
-
-
-def _nested(sampler: Any) -> Iterator[Any]:
-    """A sampler and those that it takes its samples from: each may have a generator."""
-    while sampler is not None:
-        yield sampler
-        sampler = getattr(sampler, "batch_sampler", None) or getattr(sampler, "sampler", None)
-
-
-def _is_agreed(sampler: Any) -> bool:
-    return type(sampler).__name__ in AGREED and _of_libraries(sampler)
-
-
-def _of_libraries(value: Any) -> bool:
-    return type(value).__module__.partition(".")[0] in ("torch", "accelerate", "transformers")
 
 
 def _how_mixed(together: Any, alone: Any, samples: int, part: int) -> str:
@@ -436,22 +328,3 @@ def _values_of(sample: Any, name: str) -> Iterator[tuple[str, str]]:
             else:
                 missing = values < 0
             yield name, f"missing: {bool(missing.any())}"
-
-
-def _bytes_of(sample: Any) -> bytes:
-    """What a sample holds, as bytes."""
-    if isinstance(sample, Mapping):
-        parts = []
-        for key, value in sorted(sample.items(), key=lambda item: str(item[0])):
-            parts.append(repr(key).encode() + _bytes_of(value))
-        return b"{" + b",".join(parts) + b"}"
-    if isinstance(sample, (list, tuple)):
-        return b"[" + b",".join(map(_bytes_of, sample)) + b"]"
-    if isinstance(sample, (str, bytes, int, float, bool, type(None))):
-        return repr(sample).encode()
-    if hasattr(sample, "detach"):
-        sample = sample.detach().cpu().contiguous()
-        return bytes(sample.reshape(-1).view(sys.modules["torch"].uint8).numpy().tobytes())
-    if hasattr(sample, "tobytes"):  # of numpy, an image
-        return bytes(sample.tobytes())
-    return type(sample).__name__.encode()

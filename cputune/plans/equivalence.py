@@ -20,9 +20,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cputune.inside.equivalence_check import STARTS
 from cputune.inside.messages import ModelAnswer, TrainedStep
-from cputune.plans.starts import data_apart
+from cputune.inside.nearness import LEAST_LOSS
 
 TOLERANCES = {"float32": 1e-4, "bfloat16": 8e-3, "float16": 8e-3}
 """Of a gradient in the same precision, relative, by the type of its matmuls.
@@ -47,9 +46,6 @@ OTHER_DRAWS = 1.5
 """The factor by which a gradient may differ for other draws of the same samples with another
 number of ranks: a scale that grows with the ranks is at least 2.
 """
-
-LEAST_LOSS = 1.0
-"""A loss is compared with at least this: one near zero (GRPO's) is a difference of larger ones."""
 
 RATE_TOLERANCE = 1e-6
 """Of learning rates, which are computed in fp64 from the same numbers."""
@@ -109,14 +105,14 @@ class Training:
     last: int | None = None
     drift: str = ""
 
-    @property
-    def uneven(self) -> str:
-        """What several ranks do with the last batch of an epoch; empty for nothing."""
-        if self.last is None or self.last == self.batch:
+    def uneven(self, ranks: int) -> str:
+        """What this number of ranks does with the last batch of an epoch; empty for nothing."""
+        if self.last is None or self.last % ranks == 0:
             return ""
+        filled = self.last + -self.last % ranks
         return (
-            f"the last batch of each epoch has {self.batch} samples instead of {self.last}, "
-            "since accelerate fills it up from the first ones"
+            f"the last batch of each epoch has {filled} samples instead of {self.last}, "
+            "since it is filled up from its first ones"
         )
 
 
@@ -149,11 +145,10 @@ class Deviation:
     Attributes:
         question: "repeats" (the same batch again), "ranks" (the batch in parts), "rare" (a
             batch of rare samples in parts), "padding" (without it), "threads" (another number
-            of them), "precision" (in bf16). About the batches: "starts" (is the data set the
-            same in each start), "samples" (does reading one change another), "collator" (does
-            it mix them), "order" (do ranks agree on it), "draws" (is anything drawn once for a
-            whole batch), "parameters" (are others trained later), "workers" and "weights" (does
-            another process make the same batches).
+            of them), "precision" (in bf16). About the batches: "samples" (does reading one
+            change another), "collator" (does it mix them), "draws" (is anything drawn once for
+            a whole batch), "parameters" (are others trained later), "workers" and "weights"
+            (does another process make the same batches).
         point: when it was checked; empty if it was not.
         loss, gradient: of both trainings; empty without an answer.
         apart: the norm of the gradients' difference, over that of the larger one.
@@ -188,10 +183,8 @@ _OTHERWISE = {
 }
 """The text of a refusal, by its question."""
 
-_PARTS = ("starts", "samples", "collator", "order", "draws", "parameters", "ranks", "rare")
-
 _ALSO = {
-    "ranks": _PARTS,
+    "ranks": ("draws", "parameters", "ranks", "rare"),
     "accumulation": ("samples", "collator", "ranks", "rare", "accumulation"),
     "workers": ("samples", "workers", "weights"),
 }
@@ -231,6 +224,17 @@ class ModelAnswers:
                 if reason:
                     return reason
         return None
+
+    def refuses_ranks(self, typed_ranks: int, ranks: int) -> str | None:
+        """Why this number of ranks does not train the same; None: it may.
+
+        Rank 0 loads the batches of the current launch (``inside.applying.dispatch``). They are
+        joined if they cannot be dealt out, as if they were accumulated in fewer steps.
+        """
+        reason = self.refuses("ranks")
+        if reason is None and ranks % typed_ranks:
+            return self.refuses("accumulation")
+        return reason
 
     def answered(self, question: str) -> bool:
         """Whether a question has an answer, or there was nothing to check."""
@@ -285,22 +289,14 @@ UNCHECKED = ModelAnswers(
 """If a model was not checked, its ranks stay as typed."""
 
 
-def model_answers_of(
-    answers: Sequence[ModelAnswer],
-    *,
-    dtype: str | None = None,
-    other_start: Sequence[ModelAnswer] = (),
-) -> ModelAnswers:
-    """What a rank has answered, the last of each question and point.
-
-    ``other_start``: the answers of another start, without seeds.
-    """
+def model_answers_of(answers: Sequence[ModelAnswer], *, dtype: str | None = None) -> ModelAnswers:
+    """What a rank has answered, the last of each question and point."""
     ends = []
     deviations_by_point: dict[tuple[str, str], Deviation] = {}
     for answer in answers:
         if not answer["question"]:
             ends.append(answer)
-        elif answer["question"] != STARTS:
+        else:
             deviations_by_point[answer["question"], answer["point"]] = Deviation(
                 question=answer["question"],
                 point=answer["point"],
@@ -309,12 +305,8 @@ def model_answers_of(
                 apart=answer.get("apart"),
                 why=answer.get("why"),
             )
-    deviations = list(deviations_by_point.values())
-    apart = data_apart(answers, other_start)
-    if apart is not None:
-        deviations.append(Deviation(question=STARTS, point="", why=apart))
     return ModelAnswers(
-        answers=tuple(deviations),
+        answers=tuple(deviations_by_point.values()),
         dtype=dtype,
         drawn=next((answer["drawn"] for answer in ends if "drawn" in answer), None),
         updates=next((answer["updates"] for answer in ends if "updates" in answer), None),
@@ -516,9 +508,12 @@ def _of_first_step(
     if plan.drift and not typed.drift:
         yield f"its ranks differ: {plan.drift}"
     if plan.apart and not typed.apart:
-        yield "each rank trains with its own gradient: the ranks do not average them"
+        yield (
+            "each rank trains with its own gradient, which is averaged with no other: is the model "
+            "that is trained the one that accelerator.prepare() has returned?"
+        )
     if typed.ranks != plan.ranks and model_answers is not None:
-        reason = model_answers.refuses("ranks")
+        reason = model_answers.refuses_ranks(typed.ranks, plan.ranks)
         if reason is not None:
             yield reason
     draws = plan.drawn or plan.dropout

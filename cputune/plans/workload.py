@@ -392,6 +392,12 @@ class Workload:
             return None
         return self.model_answers.refuses(question)
 
+    def refuses_ranks(self, ranks: int) -> str | None:
+        """The same for a number of ranks on all machines."""
+        if self.model_answers is None or self.batch_per_rank is not None:
+            return None
+        return self.model_answers.refuses_ranks(self.launch_ranks, ranks)
+
     def keeps(self, typed: Training) -> bool:
         """Whether plans take the samples of the current launch, because no other batch was
         requested.

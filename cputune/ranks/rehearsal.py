@@ -13,7 +13,7 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,12 +22,13 @@ from cputune.inside import REHEARSE_VARIABLE, SCRATCH_VARIABLE
 from cputune.inside.rehearsing import BATCHES
 from cputune.plans.plan import Plan
 from cputune.plans.workload import Workload
-from cputune.ranks import engines, typed
+from cputune.ranks import engines, typed, weights
 from cputune.ranks.failure import last_words
 from cputune.ranks.job import observe
 from cputune.ranks.saved import keys_of, metrics_of
 from cputune.ranks.supervisor import WorkFolder
 from cputune.ranks.supervisor_main import RankCommand
+from cputune.ranks.weights import Weights
 
 ENDLESS = 1 << 30
 """A rehearsal ends by itself, or at its time limit."""
@@ -57,12 +58,14 @@ class Rehearsed:
         failed: why it failed; empty if it did not.
         written: the files that it wrote, each with its keys; None if it has none.
         metrics: of each of them the metrics of an evaluation, by their keys.
+        weights: what it has trained; None if that was not seen.
     """
 
     failed: str = ""
     seconds: float = 0.0
     written: Mapping[str, frozenset[str] | None] = field(default_factory=dict)
     metrics: Mapping[str, Mapping[str, tuple[float, ...]]] = field(default_factory=dict)
+    weights: Weights | None = None
 
 
 def rehearse(
@@ -112,6 +115,7 @@ def rehearse(
             seconds=ran.seconds,
             written={name: keys_of(path) for name, path in places.items()},
             metrics={name: metrics_of(path) for name, path in places.items()},
+            weights=weights.read(scratch),
         )
 
 
@@ -220,6 +224,37 @@ def compared(
         kinds.append("metrics")
         differing += tuple(_unlike_metrics(today, plan))
     return differing, tuple(kinds)
+
+
+def weights_apart(
+    today: Rehearsed, plan: Rehearsed, nudged: Callable[[], Rehearsed | None]
+) -> str | None:
+    """How what a plan has trained differs from the current launch; empty: only by rounding.
+
+    None if they cannot be compared. ``nudged`` runs the current launch from weights that are
+    slightly changed; it is asked if the weights are far apart.
+    """
+    typed, trained = today.weights, plan.weights
+    if typed is None or trained is None or not weights.comparable(typed, trained):
+        return None
+    limit, far = weights.SAME, weights.apart(typed, trained)
+    share, buffer = weights.farthest_buffer(typed, trained)
+    if far <= limit and share <= weights.SAME_BUFFER:
+        return ""
+    rounded = nudged()
+    if rounded is not None and rounded.weights is not None:
+        if not weights.comparable(typed, rounded.weights):
+            return None  # its starts differ by themselves
+        limit = max(limit, weights.ROUNDED * weights.apart(typed, rounded.weights))
+        most, _ = weights.farthest_buffer(typed, rounded.weights)
+        share = share if share > weights.ROUNDED * most else 0.0
+    steps = f"after {trained.steps} steps of the whole script, shortened"
+    own = "what each rank computes from its own samples changes its training"
+    if far > limit:
+        return f"{steps}, its weights are apart by {far:.2g} of the way that they go: {own}"
+    if share > weights.SAME_BUFFER:
+        return f"{steps}, its buffer {buffer} is apart by {share:.2g} of what it changes: {own}"
+    return ""
 
 
 def _written_by_rank(name: str, plan: Rehearsed, ranks: int) -> bool:

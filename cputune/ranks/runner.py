@@ -21,8 +21,9 @@ from typing import Any
 from cputune.doctor.hosts.network import Rate
 from cputune.host.facts import HostFacts
 from cputune.host.hub import OFFLINE, hub_reachable
+from cputune.inside import NUDGE_VARIABLE
 from cputune.inside.applying.force import Force
-from cputune.inside.equivalence_check import POINTS, STARTS
+from cputune.inside.equivalence_check import POINTS
 from cputune.inside.first_steps import LOOKED_AT
 from cputune.inside.messages import ModelAnswer, RankState
 from cputune.plans.delivery import environment
@@ -36,7 +37,7 @@ from cputune.plans.equivalence import (
     model_answers_of,
     unlike,
 )
-from cputune.plans.knobs import as_seen, keeps_mathematics
+from cputune.plans.knobs import as_seen, keeps_mathematics, with_the_numbers_of
 from cputune.plans.layout import baseline_plan
 from cputune.plans.plan import Plan
 from cputune.plans.script_settings import named, settings_of
@@ -48,6 +49,7 @@ from cputune.ranks.engines import Engine, Launch
 from cputune.ranks.hosts import RankHosts
 from cputune.ranks.job import STARTUP_SECONDS, Job
 from cputune.ranks.listen import Inbox
+from cputune.ranks.rehearsal import Rehearsed
 from cputune.ranks.supervisor import Supervisors, WorkFolder, modules_of
 from cputune.ranks.supervisor_main import RankCommand
 from cputune.ranks.typed import as_activated
@@ -60,7 +62,7 @@ WHILE_TUNING = ("repeats", "ranks", "padding")
 """Questions to the model while tuning: they decide which plans there are."""
 
 OF_SCRIPTS = ("samples",)
-"""Further questions for a script, whose data set, collator and sampler are not known."""
+"""Further questions for a script, whose data set and collator are not known."""
 
 GRACE_SECONDS = 0.5
 """Seconds between SIGINT, SIGTERM and SIGKILL for plain processes; forked ranks are killed at
@@ -160,20 +162,15 @@ class ProcessRunner:
         if self._given.recipe is None:
             to_model += OF_SCRIPTS
         model = LivingPlan(self, self.today_as_typed, questions=to_model)
-        others = []
-        if self._given.recipe is None:
-            others.append(LivingPlan(self, self.today_as_typed, questions=(STARTS,)))
         try:
-            for started in (model, *others):
-                self._wait_for_answers(started)
+            self._wait_for_answers(model)
         except TimeUp:
             is_time_up = True
             self.on_note("the time limit was reached while the model was checked")
         finally:
-            self._model_answers = model.model_answers(typed.training(), others)
+            self._model_answers = model.model_answers(typed.training())
             self._checked_states = model.observed
-            for started in (model, *others):
-                started.close()
+            model.close()
         if not self._model_answers.answered("ranks"):
             if is_time_up:
                 self._model_answers = UNCHECKED
@@ -219,15 +216,41 @@ class ProcessRunner:
         if self._rehearsed.failed:
             self.on_note(f"your current launch was not rehearsed: {self._rehearsed.failed}")
             return RehearsalEnd()
-        # Other draws make other metrics; dropout is off in a rehearsal.
-        model_answers, typed = workload.model_answers, workload.training
-        draws = model_answers is not None and bool(model_answers.drawn)
-        if typed is not None and typed.drawn:
-            draws = True
+        # Other draws make other metrics and weights; dropout is off in a rehearsal.
+        draws = workload.training is not None and workload.training.drawn
         differences, compared = rehearsal.compared(
             self._rehearsed, ended, ranks=plan.world_size, draws=draws
         )
-        return RehearsalEnd(failed="; ".join(differences), compared=compared)
+        failed = "; ".join(differences)
+        if not failed and not draws:
+            apart = self._weights_apart(plan, self._rehearsed, ended, began + seconds)
+            if apart is not None:
+                failed, compared = apart, (*compared, "weights")
+        return RehearsalEnd(failed=failed, compared=compared)
+
+    def _weights_apart(
+        self, plan: Plan, today: Rehearsed, ended: Rehearsed, until: float
+    ) -> str | None:
+        """How what a plan trains to its shortened end differs; None if it was not compared.
+
+        A plan with fewer bits or other draws is rehearsed once more without them.
+        """
+
+        def run(other: Plan, **more: str) -> Rehearsed | None:
+            seconds = until - time.monotonic()
+            if seconds < ended.seconds:
+                return None
+            given = {**(OFFLINE if self.hub_offline() else {}), **more}
+            workload = self.workload
+            done = rehearsal.rehearse(workload, other, self.facts, seconds=seconds, more=given)
+            return None if done.failed else done
+
+        exact = with_the_numbers_of(self.today, plan, self.facts)
+        compared = ended if exact == plan else exact and run(exact)
+        if not compared:
+            return None
+        nudged = partial(run, self.today_as_typed, **{NUDGE_VARIABLE: "1"})
+        return rehearsal.weights_apart(today, compared, nudged)
 
     @property
     def today_as_typed(self) -> Plan:
@@ -463,8 +486,7 @@ class LivingPlan:
 
     @property
     def has_answered(self) -> bool:
-        last = STARTS if STARTS in self._questions else ""
-        return any(answer["question"] == last for answer in self.answers)
+        return any(answer["question"] == "" for answer in self.answers)
 
     @property
     def answers(self) -> list[ModelAnswer]:
@@ -473,26 +495,16 @@ class LivingPlan:
             return []
         return self.job.ranks[min(self.job.ranks)].answers
 
-    def model_answers(
-        self, typed: Training | None, others: Sequence[LivingPlan] = ()
-    ) -> ModelAnswers:
+    def model_answers(self, typed: Training | None) -> ModelAnswers:
         """The answers of its model, and how this start of the current launch differs from another.
 
-        ``others`` are starts without the seeds of a trial. The ranks of a current launch answer
-        together; the first one reports.
+        The ranks of a current launch answer together; the first one reports.
         """
         job = self.job
         if job is None or not job.ranks:
             return ModelAnswers()
         training = job.training()
-        other_start: list[ModelAnswer] = []
-        for other in others:
-            other_start += other.answers
-        answers = model_answers_of(
-            self.answers,
-            dtype=None if typed is None else typed.dtype,
-            other_start=other_start,
-        )
+        answers = model_answers_of(self.answers, dtype=None if typed is None else typed.dtype)
         if typed is None or training is None or answers.refuses("repeats"):
             return answers
         return replace(answers, unlike=unlike(typed, training))
@@ -529,9 +541,7 @@ class LivingPlan:
             base = environment.base_environment(
                 os.environ, plan, delivery.variables, offline=offline
             )
-            # What is seeded by a process (hashes of words) is another in each new one alone.
-            is_new = runner.fresh or STARTS in self._questions
-            if not is_new and not (plan.as_found and workload.launch):
+            if not runner.fresh and not (plan.as_found and workload.launch):
                 modules = modules_of(plan, workload, runner.source)
         supervisor = runner.supervisors.ready(base, modules, runner.seconds_left())
         inbox = Inbox(self._folder)

@@ -306,9 +306,9 @@ def _measured(trial: Trial) -> Measured:
 def _of_ranks(ranks: int, workload: Workload) -> tuple[str, ...]:
     """What the ranks of the best plan do with the last batch of an epoch."""
     typed = workload.training
-    if typed is None or not typed.uneven or ranks == workload.launch_ranks:
+    if typed is None or not typed.uneven(ranks) or ranks == workload.launch_ranks:
         return ()
-    return (f"With {ranks} ranks {typed.uneven} (--keep mathematics leaves them out).",)
+    return (f"With {ranks} ranks {typed.uneven(ranks)} (--keep mathematics leaves them out).",)
 
 
 def _notes(findings: Findings) -> list[str]:

@@ -34,6 +34,9 @@ TOGETHER = ("numbers", "mathematics")
 
 BOUND = "bound to its cores"
 
+REHEARSAL_SECONDS = 300.0
+"""Of the whole script, shortened, with another number of ranks."""
+
 CHECKS_BEFORE = 2
 """Checks of the current launch, before any value is tried."""
 
@@ -297,6 +300,9 @@ def _checked(runner: ProcessRunner, workload: Workload, check: Check) -> Iterato
     try:
         for _ in islice(runner.steps(check.plan), LOOKED_AT):
             pass
+        if any(knob is not None and knob.name == "ranks" for knob, _ in check.differences):
+            end = runner.rehearse(check.plan, min(REHEARSAL_SECONDS, runner.seconds_left()))
+            failed = "" if end is None else end.failed
     except TrialError as error:
         failed = str(error).splitlines()[0]
     for difference in check.differences:

@@ -113,12 +113,12 @@ class Layouts:
             )
         typed = self.workload.training
         if ranks * nodes != self.workload.launch_ranks:
-            refusal = self.workload.refuses("ranks")
+            refusal = self.workload.refuses_ranks(ranks * nodes)
             if refusal is not None:
                 return f"they would not train equivalently: {refusal}"
             strict = self.ask.keep in ("numbers", "mathematics")
-            if strict and typed is not None and typed.uneven:
-                return typed.uneven
+            if strict and typed is not None and typed.uneven(ranks * nodes):
+                return typed.uneven(ranks * nodes)
         needed = needed_bytes(self.workload, ranks, nodes=nodes, value_bytes=self.value_bytes)
         room = self._least_room(nodes)
         if room is None or needed <= room:

@@ -44,7 +44,7 @@ def test_a_trainer_on_two_ranks_for_which_no_part_did_anything_needs_none() -> N
 
 
 def test_without_a_trial_that_shows_it_all_parts_stay() -> None:
-    assert left(None) == ({"trainer", "ranks", "apart"}, ())
+    assert left(None) == ({"trainer", "ranks", "dispatch", "apart"}, ())
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_without_a_trial_that_shows_it_all_parts_stay() -> None:
     [
         ({"trainer": ["per_device_train_batch_size"]}, {"trainer"}),
         ({"ranks": ["its schedules"]}, {"ranks"}),
-        ({"apart": ["numbers that are drawn for its samples"]}, {"apart"}),
+        ({"apart": ["seeds that it sets while it trains"]}, {"apart"}),
         ({"trainer": ["the scale of its losses"], "ranks": [PRETENDED]}, {"trainer"}),
     ],
 )
@@ -71,10 +71,6 @@ def test_a_part_that_changed_something_stays(did: dict[str, list[str]], stays: s
 def test_an_argument_says_what_parts_set(did: dict[str, list[str]], flags: tuple[str, ...]) -> None:
     assert left(did) == (set(), flags)
     assert left(did, versions=OLD)[1] == (), "this transformers does not have it"
-
-
-def test_what_loader_processes_draw_is_not_seen() -> None:
-    assert left({}, loader_workers=2) == ({"apart"}, ())
 
 
 def test_a_loop_on_one_rank_for_which_variables_say_it_all_needs_nothing() -> None:

@@ -6,7 +6,7 @@ import copy
 import importlib
 import pickle
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -72,6 +72,8 @@ class Delivery:
 
             def _get_train_sampler(self) -> None: ...
 
+            def get_train_dataloader(self) -> None: ...
+
         found = self.patched("transformers.trainer", Trainer=FakeTrainer)
         return found.Trainer  # type: ignore[no-any-return]
 
@@ -99,7 +101,8 @@ class Delivery:
             def prepare_optimizer(self, optimizer: Any) -> Any:
                 return optimizer.param_groups
 
-        found = self.patched("accelerate.accelerator", Accelerator=FakeAccelerator)
+        members = {"Accelerator": FakeAccelerator, "prepare_data_loader": None}
+        found = self.patched("accelerate.accelerator", **members)
         return found.Accelerator  # type: ignore[no-any-return]
 
 
@@ -328,20 +331,11 @@ class LengthGroupedSampler:
 
     batch_size = 8
 
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(3))
-
 
 @pytest.mark.parametrize(("typed", "world", "batch"), [(1, 2, 16), (4, 2, 4), (2, 1, 4), (2, 2, 8)])
 def test_samples_are_grouped_by_length_as_on_the_ranks_that_were_typed(
-    typed: int, world: int, batch: int, monkeypatch: pytest.MonkeyPatch
+    typed: int, world: int, batch: int
 ) -> None:
-    """Each pass has the random numbers of the first rank, in which all ranks agree."""
-    drawn: list[object] = []
-    dice = SimpleNamespace(get_rng_state=lambda: "mine", set_rng_state=drawn.append)
-    ranks = SimpleNamespace(is_available=lambda: False)
-    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(random=dice, distributed=ranks))
-
     class FakeTrainer:
         def train(self) -> None: ...
 
@@ -352,8 +346,6 @@ def test_samples_are_grouped_by_length_as_on_the_ranks_that_were_typed(
     trainer = carried.patched("transformers.trainer", Trainer=FakeTrainer).Trainer()
     sampler = trainer._get_train_sampler()
     assert sampler.batch_size == batch
-    assert [*sampler, *sampler] == [0, 1, 2] * 2
-    assert drawn == (["mine"] * 2 if world > 1 and typed != world else [])
     assert trainer._get_train_sampler("another") == "another"
 
 
@@ -364,11 +356,11 @@ def test_samples_are_grouped_by_length_as_on_the_ranks_that_were_typed(
         ({"torch": {"dropout": "bytes"}}, 2),
         ({"world_size": 1}, 7),
         ({"world_size": 1, "torch": {"dropout": "bytes"}}, 9),
-        ({"world_size": 2}, 18),
+        ({"world_size": 2}, 19),
         ({"world_size": 2, "batch_per_rank": 4}, 9),
         ({"world_size": 2, "typed_ranks": 2}, 7),
         ({"world_size": 2, "typed_ranks": 2, "find_unused": True}, 8),
-        ({"world_size": 2, "by_flags": True}, 14),
+        ({"world_size": 2, "by_flags": True}, 15),
     ],
 )
 def test_no_more_is_hooked_than_the_plan_needs(force: dict[str, Any], hooks: int) -> None:

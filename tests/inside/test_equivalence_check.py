@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from cputune.inside import ASK_VARIABLE
-from cputune.inside.applying.force import Force
-from cputune.inside.applying.ranks import keep_shuffles
+from cputune.inside.applying.ranks import seed_as_several
 from cputune.inside.applying.unchanged import as_before
 from cputune.inside.contents import contents_of, end_of_epoch
 from cputune.inside.cutting import UncutError, part_of
@@ -389,18 +388,15 @@ def test_what_the_script_has_made_is_put_back_and_no_tensor_beyond_the_limit(
     assert long[0] == 1, "120 bytes are data"
 
 
-@pytest.mark.parametrize(("world_size", "draws"), [(1, [1, 0]), (2, [1, 1])])
-def test_a_shuffle_is_drawn_as_often_as_the_launch_as_typed_draws_it(
-    world_size: int, draws: list[int]
-) -> None:
-    """Of several ranks accelerate draws one seed; of one rank torch draws one in each epoch."""
+def test_one_rank_for_several_shuffles_by_one_seed() -> None:
+    """As accelerate does with several; torch alone draws a seed as each pass begins."""
     sampler = torch.utils.data.RandomSampler(range(50))
     before = torch.get_rng_state()
-    keep_shuffles(Force(world_size=world_size, typed_ranks=3 - world_size), sampler)
+    seed_as_several(sampler)
     orders, drawn = [], []
     for _ in range(2):
         orders.append([*sampler])
         drawn.append(int(not torch.equal(before, torch.get_rng_state())))
         before = torch.get_rng_state()
-    assert drawn == draws
+    assert drawn == [1, 0]
     assert orders[0] != orders[1]

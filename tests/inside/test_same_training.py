@@ -217,6 +217,87 @@ if accelerator.is_main_process:
 """
 
 
+DEALT = """
+import json, os, random
+import numpy, torch
+from accelerate import Accelerator
+from accelerate.utils import set_seed
+from torch.utils.data import DataLoader, Dataset, IterableDataset, WeightedRandomSampler
+
+set_seed(int(os.environ.get("RANK", "0")))  # another data set in each rank
+values = torch.rand(41)
+own = torch.Generator().manual_seed(3)
+
+class Counting(Dataset):
+    asked = 0
+    def __len__(self):
+        return len(values)
+    def __getitem__(self, number):
+        self.asked += 1
+        return values[number] + self.asked
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return (value + random.random() for value in values)
+
+def mixed(samples):
+    x = torch.stack(samples)
+    x = 0.7 * x + 0.3 * x[torch.randperm(len(x))] + torch.randn(x.shape, generator=own)
+    return {"x": x * random.random() + numpy.random.rand(), "names": [str(len(x))] * len(x)}
+
+class Batches:
+    batch_size, drop_last = 8, False
+    def __iter__(self):
+        order = list(WeightedRandomSampler(torch.rand(41), 41))
+        random.shuffle(order)
+        return iter(order[at : at + 8] for at in range(0, 41, 8))
+    def __len__(self):
+        return 6
+
+accelerator = Accelerator(cpu=True)
+kind = os.environ["KIND"]
+loader = {
+    "sampler": lambda: DataLoader(Counting(), batch_sampler=Batches(), collate_fn=mixed),
+    "shuffled": lambda: DataLoader(Counting(), batch_size=8, shuffle=True, collate_fn=mixed),
+    "stream": lambda: DataLoader(Stream(), batch_size=8, collate_fn=mixed),
+}[kind]()
+model = torch.nn.Linear(1, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+taken, tasks, ends = [], [], []
+for epoch in range(2):
+    for batch in loader:
+        accelerator.backward(model(batch["x"][:, None]).mean())
+        optimizer.step()
+        taken.append(accelerator.gather(batch["x"]).tolist())
+        ends.append(accelerator.gradient_state.end_of_dataloader)
+        tasks.append([random.random(), batch["names"][0]])
+every = [tasks]
+if accelerator.num_processes > 1:
+    every = [None] * accelerator.num_processes
+    torch.distributed.all_gather_object(every, tasks)
+if accelerator.is_main_process:
+    print("SEEN" + json.dumps({"taken": taken, "tasks": every, "ends": ends}))
+"""
+
+
+@pytest.mark.parametrize("kind", ["sampler", "shuffled", "stream"])
+def test_rank_0_loads_what_one_rank_would(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With state, draws, mixed samples and data that differ in each rank; 41 samples by 8."""
+    monkeypatch.setenv("KIND", kind)
+    typed = run(tmp_path, DEALT, ranks=1, force=None)
+    two = run(tmp_path, DEALT, ranks=2, force=Force(world_size=2))
+    assert len(typed["taken"]) == len(two["taken"]) == 12
+    assert two["tasks"] == [typed["tasks"][0]] * 2, "loops that draw go on alike"
+    assert two["ends"] == typed["ends"]
+    for number, (alone, together) in enumerate(zip(typed["taken"], two["taken"], strict=True)):
+        if number % 6 == 5:  # one sample is left for two ranks
+            alone = alone * 2
+        assert together == pytest.approx(alone)
+
+
 def test_ranks_draw_apart_for_their_samples_and_agree_on_the_order(tmp_path: Path) -> None:
     """Each rank is seeded alike by the script, as most scripts do."""
     typed = run(tmp_path, DRAWS.replace("%d", "8"), ranks=1, force=None)

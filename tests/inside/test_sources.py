@@ -1,10 +1,10 @@
-"""Data set, collator and sampler are asked whether each row depends on its sample alone."""
+"""Data set and collator are asked whether each row depends on its sample alone."""
 
 from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -137,15 +137,12 @@ def joined(samples: list[Any]) -> dict[str, Any]:
     return {"x": torch.cat([sample["x"] for sample in samples])[None]}
 
 
-def sources(
-    data: Any, collate: Collate = padded, sampler: Any = None, places: range = range(8)
-) -> Sources:
+def sources(data: Any, collate: Collate = padded, places: range = range(8)) -> Sources:
     """Those of a script that has just trained on a batch."""
     found = Sources(Draws())
     iterator = SimpleNamespace(
         _dataset=data,
         _collate_fn=collate,
-        _index_sampler=sampler or torch.utils.data.SequentialSampler(data),
         _cputune_indices=deque([list(places)]),
     )
     found.fetched(iterator)
@@ -156,7 +153,7 @@ def sources(
 @pytest.mark.parametrize("collate", [padded, noisy, popping, pairs, two_texts])
 def test_a_collator_that_makes_each_row_of_its_sample_is_accepted(collate: Collate) -> None:
     asked = sources(Rows(), collate)
-    assert [why for _, why in asked.ask()] == [""] * 4
+    assert [why for _, why in asked.ask()] == [""] * 3
     assert asked.drawn == (collate is noisy)
 
 
@@ -194,68 +191,6 @@ def test_random_numbers_of_a_data_sets_own_are_a_state_that_ranks_would_share() 
     assert rows.dice.bit_generator.state == before
 
 
-class Shuffled:
-    """A sampler of a script's own."""
-
-    def __init__(self, dice: Any) -> None:
-        self.dice = dice
-
-    def __iter__(self) -> Iterator[int]:
-        order = list(range(64))
-        self.dice().shuffle(order)
-        return iter(order)
-
-
-def test_an_order_that_each_rank_would_draw_by_itself_is_refused() -> None:
-    def order_of(sampler: Any) -> str:
-        return dict(sources(Rows(), sampler=sampler).ask())["order"]
-
-    data = torch.utils.data
-    assert "Shuffled draws the order" in order_of(Shuffled(lambda: random))
-    assert order_of(Shuffled(lambda: random.Random(3))) == ""
-    weighted = data.WeightedRandomSampler([1.0] * 64, 64)
-    assert "WeightedRandomSampler draws the order" in order_of(weighted)
-    assert "WeightedRandomSampler" in order_of(data.BatchSampler(weighted, 8, False))
-
-    class Batches(data.BatchSampler):  # type: ignore[misc]
-        """Of another library, around a sampler of torch (sentence-transformers)."""
-
-    seeded = torch.Generator().manual_seed(1)
-    drawn = data.RandomSampler(Rows(), generator=seeded)
-    assert order_of(Batches(drawn, 8, False)) == ""
-    assert order_of(data.WeightedRandomSampler([1.0] * 64, 64, generator=seeded)) == ""
-    assert order_of(data.BatchSampler(data.RandomSampler(Rows()), 8, False)) == ""
-
-
-class Following:
-    """A sampler whose order depends on what was noted since."""
-
-    def __init__(self) -> None:
-        self.noted: list[float] = []
-
-    def __iter__(self) -> Iterator[int]:
-        first = len(self.noted)
-        return iter([*range(first, 64), *range(first)])
-
-
-class Resuming(Following):
-    """One that goes on after the samples that it has given."""
-
-    def __iter__(self) -> Iterator[int]:
-        for number in super().__iter__():
-            self.noted.append(number)
-            yield number
-
-
-def test_an_order_that_follows_the_training_is_refused() -> None:
-    for sampler, refused in ((Following(), True), (Resuming(), False)):
-        asked = sources(Rows(), sampler=sampler)
-        assert dict(asked.ask())["order"] == ""
-        sampler.noted.append(0.5)
-        found = dict(asked.ask())["order"]
-        assert found.startswith("its Following gives another order") is refused, found
-
-
 def test_what_a_callback_changes_or_a_model_decides_is_seen_later(golden: Golden) -> None:
     rows, model = Rows(), torch.nn.Linear(3, 3)
     asked = sources(rows)
@@ -282,16 +217,6 @@ def test_a_batch_with_a_rare_sample_has_it_in_one_of_its_parts() -> None:
     assert size == 8
     assert (batch["y"] == -100).tolist() == [True] + [False] * 7
     assert sources(Rows()).of_rare_samples() is None
-
-
-def test_two_data_sets_are_told_apart_by_their_samples() -> None:
-    whole = sources(Rows()).digests()
-    assert whole == sources(Rows()).digests()
-    assert sources(Rows(65)).digests()[0] != whole[0]
-    assert sources(Rarely()).digests() != whole
-    order = torch.utils.data.Subset(Rows(), list(range(63, -1, -1)))
-    assert sources(order).digests() != whole
-    assert sources(Augmented()).digests() == sources(Augmented()).digests(), "augmented alike"
 
 
 class Levelled(Rows):

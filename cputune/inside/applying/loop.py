@@ -6,7 +6,7 @@ import inspect
 from typing import TYPE_CHECKING
 
 from cputune.inside.applying.hooking import Hook, Original
-from cputune.inside.applying.ranks import keep_shuffles
+from cputune.inside.applying.ranks import seed_as_several
 from cputune.inside.applying.shared import Setting
 
 if TYPE_CHECKING:
@@ -67,10 +67,9 @@ class LoopPart:
             # BatchSamplerShard reads the batch of the sampler when it is made: set it before.
             self._divide_loader(accelerator, loader)
             self._setting.tell()
-        if self._setting.force.other_ranks and not getattr(
-            accelerator, "use_seedable_sampler", False
-        ):
-            keep_shuffles(self._setting.force, getattr(loader, "sampler", None))
+        alone = self._setting.force.other_ranks and self._setting.force.world_size == 1
+        if alone and not getattr(accelerator, "use_seedable_sampler", False):
+            seed_as_several(getattr(loader, "sampler", None))
             self._setting.note("loop", "the order of its samples")
         prepared = original(accelerator, loader, *args, **kwargs)
         self._prepared.append(prepared)

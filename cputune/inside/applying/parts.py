@@ -47,6 +47,7 @@ def _of_objects(force: Force) -> Iterator[Part]:
         if force.rescales or (force.find_unused and force.world_size > 1):
             yield Part("ranks", "RanksPart", "setting")
         if force.other_ranks and force.world_size > 1:
+            yield Part("dispatch", "Dispatch", "setting")
             yield Part("apart", "DrawsPart", "setting")
         if not force.by_flags:
             yield Part("loop", "LoopPart", "setting")

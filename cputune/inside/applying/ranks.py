@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from cputune.inside.applying.force import Force
 from cputune.inside.applying.hooking import Hook, Original
 from cputune.inside.applying.shared import Setting
 
@@ -59,8 +57,6 @@ class RanksPart:
         if type(sampler).__name__ == "LengthGroupedSampler":
             self._setting.note("ranks", "groups of like length")
             sampler.batch_size = sampler.batch_size * force.world_size // force.typed_ranks
-            if force.world_size > 1:
-                draw_together(sampler)
         return sampler
 
     def _keep_schedules(self, module: ModuleType) -> None:
@@ -100,66 +96,16 @@ class RanksPart:
         cls.num_processes = property(num_processes)
 
 
-def keep_shuffles(force: Force, sampler: Any) -> None:
-    """Let a loader take its samples in the order of the current launch.
+def seed_as_several(sampler: Any) -> None:
+    """Seed a shuffle before the first pass, as accelerate does with several ranks.
 
-    With one rank torch draws the seed of each epoch's shuffle as it begins. With several accelerate
-    draws one as it prepares the loader, the same in every rank.
+    With one rank torch draws a seed as each pass begins.
     """
     if type(sampler).__name__ != "RandomSampler" or sampler.generator is not None:
         return
     torch = sys.modules["torch"]
-
-    def draw() -> None:
-        """As torch draws a seed for a shuffle: the first rank's, in every rank."""
-        seed = torch.empty((), dtype=torch.int64).random_()
-        generator.manual_seed(int(_of_the_first_rank(seed)))
-
-    if 1 not in (force.world_size, force.typed_ranks):
-        return
-    sampler.generator = generator = torch.Generator()
-    if force.world_size == 1:
-        draw()
-    else:
-        _before_each_pass(sampler, draw)
-
-
-def draw_together(sampler: Any) -> None:
-    """Let a sampler that draws from torch's generator draw the same numbers in every rank, and
-    restore it.
-    """
-    torch_random = sys.modules["torch"].random
-
-    class Together(type(sampler)):  # type: ignore[misc]
-        def __iter__(self) -> Iterator[object]:
-            state = torch_random.get_rng_state()
-            torch_random.set_rng_state(_of_the_first_rank(torch_random.get_rng_state()))
-            order = list(super().__iter__())
-            ranks = sys.modules["torch"].distributed
-            if ranks.is_available() and ranks.is_initialized() and ranks.get_rank() > 0:
-                torch_random.set_rng_state(state)  # the first rank goes on from there
-            yield from order
-
-    Together.__name__ = type(sampler).__name__
-    sampler.__class__ = Together
-
-
-def _before_each_pass(sampler: Any, called: Callable[[], object]) -> None:
-    class Called(type(sampler)):  # type: ignore[misc]
-        def __iter__(self) -> Iterator[object]:
-            called()
-            yield from super().__iter__()
-
-    Called.__name__ = type(sampler).__name__
-    sampler.__class__ = Called
-
-
-def _of_the_first_rank(numbers: Any) -> Any:
-    """The first rank's, if there are several."""
-    ranks = sys.modules["torch"].distributed
-    if ranks.is_available() and ranks.is_initialized() and ranks.get_world_size() > 1:
-        ranks.broadcast(numbers, 0)
-    return numbers
+    sampler.generator = torch.Generator()
+    sampler.generator.manual_seed(int(torch.empty((), dtype=torch.int64).random_()))
 
 
 def drops_layers(model: Any) -> bool:

@@ -13,6 +13,7 @@ class Setting:
 
     Attributes:
         refuse: gets the reason why the script cannot run as planned, and ends the process.
+        say: prints a sentence, in the first rank.
         changes: what was set and not yet printed.
         has_trainer: the script has made a Trainer, which gets its batch by arguments.
         trains: a loop over an Accelerator has taken its first step.
@@ -27,7 +28,8 @@ class Setting:
     ) -> None:
         self.force = force
         self.refuse = refuse
-        self._say = say
+        self.say = say
+        self._told = False
         self.changes: dict[str, str] = {}
         self.has_trainer = self.trains = self.pretends = False
         self.did: dict[str, list[str]] = {}
@@ -48,7 +50,7 @@ class Setting:
 
     def tell(self) -> None:
         """Print once what was set before the training began."""
-        if self.changes:
-            self._say("set for the plan: " + ", ".join(self.changes.values()))
-            self.changes.clear()
-            self._say = lambda text: None
+        if self.changes and not self._told:
+            self._told = True
+            self.say("set for the plan: " + ", ".join(self.changes.values()))
+        self.changes.clear()

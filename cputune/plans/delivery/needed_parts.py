@@ -100,8 +100,6 @@ def used(
         changed = _changed(ranks)
         if workload.takes_flags and workload.framework == "trainer":
             flags = _set_by_flags(changed, versions)
-        if force.other_ranks and any(rank.get("loader_workers") for rank in ranks):
-            changed.setdefault("apart", set()).add("what its loader's processes draw is not seen")
         for part in needed(force):
             if part.module in OF_OBJECTS and not changed.get(part.module):
                 beside = "noted"
@@ -113,7 +111,7 @@ def used(
     return replace(delivery, force=force if needed(force) else None, flags=flags), left_out
 
 
-OF_OBJECTS = ("trainer", "ranks", "apart", "loop")
+OF_OBJECTS = ("trainer", "ranks", "dispatch", "apart", "loop")
 """Parts that note what they change in a script's objects."""
 
 

@@ -32,6 +32,7 @@ from cputune.plans.knobs.record import (
 from cputune.text import cpulist
 
 if TYPE_CHECKING:
+    from cputune.host.facts import HostFacts
     from cputune.plans.plan import Plan
     from cputune.plans.workload import Workload
 
@@ -129,6 +130,16 @@ def changed(today: Plan, best: Plan) -> tuple[Knob, ...]:
 def kept_between(today: Plan, best: Plan) -> Keeps:
     """What stays the same in the training from one plan to another."""
     return least_kept(knob.keeps for knob in changed(today, best))
+
+
+def with_the_numbers_of(today: Plan, plan: Plan, facts: HostFacts) -> Plan | None:
+    """A plan without what changes draws or takes fewer bits; None if it cannot be put back."""
+    exact: Plan | None = plan
+    for knob in changed(today, plan):
+        if exact is None or knob.put is None or keeps(knob, "mathematics"):
+            continue
+        exact = knob.put(exact, knob.value_in(today), facts)
+    return exact
 
 
 def kind_of(knob: Knob) -> Kind:

@@ -1,0 +1,305 @@
+"""Rank 0 loads each batch as the script has written it, and gives every rank its rows."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+import random
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from cputune.inside.applying.hooking import Hook, Original, put
+from cputune.inside.applying.ranks import seed_as_several
+from cputune.inside.applying.shared import Setting
+
+if TYPE_CHECKING:
+    from transformers import Trainer
+
+
+class Dispatch:
+    """Lets the sampler, the data set and the collator run in rank 0 alone, as with one rank.
+
+    So a batch may depend on all of its samples, on the batches before it and on random numbers, and
+    a data set may be another one in each start. Batches of other loaders (evaluations) are divided
+    by accelerate.
+
+    Attributes:
+        each: samples that every rank gets of a batch; 0 before a loader is seen.
+        receives: whether this rank gets its samples from another one.
+    """
+
+    name = "dispatch"
+
+    def __init__(self, setting: Setting) -> None:
+        self._setting = setting
+        self._in_trainer = False
+        self._accumulates = 1.0
+        self._others = 0
+        self.each = 0
+        self.receives = False
+
+    def hooks(self) -> list[Hook]:
+        """What makes the loaders of an Accelerator, also those of a Trainer."""
+        return [
+            ("transformers.trainer", "Trainer.train", self._train),
+            ("accelerate.accelerator", "prepare_data_loader", self._prepare),
+            ("accelerate.data_loader", "DataLoaderDispatcher.__iter__", self._iterate),
+        ]
+
+    def report(self) -> dict[str, str]:
+        """Nothing: the first steps of a rank show its samples."""
+        return {}
+
+    def _train(self, original: Original, trainer: Trainer, *args: object, **kw: object) -> object:
+        """Of this object: a subclass may make its loader by itself."""
+        batch, batches = trainer.args.per_device_train_batch_size, 1.0
+        if hasattr(batch, "typed"):
+            batches = trainer.args.gradient_accumulation_steps / batch.typed
+        self._accumulates = batches
+        put(trainer, "get_train_dataloader", self._of_trainer)
+        return original(trainer, *args, **kw)
+
+    def _of_trainer(self, original: Original, *args: object, **kwargs: object) -> object:
+        self._in_trainer = True
+        try:
+            return original(*args, **kwargs)
+        finally:
+            self._in_trainer = False
+
+    def _is_trained_on(self) -> bool:
+        """Whether the loader that is being prepared is the one that is trained on."""
+        if self._setting.has_trainer:
+            return self._in_trainer
+        self._others += 1
+        return self._others == self._setting.force.loader + 1
+
+    def _prepare(self, original: Original, loader: Any, *args: object, **kwargs: Any) -> object:
+        """Replaces ``prepare_data_loader``, which an Accelerator calls with names."""
+        sampler = getattr(loader, "batch_sampler", None)
+        size = getattr(sampler, "batch_size", None)
+        if not self._is_trained_on() or not isinstance(size, int):
+            return original(loader, *args, **kwargs)
+        force, world = self._setting.force, self._setting.force.world_size
+        if kwargs.get("split_batches"):
+            whole, self.each = size, size // world
+        else:
+            # As the script has written it: its ranks and its accumulation have divided it.
+            typed = size * world * self._accumulates / force.typed_ranks
+            whole, self.each = int(typed), size
+            if whole != typed or whole % size or size * world % whole:
+                whole = size * world
+        loader = copy.copy(loader)
+        loader.collate_fn = Collate(loader.collate_fn, whole, world, self._setting.refuse)
+        sampler.batch_size = self.each * world  # type: ignore[union-attr]
+        # accelerate makes the loader of a stream anew, from what is no longer to be set.
+        loader.__dict__["batch_size"] = self.each * world
+        if force.typed_ranks > 1 and not kwargs.get("use_seedable_sampler"):
+            seed_as_several(getattr(loader, "sampler", None))
+        kwargs.update(num_processes=1, split_batches=True, dispatch_batches=True)
+        prepared: Any = original(loader, *args, **kwargs)
+        self._setting.note("dispatch", "the ranks that load its batches")
+        self._setting.say(
+            f"rank 0 loads each batch of {whole} and gives each rank {self.each} samples"
+        )
+        return prepared
+
+    def _iterate(self, original: Any, loader: Any) -> Iterator[object]:
+        """Replaces the passes of accelerate's dispatcher, which joins batches of unlike widths."""
+        if not isinstance(loader.base_dataloader.collate_fn, Collate):
+            yield from original(loader)
+            return
+        ranks = sys.modules["torch"].distributed
+        self.receives = ranks.get_rank() > 0
+        loader.begin()
+        loader.set_epoch(loader.iteration)
+        rounds = None if self.receives else loader.base_dataloader.__iter__()
+        given, number = following(rounds, ranks), 0
+        while given:
+            after = following(rounds, ranks)  # as accelerate does, to know which one is the last
+            loader.end_of_dataloader = not after
+            if number >= loader.skip_batches:
+                yield given[0]
+            given, number = after, number + 1
+        loader.iteration += 1
+        loader.end()
+
+
+class Collate:
+    """Collates the samples of all ranks as the script does, and divides the rows.
+
+    Of several batches of the script each is collated by itself. If a sample has several rows, the
+    samples of each rank are.
+    """
+
+    def __init__(
+        self,
+        collate: Callable[[list[Any]], Any],
+        whole: int,
+        ranks: int,
+        refuse: Callable[[str], None],
+    ) -> None:
+        self._collate, self._whole, self._ranks = collate, whole, ranks
+        self._refuse = refuse
+        self._by_rank = False
+
+    def __call__(self, samples: list[Any]) -> list[Any]:
+        """The batch of each rank."""
+        groups = [samples]
+        if len(samples) % self._whole == 0 and self._ranks % (len(samples) // self._whole) == 0:
+            groups = [samples[at : at + self._whole] for at in range(0, len(samples), self._whole)]
+        given: list[Any] = []
+        for group in groups:
+            given += self._divided(group, self._ranks // len(groups))
+        return given
+
+    def _divided(self, samples: list[Any], parts: int) -> list[Any]:
+        count, each = len(samples), -(-len(samples) // parts)
+        # The last batch of an epoch is filled up, so that all ranks take as many samples.
+        shares = [[n % count for n in range(at, at + each)] for at in range(0, parts * each, each)]
+        if not self._by_rank:
+            batch = self._collate(samples)
+            rows = rows_of(batch)
+            if rows == count:
+                return [picked(batch, count, places) for places in shares]
+            if not rows or rows % count:
+                self._refuse(
+                    f"its collator makes {rows or 'no'} rows of {count} samples, which cannot be "
+                    f"divided over {parts} ranks"
+                )
+            self._by_rank = True
+        return [self._collate([samples[n] for n in places]) for places in shares]
+
+
+def rows_of(batch: object) -> int:
+    """The rows of a batch: those of its first tensor, or of its first list; 0: not known."""
+    return _first_rows(batch, of_tensors=True) or _first_rows(batch, of_tensors=False)
+
+
+def _first_rows(value: Any, *, of_tensors: bool) -> int:
+    if hasattr(value, "shape"):
+        return int(value.shape[0]) if of_tensors and len(value.shape) else 0
+    if isinstance(value, list) and not of_tensors:
+        return len(value)
+    if isinstance(value, Mapping):
+        value = tuple(value.values())
+    if not isinstance(value, (list, tuple)):
+        return 0
+    found = (_first_rows(held, of_tensors=of_tensors) for held in value)
+    return next(filter(None, found), 0)
+
+
+def picked(value: Any, rows: int, places: Sequence[int]) -> Any:
+    """These rows of a batch, in the same container; what is not of rows is given to all."""
+    if hasattr(value, "shape"):
+        return value[list(places)] if len(value.shape) and value.shape[0] == rows else value
+    if isinstance(value, Mapping):
+        held = {name: picked(inner, rows, places) for name, inner in value.items()}
+        try:
+            return type(value)(held)  # type: ignore[call-arg]
+        except TypeError:
+            return held
+    if not isinstance(value, (list, tuple)):
+        return value
+    if len(value) == rows and not any(hasattr(inner, "shape") for inner in value):
+        made = [value[place] for place in places]
+    else:
+        made = [picked(inner, rows, places) for inner in value]
+    if isinstance(value, list):
+        return made
+    return type(value)(*made) if hasattr(value, "_fields") else tuple(made)
+
+
+def following(rounds: Iterator[list[Any]] | None, ranks: Any) -> tuple[Any] | None:
+    """The next batch of this rank, alone in a tuple; None after the last.
+
+    Only rank 0 has ``rounds``.
+
+    Python's and numpy's generators go on in all ranks as in rank 0, so that a loop that draws with
+    them (which task comes next) draws the same in each.
+    """
+    batches: Sequence[Any] = ()
+    if rounds is not None:
+        before = drawn_so_far()
+        batches = next(rounds, ())
+        drawn = drawn_so_far()
+        batches = [(batch, None if drawn == before else drawn) for batch in batches]
+    received = scattered(batches, ranks)
+    if received is None:
+        return None
+    batch, drawn = received
+    if rounds is None and drawn is not None:
+        random.setstate(drawn[0])
+        if drawn[1] is not None and "numpy" in sys.modules:
+            numpy, (name, keys, *rest) = sys.modules["numpy"], drawn[1]
+            numpy.random.set_state((name, numpy.frombuffer(keys, dtype="uint32"), *rest))
+    return (batch,)
+
+
+def drawn_so_far() -> tuple[Any, Any]:
+    """The states of the generators that a script shares with libraries, without torch's."""
+    numpy = sys.modules.get("numpy")
+    if numpy is None:
+        return random.getstate(), None
+    name, keys, *rest = numpy.random.get_state()
+    return random.getstate(), (name, keys.tobytes(), *rest)
+
+
+def scattered(batches: Sequence[Any], ranks: Any) -> Any:
+    """The share of this rank of those that rank 0 has, one for each rank; None if it has none."""
+    torch = sys.modules["torch"]
+    rank, world = ranks.get_rank(), ranks.get_world_size()
+    sizes = torch.zeros(world, dtype=torch.int64)
+    packets = [packed(batch) for batch in batches]
+    for number, packet in enumerate(packets):
+        sizes[number] = len(packet)
+    ranks.broadcast(sizes, 0)
+    most = int(sizes.max())
+    if most == 0:
+        return None
+    received = torch.empty(most, dtype=torch.uint8)
+    sent = None
+    if rank == 0:
+        sent = [torch.zeros(most, dtype=torch.uint8) for _ in packets]
+        for tensor, packet in zip(sent, packets, strict=True):
+            tensor[: len(packet)] = torch.frombuffer(packet, dtype=torch.uint8)
+    ranks.scatter(received, sent, src=0)
+    if rank == 0:
+        return batches[0]
+    return unpacked(received.numpy().data[: int(sizes[rank])])
+
+
+class _Packer(pickle.Pickler):
+    """Pickles tensors by their bytes, and everything else as usual."""
+
+    def persistent_id(self, value: Any) -> Any:
+        torch = sys.modules["torch"]
+        if type(value) is not torch.Tensor or value.requires_grad:
+            return None
+        if value.layout is not torch.strided or value.is_quantized or value.is_complex():
+            return None
+        flat = value.contiguous().reshape(-1).view(torch.uint8)
+        name = str(value.dtype).removeprefix("torch.")
+        return name, tuple(value.shape), pickle.PickleBuffer(flat.numpy())
+
+
+class _Unpacker(pickle.Unpickler):
+    def persistent_load(self, pid: Any) -> Any:
+        torch, (name, shape, content) = sys.modules["torch"], pid
+        dtype = getattr(torch, name)
+        if not len(content):
+            return torch.empty(shape, dtype=dtype)
+        return torch.frombuffer(content, dtype=dtype).reshape(shape)
+
+
+def packed(batch: object) -> bytearray:
+    """A batch as bytes, for another rank."""
+    file = io.BytesIO()
+    _Packer(file, protocol=5).dump(batch)
+    return bytearray(file.getbuffer())
+
+
+def unpacked(packet: Any) -> Any:
+    """A batch from its bytes."""
+    return _Unpacker(io.BytesIO(packet)).load()
