@@ -455,7 +455,7 @@ def reporting_files() -> dict[str, str]:
     package = root_directory() / "cputune"
     files = {f"{LIBRARY}/cputune/__init__.py": ""}
     for path in (package / "inside").rglob("*.py"):
-        if path.name != "rehearsing.py":
+        if path.name not in ("rehearsing.py", "trained_weights.py"):
             files[f"{LIBRARY}/cputune/{path.relative_to(package)}"] = _code_alone(path)
     return files
 
@@ -492,11 +492,13 @@ def _is_for_readers(line: ast.stmt) -> bool:
 def all_files(launch: Launch) -> dict[str, str]:
     """Every file of a launch by its path in the folder.
 
-    An emitted one has its recipe's script, its rank.py and its apply_plan.py with the guard.
+    An emitted one has its recipe's script, its rank.py, and its apply_plan.py with the guard and
+    what loads batches.
     """
     files = reporting_files()
     if launch.files:
-        for name in (recipe_script().name, "rank.py", "applying/__main__.py", "applying/guard.py"):
+        of_plan = [f"applying/{name}.py" for name in ("__main__", "guard", "dispatch")]
+        for name in (recipe_script().name, "rank.py", *of_plan):
             del files[f"{LIBRARY}/cputune/inside/{name}"]
     for file in launch.files:
         files[f"{LAUNCH}/{file.name}"] = file.text

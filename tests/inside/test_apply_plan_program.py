@@ -18,6 +18,8 @@ from cputune.inside import applying_script
 from cputune.inside.applying.force import Force
 
 ACCELERATOR = """
+prepare_data_loader = None
+
 class Accelerator:
     num_processes = gradient_accumulation_steps = 1
     def __init__(self, mixed_precision=None, cpu=False):
@@ -94,9 +96,9 @@ SETS = [
     ({"torch": dict.fromkeys(LEVERS, "on")}, set(LEVERS)),
     ({"world_size": 1, "by_flags": True}, {"trainer"}),
     ({"world_size": 1}, {"trainer", "loop"}),
-    ({"world_size": 2, "by_flags": True}, {"trainer", "ranks", "draws"}),
-    ({"world_size": 2}, {"trainer", "ranks", "draws", "loop"}),
-    ({"world_size": 2, "loop_alone": True}, {"ranks", "draws", "loop"}),
+    ({"world_size": 2, "by_flags": True}, {"trainer", "ranks", "dispatch", "draws"}),
+    ({"world_size": 2}, {"trainer", "ranks", "dispatch", "draws", "loop"}),
+    ({"world_size": 2, "loop_alone": True}, {"ranks", "dispatch", "draws", "loop"}),
     ({"world_size": 1, "loop_alone": True}, {"loop"}),
     ({}, set()),
 ]
@@ -108,6 +110,7 @@ CLASSES = {
     "loop": "class LoopPart",
     "ranks": "class RanksPart",
     "draws": "class DrawsPart",
+    "dispatch": "class Dispatch",
 }
 
 

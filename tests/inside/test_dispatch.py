@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from cputune.inside.applying.dispatch import Collate, packed, picked, rows_of, unpacked
+from cputune.inside.applying.dispatch import Collate, packed, picked, rows_in, unpacked
 
 torch: Any = None
 pytestmark = pytest.mark.torch
@@ -73,7 +73,7 @@ Two = namedtuple("Two", ["x", "y"])
 def test_rows_are_picked_in_any_container_and_all_else_is_given_whole() -> None:
     x = torch.arange(4)
     batch = UserDict({"x": x, "two": Two(x, "same"), "names": ["a", "b", "c", "d"], "scale": 0.5})
-    assert rows_of(batch) == 4
+    assert rows_in(batch) == 4
     share = picked(batch, 4, [2, 3])
     assert isinstance(share, UserDict)
     assert (share["x"].tolist(), share["two"].x.tolist(), share["two"].y) == (
@@ -82,7 +82,7 @@ def test_rows_are_picked_in_any_container_and_all_else_is_given_whole() -> None:
         "same",
     )
     assert (share["names"], share["scale"]) == (["c", "d"], 0.5)
-    assert picked([{"a": 1}, {"a": 2}], rows_of([{"a": 1}, {"a": 2}]), [1]) == [{"a": 2}]
+    assert picked([{"a": 1}, {"a": 2}], rows_in([{"a": 1}, {"a": 2}]), [1]) == [{"a": 2}]
 
 
 def test_a_batch_comes_out_of_its_bytes_as_it_was() -> None:

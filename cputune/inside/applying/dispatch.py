@@ -160,7 +160,7 @@ class Collate:
         shares = [[n % count for n in range(at, at + each)] for at in range(0, parts * each, each)]
         if not self._by_rank:
             batch = self._collate(samples)
-            rows = rows_of(batch)
+            rows = rows_in(batch)
             if rows == count:
                 return [picked(batch, count, places) for places in shares]
             if not rows or rows % count:
@@ -172,7 +172,7 @@ class Collate:
         return [self._collate([samples[n] for n in places]) for places in shares]
 
 
-def rows_of(batch: object) -> int:
+def rows_in(batch: object) -> int:
     """The rows of a batch: those of its first tensor, or of its first list; 0: not known."""
     return _first_rows(batch, of_tensors=True) or _first_rows(batch, of_tensors=False)
 
@@ -230,20 +230,20 @@ def following(rounds: Iterator[list[Any]] | None, ranks: Any) -> tuple[Any] | No
         return None
     batch, drawn = received
     if rounds is None and drawn is not None:
-        random.setstate(drawn[0])
-        if drawn[1] is not None and "numpy" in sys.modules:
-            numpy, (name, keys, *rest) = sys.modules["numpy"], drawn[1]
-            numpy.random.set_state((name, numpy.frombuffer(keys, dtype="uint32"), *rest))
+        of_python, of_numpy = pickle.loads(drawn)
+        random.setstate(of_python)
+        if of_numpy is not None and "numpy" in sys.modules:
+            sys.modules["numpy"].random.set_state(of_numpy)
     return (batch,)
 
 
-def drawn_so_far() -> tuple[Any, Any]:
+def drawn_so_far() -> bytes:
     """The states of the generators that a script shares with libraries, without torch's."""
     numpy = sys.modules.get("numpy")
-    if numpy is None:
-        return random.getstate(), None
-    name, keys, *rest = numpy.random.get_state()
-    return random.getstate(), (name, keys.tobytes(), *rest)
+    of_numpy = None
+    if numpy is not None:
+        of_numpy = numpy.random.get_state()
+    return pickle.dumps((random.getstate(), of_numpy))
 
 
 def scattered(batches: Sequence[Any], ranks: Any) -> Any:
