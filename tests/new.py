@@ -172,7 +172,7 @@ def test_real_ranks_show_it() -> None:
     left_out = f'    ("{name}=other", FACTS, RECIPE, {{}}, "FILL: why not there"),\n'
     yield Row(
         path="tests/knobs/test_offered.py",
-        before=r'^\)\n\n\n@pytest.mark.parametrize\(\("what"',
+        before=r'^\)\n\n\n@every_row\(\("what"',
         text=left_out,
     )
     yield changelog(f"knob `{name}`")

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from rows import every_row
 
 import cputune
 from cputune.emitters import FORMATS
@@ -27,13 +28,13 @@ PROGRAMS = [
 ]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@every_row("page", PAGES, ids=lambda page: page.name)
 def test_every_link_to_a_file_leads_somewhere(page: Path) -> None:
     links = re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", page.read_text())
     assert [link for link in links if not (page.parent / link).exists()] == []
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
+@every_row("program", PROGRAMS)
 def test_python_on_a_page_uses_what_is_public(program: str) -> None:
     for node in ast.walk(ast.parse(program)):
         if isinstance(node, ast.ImportFrom):

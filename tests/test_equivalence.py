@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from golden_texts import Golden
+from rows import every_row
 
 from cputune.inside.first_steps import digest_of
 from cputune.inside.messages import ModelAnswer, TrainedStep
@@ -42,7 +43,7 @@ def test_what_is_the_same_is_said_in_a_line(golden: Golden) -> None:
     golden(verdict.summary)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("other", "said"),
     [
         (
@@ -69,7 +70,7 @@ def test_what_differs_is_a_sentence(other: dict[str, Any], said: str) -> None:
     assert verdict.differs[0].startswith(said)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("typed", "plan", "gradient", "same"),
     [
         ("float32", "bfloat16", 0.26, True),
@@ -247,7 +248,7 @@ def test_contents_are_compared_also_if_the_numbers_of_the_samples_agree(
     assert equivalent(TYPED, plan, ModelAnswers(drawn=drawn)).same == same
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("other", "why"),
     [
         (["64", "a", "b"], None),
@@ -270,9 +271,7 @@ def test_two_starts_with_other_data_leave_ranks_as_typed(other: list[str], why: 
         assert not model_answers.refuses("padding")
 
 
-@pytest.mark.parametrize(
-    "question", ["collator", "order", "draws", "parameters", "samples", "rare"]
-)
+@every_row("question", ["collator", "order", "draws", "parameters", "samples", "rare"])
 def test_what_a_batch_is_made_of_decides_on_ranks(question: str) -> None:
     answer = {"event": "answer", "question": question, "point": "after 2 updates", "why": "so"}
     model_answers = model_answers_of([answer])  # type: ignore[list-item]

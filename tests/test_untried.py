@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
 from golden_texts import Golden
 from machines import machine
+from rows import every_row
 
 import cputune
 from cputune import Workload
@@ -25,7 +25,7 @@ def test_what_would_bring_the_most_comes_first_with_its_command(golden: Golden) 
     golden(second.text)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("padding", "do"),
     [
         (SEEN, "DataCollatorWithPadding"),

@@ -93,6 +93,7 @@ def test_a_second_ctrl_c_ends_at_once_and_leaves_nothing(tmp_path: Path) -> None
     assert not list(tmp_path.glob("*.lock"))
 
 
+@pytest.mark.matrix
 def test_nohup_lives_on_when_the_terminal_goes(tmp_path: Path) -> None:
     ignored = {"preexec_fn": lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)}
     with start(tmp_path, **ignored) as child:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from in_process import ran
+from rows import every_row
 
 import cputune
 from cputune import Plan, Workload
@@ -122,7 +123,7 @@ SAME_AS_TYPED = (
 )
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("job", "plan", "carries"),
     [
         (SEEN, AS_FOUND, None),
@@ -144,7 +145,7 @@ def test_carry_stands_before_a_script_that_needs_it(
     assert (words[1] if words[0] == str(applying_script()) else None) == carries
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("job", "plan", "is_guarded"),
     [
         (SEEN, ONE, False),

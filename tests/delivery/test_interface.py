@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from golden_texts import Golden
+from rows import every_row
 
 from cputune import UsageError
 from cputune.host.facts import Link, Network
@@ -44,7 +45,7 @@ def test_every_layer_is_told_the_same_name() -> None:
     assert set(INTERFACE_VARIABLES) == set(DIALECTS)
 
 
-@pytest.mark.parametrize("name", ["", "a b", "-eth0", "eth0,eth1", "$(id)", "a" * 16, "eth/0"])
+@every_row("name", ["", "a b", "-eth0", "eth0,eth1", "$(id)", "a" * 16, "eth/0"])
 def test_what_the_kernel_would_not_call_an_interface_is_refused(name: str) -> None:
     with pytest.raises(UsageError) as caught:
         checked(name)

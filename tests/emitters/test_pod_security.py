@@ -11,6 +11,7 @@ import pytest
 import yaml
 from emit_machines import one_socket, script_workload
 from golden_texts import Golden
+from rows import every_row
 
 from cputune import Cluster, SecretKey, Trial, UsageError, emit
 from cputune.emitters import Emission
@@ -63,8 +64,8 @@ def test_the_hubs_token_comes_from_a_secret_that_need_not_be_there(kind: str) ->
     }
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(
+@every_row("kind", KINDS)
+@every_row(
     ("typed", "place"),
     [
         ("/tmp/out", "/data/out"),

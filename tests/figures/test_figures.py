@@ -15,6 +15,7 @@ from golden_texts import Golden
 from hosts.builder import machine as built
 from matplotlib.figure import Figure
 from report.result_cases import CASES, a_thousand, profiled, tuned
+from rows import every_row
 
 import cputune
 from cputune import ConfirmRun, Result, UsageError
@@ -222,7 +223,7 @@ def _hex(colour: tuple[float, ...]) -> str:
     return "#" + "".join(f"{round(255 * part):02x}" for part in colour[:3])
 
 
-@pytest.mark.parametrize("colour", [*RANKS, *WORK.values()])
+@every_row("colour", [*RANKS, *WORK.values()])
 def test_what_is_written_on_a_colour_can_be_read(colour: str) -> None:
     def light(text: str) -> float:
         parts = [int(text[at : at + 2], 16) / 255 for at in (1, 3, 5)]

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from rows import every_row
 
 from cputune.emitters.assembled import apply_plan_file
 from cputune.inside.applying.figures import Figures, described, how_apart
@@ -36,7 +37,7 @@ def changed(weight: list[float] | None = None, **more: object) -> Figures:
     return {**EQUAL, "weights": weights, **more}
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("other", "apart"),
     [
         (changed(), False),

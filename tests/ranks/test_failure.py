@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from golden_texts import Golden
+from rows import every_row
 
 from cputune.inside.messages import Raised
 from cputune.ranks.failure import early_end, failure as why, last_words
@@ -22,7 +23,7 @@ def raised(kind: str, text: str) -> Raised:
     return {"event": "error", "kind": kind, "text": text}
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("error", "kind", "words"),
     [
         (failure(-9, kills=1), OutOfMemory, "killed for memory"),
@@ -50,7 +51,7 @@ def test_failures_have_types_and_words(error: Exception, kind: type, words: str)
     assert words in str(error)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("kind", "text", "said"),
     [
         (
@@ -142,7 +143,7 @@ t.py FAILED
 """
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("tail", "said"),
     [
         (ACCELERATE, "bf16 was asked for, and not the CPU: add --use_cpu"),
@@ -206,7 +207,7 @@ def test_the_tail_is_short_enough_to_read() -> None:
     assert len(error.details.splitlines()) == 40
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("seen", "steps", "kind", "words"),
     [
         (

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rows import every_row
 
 import cputune
 from cputune import Plan, Workload
@@ -38,7 +39,7 @@ def wrote(**files: set[str] | None) -> Rehearsed:
     return Rehearsed(written=keys)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("plan", "says"),
     [
         (wrote(model__pt={"layer.weight"}, log=None), ()),
@@ -58,7 +59,7 @@ def test_what_a_plan_writes_is_compared_with_what_the_launch_as_typed_writes(
     assert differences(wrote(model__pt={"layer.weight"}, log=None), plan, ranks=2) == says
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("files", "ranks", "missing"),
     [
         (("rng.pth",), 1, ()),

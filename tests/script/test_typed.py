@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 from golden_texts import Golden
+from rows import every_row
 
 from cputune import UsageError, Workload
 from cputune.plans.training_command import read_typed
 from cputune.text.documents import record_of
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("typed", "argv"),
     [
         ("train.py --epochs 3", "train.py --epochs 3"),
@@ -39,7 +40,7 @@ def test_the_script_is_seen_in_what_was_typed(typed: str, argv: str) -> None:
     assert record_of(Workload, job.to_json()) == job
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("typed", "ranks"),
     [
         ("torchrun train.py", 1),
@@ -97,7 +98,7 @@ def test_trl_starts_a_script_of_its_own(
             read_typed(["trl", "sft", *words])
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("typed", "said"),
     [
         ("--epochs 3", "'--epochs' is an option, not a script"),

@@ -3,6 +3,7 @@
 import pytest
 from clean_machine import CLEAN, changed
 from golden_texts import Golden
+from rows import every_row
 
 from cputune.doctor.checks.packages import requirement_unmet
 from cputune.host.facts import Package
@@ -96,7 +97,7 @@ def test_no_package_is_downgraded_if_who_requires_it_can_be_upgraded(golden: Gol
     golden(finding.command)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("specifiers", "there"),
     [
         ("==2.0.1,>=2.0.0,>=2.6", False),

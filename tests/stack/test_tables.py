@@ -4,8 +4,8 @@ import ast
 import dataclasses
 from datetime import date
 
-import pytest
 from packaging.version import Version
+from rows import every_row
 from sources import modules, one_worker
 
 from cputune.stack import Versions, load, tables
@@ -104,7 +104,7 @@ def test_no_behaviour_is_asked_for_that_no_table_has():
     assert asked <= {row.name for row in (*rows, *STACK.torch_behaviours)}
 
 
-@pytest.mark.parametrize("row", list(features()), ids=lambda row: row.name)
+@every_row("row", list(features()), ids=lambda row: row.name)
 def test_a_row_ends_with_its_last_minor_release(row):
     if row.first is not None:
         major, small = row.first

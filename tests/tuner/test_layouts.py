@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from golden_texts import Golden
 from machines import machine
+from rows import every_row
 
 import cputune
 from cputune import HostFacts, SearchSpace, UsageError, Workload
@@ -57,7 +58,7 @@ FOUR_OF_SMT = {"cores_per_socket": 4, "threads_per_core": 2}
 EIGHT = {"cores_per_socket": 8}
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("shape", "fixed", "layouts"),
     [
         # All cores, three quarters, half and a quarter of them, then all siblings.
@@ -124,7 +125,7 @@ TOO_FEW_FOR_CCL = {
 }
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("shape", "fixed", "reasons"),
     [
         (EIGHT, {"ranks": 2, "threads": 3}, NO_SIBLINGS),

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from confirmed import confirmed
 from golden_texts import Golden
+from rows import every_row
 from tuner.fakes import PLANS, SMALL
 
 import cputune
@@ -118,7 +119,7 @@ class TestWithoutConfirmation:
         assert (result.speedup is None) is (blocks == 1)
         assert result.best.plan == (TODAY if blocks == 1 else FIRST)
 
-    @pytest.mark.parametrize(
+    @every_row(
         ("findings", "why", "step"),
         [
             (
@@ -295,7 +296,7 @@ class TestNothingValid:
 
 
 class TestCannotWork:
-    @pytest.mark.parametrize(
+    @every_row(
         "wrong",
         [
             [],

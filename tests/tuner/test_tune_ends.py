@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import pytest
 from golden_texts import Golden
+from rows import every_row
 from tuner.fakes import SMALL, VARIED, FakeKeepingRunner
 
 import cputune
@@ -89,7 +89,7 @@ ENDS = {
 }
 
 
-@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS.keys())
+@every_row("end", ENDS.values(), ids=ENDS.keys())
 def test_without_pairs_nothing_is_claimed(end: End) -> None:
     result = run(end)
     assert result.speedup is None

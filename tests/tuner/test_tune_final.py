@@ -13,6 +13,7 @@ import pytest
 from golden_texts import Golden
 from machines import MACHINES, SEEN_WARMUP, Machine, Model, machine, simulated
 from report.result_cases import tuned
+from rows import every_row
 from tuner.fakes import (
     PLANS,
     SMALL,
@@ -102,7 +103,7 @@ class TestWho:
         assert [rival.plan for rival in findings.rivals] == PLANS[:1:-1]
         assert {rival.role for rival in findings.rivals} == {"candidate"}
 
-    @pytest.mark.parametrize(
+    @every_row(
         ("best", "behind", "deviation", "rivals"),
         [
             (0, 0.09, 0.01, 2),
@@ -148,7 +149,7 @@ class TestWho:
         assert told == [TODAY, PLANS[5], PLANS[4]]
         assert findings.turns == 0
 
-    @pytest.mark.parametrize(
+    @every_row(
         "trials",
         [[], [trial(TODAY)], [trial(PLANS[0])], [trial(TODAY), trial(PLANS[0], kind="crashed")]],
     )
@@ -157,7 +158,7 @@ class TestWho:
         assert (told, findings.rivals) == ([], [])
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("state", "reason", "steps", "may"),
     [
         (COMPLETED, None, 0, True),
@@ -228,7 +229,7 @@ def result() -> Result:
     return cputune.tune(TCMALLOC.workload, facts=TCMALLOC.facts, runner=TCMALLOC.runner(0))
 
 
-@pytest.mark.parametrize("of", MACHINES, ids=lambda of: of.name)
+@every_row("of", MACHINES, ids=lambda of: of.name)
 def test_the_way_leads_to_the_best_plan_one_knob_after_another(of: Machine) -> None:
     space = cputune.search_space(of.facts, of.workload)
     best = min(space.plans(), key=of.seconds)

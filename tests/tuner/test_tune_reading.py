@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 import pytest
+from rows import every_row
 from tuner.fakes import SMALL, FakeRunner, steady
 
 import cputune
@@ -145,7 +146,7 @@ def test_what_goes_wrong_while_ending_does_not_hide_the_steps() -> None:
     assert len(run.logs) == 5
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("losses", "reference", "said"),
     [
         ([5.0, 4.9, 4.8], [5.0, 4.9, 4.8], None),

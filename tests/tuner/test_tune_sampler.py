@@ -11,6 +11,7 @@ from unittest import mock
 import numpy as np
 import pytest
 from machines import Model, machine, simulated
+from rows import every_row
 
 import cputune
 from cputune import Plan, Workload
@@ -135,7 +136,7 @@ def of_ranks(count: int, batches: int | None = None) -> Plan:
     return one if batches is None else one.with_setting("accumulation", batches)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("ran", "died", "ranks", "fits"),
     [
         ([], [], 64, True),
@@ -156,7 +157,7 @@ def test_no_plan_has_as_many_ranks_as_one_that_died_of_memory(
     assert sampler.fits(of_ranks(ranks)) is fits
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("died", "ran", "plan", "fits"),
     [
         ((4, 2), None, (4, 4), True),  # smaller ones than those that died

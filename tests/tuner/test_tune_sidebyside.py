@@ -8,6 +8,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
+from rows import every_row
 from tuner.fakes import (
     PLANS,
     SMALL,
@@ -300,7 +301,7 @@ def test_a_time_that_was_given_is_used_until_there_is_an_answer() -> None:
     assert max(clear.blocks) == 1
 
 
-@pytest.mark.parametrize("after", [5, 6, 8, 12])
+@every_row("after", [5, 6, 8, 12])
 def test_a_short_script_is_confirmed_all_the_same(after: int) -> None:
     def steps(number: int) -> Iterator[Step]:
         yield from [Step(seconds=SMALL.seconds(PLANS[number]), samples=8)] * after

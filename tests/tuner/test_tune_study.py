@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from golden_texts import Golden
 from machines import AMX, MACHINES, Machine, machine
+from rows import every_row
 from tuner.fakes import (
     BY_NAME,
     PLANS,
@@ -206,7 +207,7 @@ def shown_by(plan: Plan, rank: int) -> RankState:
 
 
 class TestFailures:
-    @pytest.mark.parametrize(
+    @every_row(
         ("error", "kind", "words"),
         [
             (Infeasible("threads: 1, the plan says 2"), "infeasible", "the plan says 2"),
@@ -216,7 +217,7 @@ class TestFailures:
             (GeneratorExit(), "crashed", "GeneratorExit"),
         ],
     )
-    @pytest.mark.parametrize("after", [0, 1])
+    @every_row("after", [0, 1])
     def test_of_a_plan_are_told_and_the_study_goes_on(
         self, error: BaseException, kind: str, words: str, after: int
     ) -> None:
@@ -385,7 +386,7 @@ class TestInterrupt:
 
 
 class TestLimits:
-    @pytest.mark.parametrize(
+    @every_row(
         ("named", "value"),
         [
             *(("budget", budget) for budget in (0, -1, 2.5, True, "20")),

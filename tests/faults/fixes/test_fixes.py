@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from in_process import ran
 from planted import FAULTS, Environment, Fault
+from rows import every_row
 
 DOCTOR = "cputune doctor --hosts none --json --fail-on never"
 TRAINED_SECONDS = 240
@@ -63,7 +64,7 @@ def test_after_the_cure_a_trainer_trains(fault: Fault, tmp_path: Path) -> None:
     assert {name: shown[name] for name in fault.shows} == dict(fault.shows)
 
 
-@pytest.mark.parametrize("code", SAMPLE)
+@every_row("code", SAMPLE)
 def test_after_the_cure_the_doctor_finds_it_no_more(code: str, tmp_path: Path) -> None:
     fault = next(fault for fault in FAULTS if fault.code == code)
     made = Environment(tmp_path, fault)
