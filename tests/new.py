@@ -113,13 +113,10 @@ def new_knob(name: str, _: str) -> Iterable[Part]:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from cputune.host.facts import HostFacts
 from cputune.plans.knobs.record import Ask, Effect, Knob, changed_shown, in_settings
-
-if TYPE_CHECKING:
-    from cputune.plans.plan import Plan
+from cputune.plans.plan import Plan
 
 
 def _why_not(facts: HostFacts, ask: Ask) -> str | None:

@@ -11,9 +11,8 @@ from hypothesis import given, strategies as st
 from rows import every_row
 
 from cputune import Plan
-from cputune.plans.knobs.backend import BACKENDS
-from cputune.plans.knobs.libraries import ALLOCATORS, JEMALLOC_SETTINGS, OPENMP_RUNTIMES
-from cputune.plans.knobs.precision import PRECISIONS
+from cputune.plans.knobs.libraries import JEMALLOC_SETTINGS
+from cputune.plans.values import ALLOCATORS, BACKENDS, OPENMP_RUNTIMES, PRECISIONS
 from cputune.text.documents import record_of
 
 

@@ -73,7 +73,7 @@ def _knobs() -> Iterable[str]:
 def _fixes() -> Iterable[str]:
     """``NAME=VALUE`` of each knob, or ``NAME=`` if the knob takes any number."""
     from cputune.plans.knobs import KNOBS
-    from cputune.plans.knobs.record import as_text
+    from cputune.plans.values import as_text
 
     for knob in KNOBS:
         if knob.least is not None:

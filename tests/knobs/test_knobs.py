@@ -6,6 +6,7 @@ import importlib
 import json
 import pkgutil
 import re
+import sys
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 from golden_texts import Golden
+from in_process import ran
 from machines import machine
 from rows import every_row
 
@@ -221,6 +223,21 @@ def test_every_knob_has_its_row() -> None:
     modules = (importlib.import_module(name) for name in files)
     defined = {v.name for m in modules for v in vars(m).values() if isinstance(v, Knob)}
     assert defined == set(NAMES)
+
+
+IMPORTS = """
+import importlib, pkgutil, sys
+import cputune.plans.knobs
+for found in [*pkgutil.walk_packages(cputune.plans.__path__, "cputune.plans.")]:
+    for name in [name for name in sys.modules if name.startswith("cputune.plans")]:
+        del sys.modules[name]
+    importlib.import_module(found.name)
+"""
+
+
+def test_plans_and_knobs_are_imported_in_any_order() -> None:
+    done = ran([sys.executable, "-c", IMPORTS])
+    assert done.returncode == 0, done.stderr
 
 
 def test_what_shows_a_knob_is_written_by_a_rank() -> None:

@@ -8,8 +8,7 @@
 (d) A launch has the same findings typed and in a file.
 
 ``CPUTUNE_LAUNCH_FILES=FOLDER pytest -m matrix tests/launch/test_laws.py`` takes every file of a
-folder, and those of ours that are like others; ``sources.txt`` lists the public ones that were tried: repository, commit,
-path.
+folder, and those of ours that are like others; ``sources.txt`` lists the public ones.
 """
 
 from __future__ import annotations
