@@ -44,7 +44,7 @@ def folders(
 
 
 nothing = values(tuple)
-"""For free text."""
+"""Free text is not completed."""
 
 
 def or_files(complete: Completes) -> Completes:

@@ -32,7 +32,7 @@ from cputune.stack import Versions, load
 
 CONFIG = "accelerate.yaml"
 PORT = 29500
-"""Of several machines accelerate wants one in its configuration; the script names a free one."""
+"""accelerate wants a port in the configuration of several machines; the script names a free one."""
 _DAEMONS = """
     bin=$(dirname -- "$(readlink -f -- "$(command -v mpirun)")") # not on the PATH of other hosts
     [[ ! -x $bin/orted ]] || export OMPI_MCA_orte_launch_agent=$bin/orted

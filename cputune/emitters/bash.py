@@ -98,7 +98,7 @@ def or_else(condition: str, then: str) -> str:
 
 
 LONGEST = 100
-"""Of a line that needs no change by hand."""
+"""The longest line of those that need no change by hand."""
 
 
 def missed(names: Sequence[str], hint: str = "copy it here") -> str:

@@ -165,7 +165,7 @@ def draws_by_itself(job: LaunchJob) -> bool:
 
 
 NOTHING = Force(without=("apart",))
-"""Of a plan that sets nothing inside the process."""
+"""What a plan has that sets nothing inside the process."""
 
 
 def companions(job: LaunchJob) -> tuple[EmittedFile, ...]:

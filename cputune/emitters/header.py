@@ -44,7 +44,7 @@ def header_of(job: LaunchJob, format: str, title: str, notes: Iterable[str] = ()
 
 
 MOST_LINES = 7
-"""Of a header, without the line that names the plan. Notes are printed, and are in plan.json."""
+"""Lines of a header, without the one that names the plan. Notes are printed and in plan.json."""
 
 
 def _needs(job: LaunchJob) -> str:

@@ -171,9 +171,9 @@ def secret(job: LaunchJob) -> str:
 
 
 MEMORY_MARGIN = 1.5
-"""Of the peak in trials, which end before the evaluation and the first checkpoint; /dev/shm and
-the page cache of written files count for the pod (cgroup v2,
-Documentation/admin-guide/cgroup-v2.rst, memory.current). Assumed.
+"""The request over the peak in trials, which end before the evaluation and the first checkpoint;
+/dev/shm and the page cache of written files count for the pod (cgroup v2, Documentation/admin-
+guide/cgroup-v2.rst, memory.current). Assumed.
 """
 
 

@@ -27,7 +27,7 @@ from cputune.stack import LEAST_CCL_WORKERS
 from cputune.text import plain
 
 MOST_RANKS_PER_NODE = 8
-"""Per NUMA node: more ranks hold more copies of the model and send more messages. Assumed."""
+"""More ranks on a NUMA node hold more copies of the model and send more messages. Assumed."""
 
 
 def thinkable_ranks(cores: tuple[Core, ...]) -> tuple[int, ...]:

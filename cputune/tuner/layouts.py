@@ -22,7 +22,7 @@ from cputune.stack import LEAST_CCL_WORKERS
 from cputune.text import cpulist
 
 CCL_WORKER_COUNTS = (1, 2, 4)
-"""Per rank: oneCCL's default is 1; more than 4 leave too few cores. Assumed."""
+"""Workers of a rank: oneCCL's default is 1; more than 4 leave too few cores. Assumed."""
 
 UNDIVIDED = "a rank per NUMA node"
 """The beginning of the reason for ranks that cannot divide the batch."""

@@ -404,7 +404,7 @@ def _fastest_allocator(of_plans: Collection[Mapping[str, KnobValue]]) -> KnobVal
 
 
 MANY_CORES = 16
-"""From this number of cores on, all of a socket may be slower than half of it: memory is shared."""
+"""If a socket has this many cores, all may be slower than half of them: memory is shared."""
 
 
 def _of_topology(

@@ -48,7 +48,7 @@ KNOBS: tuple[Knob, ...] = (
     ORDER,
     DROPOUT,
 )
-"""In the order in which they are shown: the layout first, then the libraries."""
+"""They are shown in this order: the layout first, then the libraries."""
 
 NAMES = tuple(knob.name for knob in KNOBS)
 
