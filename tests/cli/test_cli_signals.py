@@ -62,6 +62,7 @@ def test_what_was_found_is_kept_and_nothing_is_left(tmp_path: Path, number: int)
     assert not list((tmp_path / "tmp").iterdir())
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     "number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.matrix)]
 )

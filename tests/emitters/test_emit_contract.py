@@ -547,7 +547,7 @@ class TestOneCcl:
     def test_its_mpi_is_intel_mpi_whatever_was_found(self) -> None:
         case = two_sockets_smt()
         facts = machine("x", sockets=2, cores=28, smt=True, mpi="openmpi4")
-        assert make_job(case.result, Emission(facts=facts, nodes=1)).mpi == "intelmpi"
+        assert make_job(case.result, Emission(facts=facts, nodes=1)).site.mpi == "intelmpi"
 
     def test_bindings_that_are_not_there(self, launch: Launch, golden: Golden) -> None:
         fake = launch.bin / "python3"

@@ -156,6 +156,7 @@ class TestRanks:
         if script == "unfreezing.py":
             assert keys_of(tmp_path / "checkpoint.pt"), "the checkpoint of step 16 is as it was"
 
+    @pytest.mark.matrix
     @pytest.mark.parametrize("words", [(), pytest.param(("gather",), marks=pytest.mark.matrix)])
     def test_ranks_that_wait_for_each_other_in_unlike_places_are_stopped(
         self, tmp_path: Path, words: tuple[str, ...]

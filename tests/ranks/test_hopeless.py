@@ -72,6 +72,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.matrix
 @pytest.mark.torch
 @pytest.mark.slow
 def test_a_pool_that_was_forked_after_openmp_threads_costs_no_patience(folder: Path) -> None:
