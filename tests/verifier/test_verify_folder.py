@@ -93,7 +93,7 @@ PLANTED: list[tuple[str, str, Edit | None]] = [
     ("pytorchjob", "constraints.txt", replaced("torch==", "torch>=")),
     ("pytorchjob", "constraints.txt", without(r"^transformers==.*\n")),
     ("pytorchjob", "constraints.txt", added("torch==2.1.0")),
-    ("pytorchjob", "rank.py", replaced("os.sched_setaffinity(0, cpus", "id((0, cpus")),
+    ("pytorchjob", "rank.py", replaced("os.sched_setaffinity(0, wanted)", "id((0, wanted))")),
     ("pytorchjob", "rank.py", None),
     ("pytorchjob", "place.py", added("raise SystemExit")),
     ("trainjob", "train.py", replaced("import ", "import  ")),
