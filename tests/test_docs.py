@@ -49,14 +49,14 @@ def test_python_on_a_page_uses_what_is_public(program: str) -> None:
             assert node.attr in cputune.__all__
 
 
-def test_every_format_stands_in_the_tables_of_emit_and_verify() -> None:
+def test_every_format_is_in_the_tables_of_emit_and_verify() -> None:
     emit, verify = ((HERE / "docs" / name).read_text() for name in ("emit.md", "verify.md"))
     for name in FORMATS:
         assert f"| `{name}` |" in emit
         assert re.search(rf"\| .*`{name}\.(sh|yaml)`.* \|", verify)
 
 
-def test_every_recipe_stands_in_their_table() -> None:
+def test_every_recipe_is_in_their_table() -> None:
     page = (HERE / "recipes" / "README.md").read_text()
     for recipe in HERE.glob("recipes/*.toml"):
         assert f"| `{recipe.stem}` |" in page

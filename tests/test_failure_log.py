@@ -179,7 +179,7 @@ def test_of_error_lines_the_first_decides_and_a_cpp_exception_has_its_words() ->
     assert (found.title, found.message) == ("E: no", "no")
 
 
-def test_what_follows_a_traceback_is_no_part_of_it() -> None:
+def test_what_follows_a_traceback_is_not_part_of_it() -> None:
     text = (
         'Traceback (most recent call last):\n  File "a.py", line 1\nKeyError: 3\n\nstep 4\nKilled\n'
     )
@@ -242,7 +242,7 @@ PREFIXES = (
 
 
 @every_row("prefix", PREFIXES)
-def test_what_stands_before_a_traceback_is_a_prefix(prefix: str) -> None:
+def test_what_is_before_a_traceback_is_a_prefix(prefix: str) -> None:
     lines = ["Traceback (most recent call last):", *FRAMES, "KeyError: 'labels'"]
     text = "\n".join(prefix.format(n=1, t=time) + line for time, line in enumerate(lines))
     found = read_failures(f"starting\n{text}\n").decisive

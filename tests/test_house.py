@@ -133,7 +133,7 @@ def is_reason(node: ast.AST) -> bool:
     return isinstance(node.value.value, str)
 
 
-def test_each_number_of_a_module_has_its_reason_beside_it() -> None:
+def test_each_number_of_a_module_has_its_reason_next_to_it() -> None:
     """A text behind it, or a comment; that of the last one of some lines is that of all."""
     bare = []
     for module in modules():
@@ -343,7 +343,7 @@ def intrusions(path: Path, nodes: Iterable[ast.AST]) -> Iterator[str]:
                 yield f"{path.relative_to(ROOT)} imports {name}"
 
 
-def test_nobody_imports_what_is_private_elsewhere() -> None:
+def test_no_one_imports_what_is_private_elsewhere() -> None:
     files = [(module.path, module.nodes) for module in modules()]
     for path in sorted((ROOT / "benchmarks").rglob("*.py")):
         files.append((path, tuple(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))))

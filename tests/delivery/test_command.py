@@ -110,7 +110,7 @@ def test_a_recipe_as_found_keeps_its_batch() -> None:
     assert delivery_of(TINY, AS_FOUND, {}).flags == ("--per_device_train_batch_size", batch)
 
 
-def test_a_loop_over_torch_alone_gets_variables_and_what_torch_is_told() -> None:
+def test_a_loop_over_torch_alone_gets_variables_and_what_torch_is_reported() -> None:
     job = replace(SCRIPT, framework="pytorch")
     assert delivery_of(job, ONE, {}).force is None
     assert (way := delivery_of(job, MASKS, {})).flags == ()
@@ -135,7 +135,7 @@ SAME_AS_TYPED = (
         (replace(SCRIPT, framework="pytorch"), TWO, "{}"),
     ],
 )
-def test_carry_stands_before_a_script_that_needs_it(
+def test_carry_is_before_a_script_that_needs_it(
     job: Workload, plan: Plan, carries: str | None
 ) -> None:
     way = delivery_of(job, plan, {})

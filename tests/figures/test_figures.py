@@ -234,7 +234,7 @@ def test_what_is_written_on_a_colour_can_be_read(colour: str) -> None:
     assert (both[1] + 0.05) / (both[0] + 0.05) >= 4.5
 
 
-def test_several_pictures_stand_in_one_page() -> None:
+def test_several_pictures_are_in_one_page() -> None:
     first, second = (svg(tuned().figures.waterfall(), name) for name in ("a", "b"))
     ids = [set(re.findall(r'\bid="([^"]+)"', text)) for text in (first, second)]
     assert not ids[0] & ids[1]

@@ -78,7 +78,7 @@ def told(name: str, where: str) -> str:
 
 @every_row("where", WHERE)
 @every_row("name", MACHINES)
-def test_a_machine_is_told_as_it_was_reviewed(
+def test_a_machine_is_reported_as_it_was_reviewed(
     name: str, where: str, request: pytest.FixtureRequest
 ) -> None:
     said, path = told(name, where), GOLDEN / f"{name}-{where}.txt"

@@ -132,7 +132,7 @@ class TestEveryKnob:
         assert all(one not in applied[:index] for index, one in enumerate(applied))
 
     @every_knob
-    def test_its_values_stand_in_words_and_in_a_file(self, knob: Knob) -> None:
+    def test_its_values_are_in_words_and_in_a_file(self, knob: Knob) -> None:
         for plan in plans_of(knob):
             assert record_of(Plan, json.loads(json.dumps(plan.to_json()))) == plan
             assert (plan.describe() == PLAN.describe()) == (plan == PLAN)

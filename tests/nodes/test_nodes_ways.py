@@ -18,7 +18,7 @@ from cputune.host.remote.reach import TOO_OLD, Mpirun, Reach, Srun, Ssh, find_re
 NODE = Node(name="n2")
 
 
-def test_ssh_asks_nobody_and_takes_one_word_for_the_command() -> None:
+def test_ssh_asks_no_one_and_takes_one_word_for_the_command() -> None:
     argv = Ssh(words=("ssh", "-F", "my config")).argv(NODE, ("sh", "-c", "echo 'a b'"))
     options = "BatchMode=yes ConnectTimeout=10 ServerAliveInterval=5 ServerAliveCountMax=4"
     assert argv[:4] == ("ssh", "-F", "my config", "-T")

@@ -135,7 +135,7 @@ def test_damage_among_the_mounts_is_passed_over(damage: str) -> None:
     ("path", "seen"),
     [(f"{POD}/inner", 1.5), (POD, 8), (f"{POD}-2/inner", 8), ("/", 8), (f"{POD}/../../inner", 8)],
 )
-def test_where_a_part_is_mounted_what_lies_beside_it_is_not_seen(path: str, seen: float) -> None:
+def test_where_a_part_is_mounted_what_lies_next_to_it_is_not_seen(path: str, seen: float) -> None:
     files = {
         "proc/self/cgroup": f"0::{path}\n",
         "proc/self/mountinfo": MOUNTED.replace(" / ", f" {POD} "),

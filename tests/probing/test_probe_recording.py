@@ -215,7 +215,7 @@ def test_scrubbing_twice_is_scrubbing_once(text: str) -> None:
     "text",
     ["127.0.0.1:29500", "::1", "granularity=fine,compact,1,0", "libtcmalloc.so.4.5.16", "12:30:45"],
 )
-def test_what_names_nobody_stays(text: str) -> None:
+def test_what_names_no_one_stays(text: str) -> None:
     assert Scrubber(host_name="node1", home="/home/x", user="xyz").value(text) == text
 
 

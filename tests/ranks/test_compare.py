@@ -136,11 +136,11 @@ def test_workers_that_cannot_be_told_apart_are_unknown_with_the_reason() -> None
     assert differences(CCL, [seen for _, seen in ranks]) == ()
 
 
-def test_a_dtype_that_no_layer_showed_is_not_held_against_a_plan() -> None:
+def test_a_dtype_that_no_layer_showed_is_not_compared_with_a_plan() -> None:
     assert differences(TWO, [state(TWO, 0, dtype=None), state(TWO, 1)]) == ()
 
 
-def test_the_ranks_of_every_node_are_held_against_the_same_cpus(golden: Golden) -> None:
+def test_the_ranks_of_every_node_are_compared_with_the_same_cpus(golden: Golden) -> None:
     plan = replace(TWO, nodes=2)
     seen = [state(plan, rank) for _ in range(2) for rank in range(2)]
     assert differences(plan, seen) == ()

@@ -89,7 +89,7 @@ def test_failures_have_types_and_words(error: Exception, kind: type, words: str)
         ("ValueError", "8 samples do not divide by 3 ranks", None),
     ],
 )
-def test_a_cause_in_the_script_is_told_with_the_way_out(
+def test_a_cause_in_the_script_is_reported_with_the_way_out(
     kind: str, text: str, said: str | None
 ) -> None:
     error = why([], [raised(kind, text)], memory_kills=None, steps=0, script="train.py")
@@ -188,7 +188,7 @@ def test_an_exception_of_a_library_gets_the_answer_of_its_interface(golden: Gold
     assert getattr(error, "hopeless", False)
 
 
-def test_a_script_that_exits_with_words_is_told_by_them(golden: Golden) -> None:
+def test_a_script_that_exits_with_words_is_reported_by_them(golden: Golden) -> None:
     error = failure(1, errors=(raised("SystemExit", "wait for the data"),))
     golden(str(error))
 
@@ -221,7 +221,7 @@ def test_the_tail_is_short_enough_to_read() -> None:
         (["Trainer"], 3, NoMeasurement, "after 3 steps"),
     ],
 )
-def test_a_script_that_ends_too_soon_is_told_why(
+def test_a_script_that_ends_too_soon_is_reported_why(
     seen: list[str], steps: int, kind: type, words: str
 ) -> None:
     error = early_end(seen, "t.py", steps)

@@ -128,7 +128,7 @@ def test_the_keys_of_files_are_read_without_running_their_code(tmp_path: Path) -
     assert keys_of(tmp_path / "train.log") is None
 
 
-def test_a_folder_is_copied_and_what_is_large_or_beside_it_is_linked(
+def test_a_folder_is_copied_and_what_is_large_or_next_to_it_is_linked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rehearsal, "LARGEST_COPIED", 10)

@@ -131,7 +131,7 @@ def test_what_is_no_training_command_is_refused(typed: str, said: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["taskset -c 0", "numactl -N 0"])
-def test_what_confines_a_launch_may_stand_before_cputune(name: str) -> None:
+def test_what_confines_a_launch_may_be_before_cputune(name: str) -> None:
     with pytest.raises(UsageError) as caught:
         Workload.script([*name.split(), "python", "train.py"])
     assert f"put {name.split()[0]} before cputune" in str(caught.value.hint)

@@ -59,7 +59,7 @@ def test_what_is_met_is_not_said():
         ),
     ],
 )
-def test_what_is_not_met_is_named_with_its_cure(packages, said, command):
+def test_what_is_not_met_is_named_with_its_fix(packages, said, command):
     (finding,) = requirement_unmet(machine(**packages))
     assert (finding.evidence, finding.command) == (said, command)
 

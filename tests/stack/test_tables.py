@@ -31,7 +31,7 @@ def test_the_ipex_of_a_torch_is_of_its_minor_the_newest_first():
     assert STACK.bindings_for(None) == STACK.bindings_for(Version("2.13.0")) == ()
 
 
-def test_what_was_the_newest_when_the_tables_were_checked_stands_beside_the_day():
+def test_what_was_the_newest_when_the_tables_were_checked_stands_next_to_the_day():
     newest = {name: str(rows[-1]) for name, rows in STACK.releases().items() if name != "numpy"}
     day = date.fromisoformat(STACK.checked["day"])
     assert {"day": day.isoformat(), **newest} == dict(STACK.checked)
@@ -42,7 +42,7 @@ def test_every_row_has_a_source():
     assert all(row.source for row in rows)
 
 
-def test_rows_stand_in_the_order_of_their_versions():
+def test_rows_are_in_the_order_of_their_versions():
     for rows in (
         [row.version for row in STACK.torch],
         [row.version for row in STACK.ipex],

@@ -219,7 +219,7 @@ def test_a_cpu_build_comes_from_the_page_of_cpu_builds_again(stack, pages):
     assert ("--extra-index-url https://download.pytorch.org/whl/cpu" in command) is pages
 
 
-def test_a_python_that_no_stack_has_wheels_for_is_told():
+def test_a_python_that_no_stack_has_wheels_for_is_reported():
     said, command = advised_changes(versions(python="3.6", torch="2.13.0"))
     assert "No stack in the tables has wheels for this Python" in said
     assert command is None

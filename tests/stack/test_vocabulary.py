@@ -74,7 +74,7 @@ def test_fp16_of_transformers_4_41_depends_on_torch(golden: Golden) -> None:
         ),
     ],
 )
-def test_use_ipex_hangs_on_who_calls_it(stack: dict[str, str], expected: str) -> None:
+def test_use_ipex_depends_on_who_calls_it(stack: dict[str, str], expected: str) -> None:
     assert said("--use_ipex", stack) == expected
 
 

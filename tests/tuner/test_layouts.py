@@ -188,7 +188,7 @@ def test_many_rank_counts_of_one_reason_are_one_line() -> None:
         assert said == [f"ranks={line}" for line in lines]
 
 
-def test_memory_that_does_not_suffice_is_told_in_gibibytes(golden: Golden) -> None:
+def test_memory_that_does_not_suffice_is_reported_in_gibibytes(golden: Golden) -> None:
     job = Workload.from_recipe("bert-large-squad")
     small = machine(cores_per_socket=4, memory_limit_gib=20)
     assert told(laid(small, job=job, ranks=1, threads="all")) == ["1×4"]

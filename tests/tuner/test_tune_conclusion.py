@@ -212,7 +212,7 @@ class TestConfirmed:
         rivals = contender(1, *[0.4] * 8, out=out), contender(2, *[0.5] * 8)
         assert ended(found(contender(0, *[1.0] * 8), *rivals)).best.plan == SECOND
 
-    def test_what_each_change_is_worth_is_told_with_a_recommendation_alone(self) -> None:
+    def test_what_each_change_is_worth_is_reported_with_a_recomfixation_alone(self) -> None:
         worth = (Worth(knob="precision", value="bf16", speedup=Speedup(ratio=2, low=1.9, high=2)),)
         assert ended(found(contender(0, 1, 1), contender(1, 0.3, 0.3), worth=worth)).worth == worth
         assert ended(found(contender(0, 1, 1), contender(1, 1, 1), worth=worth)).worth == ()

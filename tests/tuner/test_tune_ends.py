@@ -111,7 +111,7 @@ def test_without_pairs_nothing_is_claimed(end: End) -> None:
     assert result.to_json()["not_compared"] == result.not_compared
 
 
-def test_with_pairs_the_ratio_is_told() -> None:
+def test_with_pairs_the_ratio_is_reported() -> None:
     result = run(End())
     assert result.speedup is not None
     assert result.not_compared is None

@@ -153,7 +153,7 @@ class TestWho:
         "trials",
         [[], [trial(TODAY)], [trial(PLANS[0])], [trial(TODAY), trial(PLANS[0], kind="crashed")]],
     )
-    def test_nobody_where_there_is_nothing_to_compare(self, trials: list[Trial]) -> None:
+    def test_no_one_where_there_is_nothing_to_compare(self, trials: list[Trial]) -> None:
         findings, told = confirmed(*trials)
         assert (told, findings.rivals) == ([], [])
 
@@ -185,7 +185,7 @@ def test_a_trial_that_did_not_lose_is_worth_a_closer_look(
 
 
 class TestAgainstWhat:
-    def test_the_first_plan_that_ran_stands_in_for_a_launch_that_does_not(self) -> None:
+    def test_the_first_plan_that_ran_replaces_a_launch_that_does_not(self) -> None:
         findings, told = confirmed(trial(TODAY, kind="crashed"), *ALL[2:4])
         assert findings.notes == [
             "Your current launch does not run (crashed: no reason given); the speed-up is "
@@ -262,7 +262,7 @@ def test_where_the_cores_stay_the_same_the_layout_is_no_change() -> None:
     ]
 
 
-def test_the_gain_is_told_for_each_kind_of_change(result: Result) -> None:
+def test_the_gain_is_reported_for_each_kind_of_change(result: Result) -> None:
     kinds = [rung.kind for rung in result.rungs]
     assert kinds == sorted(kinds, key=KINDS.index)
     assert result.rungs[-1].plan == result.best.plan
@@ -339,7 +339,7 @@ def test_products_that_one_rank_does_not_know_are_not_known() -> None:
     )
 
 
-def test_it_is_said_in_words_and_percent_and_held_against_the_limit(golden: Golden) -> None:
+def test_it_is_said_in_words_and_percent_and_compared_with_the_limit(golden: Golden) -> None:
     golden(tuple(profile_lines(replace(tuned(), profile=profile()))))
     assert tuple(profile_lines(replace(tuned(), profile=None))) == ()
 

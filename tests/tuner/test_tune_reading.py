@@ -69,7 +69,7 @@ def test_time_that_is_up_ends_a_run() -> None:
     assert run.cut == "after 2 steps"
 
 
-def test_time_that_is_up_before_the_first_step_is_told_in_the_runners_words() -> None:
+def test_time_that_is_up_before_the_first_step_is_reported_in_the_runners_words() -> None:
     def script(plan: Plan, before: int) -> Iterable[Step]:
         yield from [Step(1.0, 8)] * before
         raise TimeUp("while it loaded")

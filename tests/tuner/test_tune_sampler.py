@@ -50,7 +50,7 @@ def proposed(past: History, number: int = 1, seed: int = 0) -> Plan:
     return plan
 
 
-def test_every_plan_is_proposed_once_and_then_there_are_none() -> None:
+def test_every_plan_is_proposed_once_and_then_there_are_no_more() -> None:
     past = history((TODAY, 0.0))
     sampler = PlanSampler(SPACE, past, seed=0)
     for number in range(len(PLANS)):
@@ -110,7 +110,7 @@ def test_a_clear_promise_is_not_left_to_the_seed() -> None:
     assert {proposed(past, seed=seed) for seed in range(20)} == {fast[1]}
 
 
-def test_equal_promises_are_told_apart_by_the_seed_and_the_trial() -> None:
+def test_equal_promises_are_distinguished_by_the_seed_and_the_trial() -> None:
     past = history()
     assert len({proposed(past, seed=seed) for seed in range(9)}) > 1
     assert len({proposed(past, number=number) for number in range(9)}) > 1

@@ -143,7 +143,7 @@ def test_one_that_was_delayed_has_not_shown_that_it_is_slower() -> None:
 
 
 @pytest.mark.parametrize("failing", [0, 1])
-def test_where_there_is_nobody_to_compare_it_ends(failing: int) -> None:
+def test_where_there_is_no_one_to_compare_it_ends(failing: int) -> None:
     def steps(number: int) -> Iterator[Step]:
         for _ in range(12 if number == failing else 10_000):
             yield Step(seconds=0.5, samples=8)
@@ -190,7 +190,7 @@ def test_without_a_gain_there_is_no_way_to_look_at() -> None:
     assert findings.worth == ()
 
 
-def test_a_runner_that_is_punctual_is_told_how_long_it_may_wait() -> None:
+def test_a_runner_that_is_punctual_is_reported_how_long_it_may_wait() -> None:
     class FakePunctual(FakeLivingRunner):
         left = 0.0
 

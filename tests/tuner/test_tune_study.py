@@ -218,7 +218,7 @@ class TestFailures:
         ],
     )
     @every_row("after", [0, 1])
-    def test_of_a_plan_are_told_and_the_study_goes_on(
+    def test_of_a_plan_are_reported_and_the_study_goes_on(
         self, error: BaseException, kind: str, words: str, after: int
     ) -> None:
         result = tune(SMALL, FakeRunner(failing(error, after=after, when="bf16")))

@@ -172,7 +172,7 @@ def test_a_baseline_that_is_known_by_then_is_a_result(golden: Golden) -> None:
     golden(result.not_compared)
 
 
-def test_a_later_trial_that_is_cut_short_is_told_with_what_is_known() -> None:
+def test_a_later_trial_that_is_cut_short_is_reported_with_what_is_known() -> None:
     result = study(120.0, startup=lambda plan: 1.0 if plan.as_found else 108.0, step=0.5).result
     assert result is not None
     assert [trial.state for trial in result.trials] == [COMPLETED, PRUNED]

@@ -50,7 +50,7 @@ def fix(made: Environment, fault: Fault) -> str:
 
 @pytest.mark.fixes
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault.code}-{fault.name}")
-def test_after_the_cure_a_trainer_trains(fault: Fault, tmp_path: Path) -> None:
+def test_after_the_fix_a_trainer_trains(fault: Fault, tmp_path: Path) -> None:
     made = Environment(tmp_path, fault)
     if fault.ends and os.environ.get("CURES_BEFORE"):
         before = shell(made, fault, f"timeout 60 {fault.launch}")
@@ -65,7 +65,7 @@ def test_after_the_cure_a_trainer_trains(fault: Fault, tmp_path: Path) -> None:
 
 
 @every_row("code", SAMPLE)
-def test_after_the_cure_the_doctor_finds_it_no_more(code: str, tmp_path: Path) -> None:
+def test_after_the_fix_the_doctor_finds_it_no_more(code: str, tmp_path: Path) -> None:
     fault = next(fault for fault in FAULTS if fault.code == code)
     made = Environment(tmp_path, fault)
     done = shell(made, fault, fix(made, fault), DOCTOR)
