@@ -36,9 +36,10 @@ from cputune.plans.cores import usable_cores
 from cputune.plans.knobs import knob_named
 from cputune.plans.knobs.libraries import preloads
 from cputune.plans.knobs.precision import advised_precision, native_precisions
-from cputune.plans.knobs.record import Ask, KnobValue
+from cputune.plans.knobs.record import Ask
 from cputune.plans.layout import baseline_plan, make_plan
 from cputune.plans.plan import Plan
+from cputune.plans.values import KnobValue
 from cputune.plans.workload import DEFAULT_RECIPE, Workload
 from cputune.ranks.runner import ProcessRunner
 

@@ -31,7 +31,7 @@ from cputune.inside.applying.shared import Setting
 
 SCHEMA = "cputune.plan/"
 VERSION = 1
-"""Of ``plan.json``; a newer one is refused."""
+"""The newest schema of ``plan.json`` that is read; a newer one is refused."""
 
 USAGE = "usage: python -m cputune.apply plan.json [--launcher torch|mpi|slurm] -- SCRIPT ARGUMENTS"
 

@@ -6,7 +6,8 @@ import math
 
 from cputune.plans.knobs import KNOBS
 from cputune.plans.knobs.batches import OF_LIKE_LENGTH
-from cputune.plans.knobs.record import KEPT, Knob, KnobValue
+from cputune.plans.knobs.record import KEPT, Knob
+from cputune.plans.values import KnobValue
 from cputune.records.options import TuneOptions, options_in
 
 _HEAD = """# Every knob of the tuner

@@ -113,13 +113,10 @@ def new_knob(name: str, _: str) -> Iterable[Part]:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from cputune.host.facts import HostFacts
 from cputune.plans.knobs.record import Ask, Effect, Knob, changed_shown, in_settings
-
-if TYPE_CHECKING:
-    from cputune.plans.plan import Plan
+from cputune.plans.plan import Plan
 
 
 def _why_not(facts: HostFacts, ask: Ask) -> str | None:
@@ -172,7 +169,7 @@ def test_real_ranks_show_it() -> None:
     left_out = f'    ("{name}=other", FACTS, RECIPE, {{}}, "FILL: why not there"),\n'
     yield Row(
         path="tests/knobs/test_offered.py",
-        before=r'^\)\n\n\n@pytest.mark.parametrize\(\("what"',
+        before=r'^\)\n\n\n@every_row\(\("what"',
         text=left_out,
     )
     yield changelog(f"knob `{name}`")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from hypothesis import given, strategies as st
+from rows import every_row
 
 from cputune.text import cpulist
 
@@ -46,7 +47,7 @@ def test_any_text_is_a_list_or_a_value_error(text: str) -> None:
         assert list(cpus) == sorted(set(cpus))
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("text", "cpus"),
     [
         ("", ()),
@@ -61,7 +62,7 @@ def test_lists(text: str, cpus: tuple[int, ...]) -> None:
     assert cpulist.parse(text) == cpus
 
 
-@pytest.mark.parametrize(
+@every_row(
     "text",
     ["x", "3-1", "-1", "1-", "0-3:2/4", "1_0", "٣", "99999999999", "0,,a"],
 )
@@ -70,7 +71,7 @@ def test_what_is_no_list(text: str) -> None:
         cpulist.parse(text)
 
 
-@pytest.mark.parametrize("text", ["", "0xg", "-1", "1_0", "0x", "123456789,0", "f,,f", " f f"])
+@every_row("text", ["", "0xg", "-1", "1_0", "0x", "123456789,0", "f,,f", " f f"])
 def test_what_is_no_mask(text: str) -> None:
     with pytest.raises(ValueError):
         cpulist.parse_mask(text)

@@ -76,7 +76,7 @@ def test_every_import_is_a_dependency() -> None:
     assert imported() - declared() - {one.lower() for one in indirectly} - {"tomli"} == set()
 
 
-def test_developers_have_whom_verify_asks() -> None:
+def test_developers_have_what_verify_asks() -> None:
     extra = PROJECT["project"]["optional-dependencies"]["verify"]
     assert PROJECT["dependency-groups"]["consumers"] == extra
 

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from rows import every_row
 
 import cputune
 from cputune.emitters import FORMATS
@@ -27,13 +28,13 @@ PROGRAMS = [
 ]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@every_row("page", PAGES, ids=lambda page: page.name)
 def test_every_link_to_a_file_leads_somewhere(page: Path) -> None:
     links = re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", page.read_text())
     assert [link for link in links if not (page.parent / link).exists()] == []
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
+@every_row("program", PROGRAMS)
 def test_python_on_a_page_uses_what_is_public(program: str) -> None:
     for node in ast.walk(ast.parse(program)):
         if isinstance(node, ast.ImportFrom):
@@ -48,14 +49,14 @@ def test_python_on_a_page_uses_what_is_public(program: str) -> None:
             assert node.attr in cputune.__all__
 
 
-def test_every_format_stands_in_the_tables_of_emit_and_verify() -> None:
+def test_every_format_is_in_the_tables_of_emit_and_verify() -> None:
     emit, verify = ((HERE / "docs" / name).read_text() for name in ("emit.md", "verify.md"))
     for name in FORMATS:
         assert f"| `{name}` |" in emit
         assert re.search(rf"\| .*`{name}\.(sh|yaml)`.* \|", verify)
 
 
-def test_every_recipe_stands_in_their_table() -> None:
+def test_every_recipe_is_in_their_table() -> None:
     page = (HERE / "recipes" / "README.md").read_text()
     for recipe in HERE.glob("recipes/*.toml"):
         assert f"| `{recipe.stem}` |" in page

@@ -76,7 +76,8 @@ def typed(block: Shown) -> list[str]:
 def commands() -> Iterator[Any]:
     """Each command once, without its comment, under the first page that shows it.
 
-    Commands that are the same once they are made small are one, too.
+    Commands that are the same once they are made small are one, too. Of those with the same options
+    the first is in every run, and the others are in the weekly one.
     """
     seen: dict[str, str] = {}
     for block in shown():
@@ -89,12 +90,23 @@ def commands() -> Iterator[Any]:
             if line not in ALL_OF_IT:
                 seen.setdefault(without_comment(line), page.name)
     run: set[str] = set()
+    kinds: set[tuple[str, ...]] = set()
     for number, (line, page) in enumerate(seen.items()):
         if line and small(line) not in run:
             run.add(small(line))
             marks = (pytest.mark.torch, pytest.mark.slow) if is_heavy(line) else ()
-            marks += (pytest.mark.matrix,) if "--deep" in line else ()  # tests/doctor/test_deep.py
+            # tests/doctor/test_deep.py starts --deep.
+            if "--deep" in line or kind_of(line) in kinds:
+                marks += (pytest.mark.matrix,)
+            kinds.add(kind_of(line))
             yield pytest.param(line, id=f"{page}-{number}", marks=marks)
+
+
+def kind_of(line: str) -> tuple[str, ...]:
+    """The program, its subcommand and its options before the training command."""
+    words = small(line).partition(" -- ")[0].split()
+    options = {word.partition("=")[0] for word in words if word.startswith("-")}
+    return (*words[:2], *sorted(options))
 
 
 def is_heavy(line: str) -> bool:

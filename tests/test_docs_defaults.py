@@ -6,8 +6,8 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
 from machines import machine
+from rows import every_row
 from tuner.fakes import SMALL, FakeRunner, steady
 
 import cputune
@@ -77,7 +77,7 @@ def test_the_baseline_is_the_launch_as_it_is_typed() -> None:
         assert "the command as you typed it, with its launcher and its ranks" in page
 
 
-@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.name)
+@every_row("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.name)
 def test_an_option_that_a_page_names_is_one_of_some_command(page: Path) -> None:
     known = {
         text.flag for kind in (TuneOptions, EmitOptions, Cluster) for *_, text in options_in(kind)

@@ -7,12 +7,12 @@ import json
 from pathlib import Path
 
 import engines_page
-import pytest
+from rows import every_row
 
 HERE = Path(__file__).resolve().parent.parent
 
 
-@pytest.mark.parametrize("test", sorted(engines_page.tests()))
+@every_row("test", sorted(engines_page.tests()))
 def test_a_test_of_the_table_is_there_and_passed_where_it_was_run(test: str) -> None:
     file, _, name = test.partition("::")
     name, _, values = name.partition("[")

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import pytest
 from golden_texts import Golden
+from rows import every_row
 
 from cputune.plans.equivalence import Training
 from cputune.text.documents import Amount, Count, for_people, parse, plain, record_of
@@ -39,7 +40,7 @@ def test_a_record_reads_back_equal_and_keeps_its_order() -> None:
     assert json.dumps(plain(record)) == json.dumps({**SOUND, "parts": []})
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("change", "said"),
     [
         ({"kind": "c"}, "kind: invalid enum value 'c'"),
@@ -73,7 +74,7 @@ def test_nesting_is_bounded(golden: Golden) -> None:
         deep = deep[0]
 
 
-@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, "1" * 5_000, "{", ""])
+@every_row("text", ["[" * 100_000, '{"a":' * 100_000, "1" * 5_000, "{", ""])
 def test_text_that_is_no_document_is_a_value_error(text: str) -> None:
     with pytest.raises(ValueError):
         parse(text)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from golden_texts import Golden
+from rows import every_row
 
 from cputune.inside.first_steps import digest_of
 from cputune.inside.messages import ModelAnswer, TrainedStep
@@ -42,7 +43,7 @@ def test_what_is_the_same_is_said_in_a_line(golden: Golden) -> None:
     golden(verdict.summary)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("other", "said"),
     [
         (
@@ -69,7 +70,7 @@ def test_what_differs_is_a_sentence(other: dict[str, Any], said: str) -> None:
     assert verdict.differs[0].startswith(said)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("typed", "plan", "gradient", "same"),
     [
         ("float32", "bfloat16", 0.26, True),
@@ -86,7 +87,7 @@ def test_a_gradient_may_differ_by_what_its_precision_rounds(
     assert equivalent(replace(TYPED, dtype=typed), other).same is same
 
 
-def test_another_precision_lets_no_other_lever_through(golden: Golden) -> None:
+def test_another_precision_lets_no_other_knob_through(golden: Golden) -> None:
     bf16 = replace(TWO, dtype="bfloat16", loss=0.7025, gradient=0.26)
     assert equivalent(TYPED, bf16).same
     verdict = equivalent(TYPED, bf16, model_answers(loss=[0.7338, 0.7363], apart=0.02))
@@ -127,7 +128,7 @@ def test_who_promises_the_mathematics_has_to_show_it(golden: Golden) -> None:
     assert equivalent(TYPED, TWO, exact=True).same
 
 
-def test_a_loss_near_zero_is_held_against_what_it_is_the_difference_of() -> None:
+def test_a_loss_near_zero_is_compared_with_what_it_is_the_difference_of() -> None:
     grpo = replace(TYPED, loss=1e-9)
     assert equivalent(grpo, replace(grpo, ranks=2, loss=-3e-8)).same
     assert not equivalent(grpo, replace(grpo, loss=-3e-8, gradient=0.26)).same
@@ -176,7 +177,7 @@ def test_a_model_of_another_size_is_another_training(golden: Golden) -> None:
     golden(verdict.differs)
 
 
-def test_a_recipe_of_other_data_than_its_trials_have_is_held_against_its_optimizer_alone() -> None:
+def test_a_recipe_of_other_data_than_its_trials_have_is_compared_with_its_optimizer_alone() -> None:
     more = replace(TWO, data=10_000, samples=("x",), steps=9, gradient=3.0)
     assert equivalent(TYPED, more, other_data=True).same
     fewer = replace(more, data=2)
@@ -227,7 +228,7 @@ def test_what_only_one_of_both_has_told_is_not_compared() -> None:
     assert told.loader == 0
 
 
-def test_of_a_model_that_nobody_asked_the_ranks_stay_as_typed(golden: Golden) -> None:
+def test_of_a_model_that_no_one_asked_the_ranks_stay_as_typed(golden: Golden) -> None:
     why = UNCHECKED.refuses("ranks")
     assert why == UNCHECKED.refuses("accumulation")
     assert why is not None
@@ -247,7 +248,7 @@ def test_contents_are_compared_also_if_the_numbers_of_the_samples_agree(
     assert equivalent(TYPED, plan, ModelAnswers(drawn=drawn)).same == same
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("question", "is_of_data"),
     [
         ("collator", True),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-import pytest
 from golden_texts import Golden
+from rows import every_row
 
 from cputune.text.failure_log import (
     Failure,
@@ -89,7 +89,7 @@ def test_the_rank_that_the_launcher_names_decides_although_another_wrote_first()
     assert found.rank == 1
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("text", "kind", "name"),
     [
         ("Segmentation fault (core dumped)", "signal", "SIGSEGV"),
@@ -131,7 +131,7 @@ def test_a_kill_is_the_cause_of_the_other_ranks_exceptions() -> None:
     assert decisive(f"{HANDLED}\nTerminated")[1] == "IndexError", "a launcher ends the others so"
 
 
-@pytest.mark.parametrize(
+@every_row(
     "text",
     [
         "UserWarning: 'pin_memory' argument is set as true but no accelerator is found",
@@ -179,7 +179,7 @@ def test_of_error_lines_the_first_decides_and_a_cpp_exception_has_its_words() ->
     assert (found.title, found.message) == ("E: no", "no")
 
 
-def test_what_follows_a_traceback_is_no_part_of_it() -> None:
+def test_what_follows_a_traceback_is_not_part_of_it() -> None:
     text = (
         'Traceback (most recent call last):\n  File "a.py", line 1\nKeyError: 3\n\nstep 4\nKilled\n'
     )
@@ -241,8 +241,8 @@ PREFIXES = (
 """Of launchers, schedulers and collectors of logs: {n} is the process, {t} the time."""
 
 
-@pytest.mark.parametrize("prefix", PREFIXES)
-def test_what_stands_before_a_traceback_is_a_prefix(prefix: str) -> None:
+@every_row("prefix", PREFIXES)
+def test_what_is_before_a_traceback_is_a_prefix(prefix: str) -> None:
     lines = ["Traceback (most recent call last):", *FRAMES, "KeyError: 'labels'"]
     text = "\n".join(prefix.format(n=1, t=time) + line for time, line in enumerate(lines))
     found = read_failures(f"starting\n{text}\n").decisive
@@ -251,7 +251,7 @@ def test_what_stands_before_a_traceback_is_a_prefix(prefix: str) -> None:
     assert [(one.line, one.code) for one in found.frames] == [(84, "run(batch)")]
 
 
-@pytest.mark.parametrize("prefix", [one for one in PREFIXES if "{n}" in one])
+@every_row("prefix", [one for one in PREFIXES if "{n}" in one])
 def test_processes_that_are_mixed_are_separated_by_their_prefix(prefix: str) -> None:
     lines = []
     for time, line in enumerate(("Traceback (most recent call last):", *FRAMES)):

@@ -53,6 +53,12 @@ def test_a_page_is_checked_and_the_changelog_is_not(tree: Path) -> None:
     assert "docs/page.md:1" in glossary.check(tree, tree / "glossary.toml")[0]
 
 
+def test_the_name_of_a_test_is_checked(tree: Path) -> None:
+    (tree / "tests").mkdir()
+    (tree / "tests" / "test_new.py").write_text("def test_nobody_is_asked():\n    pass\n")
+    assert "tests/test_new.py:1" in glossary.check(tree, tree / "glossary.toml")[0]
+
+
 def test_a_limit_only_falls(tree: Path) -> None:
     table = tree / "glossary.toml"
     with table.open("a", encoding="utf-8") as file:

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 from golden_texts import HERE, TEXTS, renew, reviewed, sections
+from rows import every_row
 
 
-@pytest.mark.parametrize("path", sorted(TEXTS.rglob("*.txt")), ids=lambda path: path.stem)
+@every_row("path", sorted(TEXTS.rglob("*.txt")), ids=lambda path: path.stem)
 def test_every_section_has_its_test(path: Path) -> None:
     test_file = (HERE / path.relative_to(TEXTS)).with_suffix(".py")
     tests = test_file.read_text(encoding="utf-8")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from golden_texts import Golden
+from rows import every_row
 from tuner.fakes import SMALL, FakeRunner, truthful
 
 import cputune
@@ -42,12 +43,12 @@ PLAIN = [
 ]
 
 
-@pytest.mark.parametrize("words", PLAIN)
+@every_row("words", PLAIN)
 def test_what_is_known_to_be_harmless_stays(words: tuple[str, ...]) -> None:
     assert hide_arguments(("train.py", *words)) == (("train.py", *words), {})
 
 
-@pytest.mark.parametrize(
+@every_row(
     "words",
     [
         ("--nick", "Xk29fjQ", "--who", "Sweet-potato"),
@@ -61,7 +62,7 @@ def test_what_neither_name_nor_shape_says_is_its_owners(words: tuple[str, ...]) 
     assert hide_arguments(("train.py", *words))[0] == ("train.py", *words)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("words", "secret"),
     [
         (("-p", "hunter2"), "hunter2"),
@@ -85,7 +86,7 @@ def test_what_neither_name_nor_shape_says_is_its_owners(words: tuple[str, ...]) 
         (("--userpass", "jane:letmein"), "letmein"),
     ],
 )
-@pytest.mark.parametrize("start", [("train.py",), ("python", "train.py"), ("python", "-m", "a.b")])
+@every_row("start", [("train.py",), ("python", "train.py"), ("python", "-m", "a.b")])
 def test_short_and_joined_names_are_hidden(
     start: tuple[str, ...], words: tuple[str, ...], secret: str
 ) -> None:
@@ -162,7 +163,7 @@ def test_a_secret_that_a_variable_holds_bears_its_name(monkeypatch: pytest.Monke
     assert job.filled(job.argv, os.environ)[-1] == "swordfish-and-more"
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("words", "shown", "name"),
     [
         (("--hub_token", TOKEN), ("--hub_token", "${HUB_TOKEN}"), "HUB_TOKEN"),

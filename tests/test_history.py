@@ -144,7 +144,7 @@ def test_an_entry_that_is_damaged_is_listed_by_its_id(result: Result, folder: Pa
     assert history_rows(kept_results()).rows == ((id, "not known", "not known", "not known"),)
 
 
-def test_no_gain_is_told_that_would_not_be_said(result: Result) -> None:
+def test_no_gain_is_reported_that_would_not_be_said(result: Result) -> None:
     wide = replace(result, speedup=Speedup(ratio=9, low=2, high=40, pairs=2))
     table = history_rows((Kept(id="1", result=wide), Kept(id="2", result=result)))
     assert [row[3].split()[0] for row in table.rows] == ["faster", "×2.56"]

@@ -9,6 +9,7 @@ import pytest
 from golden_texts import Golden
 from hypothesis import given, strategies as st
 from machines import IPEX_ERA, machine
+from rows import every_row
 
 from cputune import HostFacts
 from cputune.host.facts import Core, Launcher
@@ -36,13 +37,11 @@ class TestUsableCores:
         facts = machine(cores_per_socket=4, threads_per_core=2, allowed=(1, 5, 6))
         assert [core.cpus for core in usable_cores(facts)] == [(1, 5), (6,)]
 
-    @pytest.mark.parametrize(
-        ("quota", "count"), [(None, 8), (8.0, 8), (100.0, 8), (7.9, 7), (1.5, 1), (0.5, 1)]
-    )
+    @every_row(("quota", "count"), [(None, 8), (8.0, 8), (100.0, 8), (7.9, 7), (1.5, 1), (0.5, 1)])
     def test_are_as_many_as_the_quota_pays_for(self, quota: float | None, count: int) -> None:
         assert len(usable_cores(machine(cores_per_socket=8, cpu_quota=quota))) == count
 
-    @pytest.mark.parametrize(
+    @every_row(
         ("shape", "quota", "cores"),
         [
             (TWO_OF_28, 40, (20, 20)),
@@ -65,7 +64,7 @@ class TestUsableCores:
         nodes = [core.numa_node for core in usable_cores(facts)]
         assert [nodes.count(node) for node in range(4)] == [3, 3, 3, 3]
 
-    @pytest.mark.parametrize(
+    @every_row(
         "ordered",
         [
             [(0, 0, (0, 7)), (0, 0, (2, 5)), (1, 1, (1, 6)), (1, 1, (3, 4))],  # over the sockets
@@ -106,7 +105,7 @@ class TestSlices:
             rank_slices(usable_cores(machine(cores_per_socket=2)), 3)
         golden(raised.value)
 
-    @pytest.mark.parametrize(
+    @every_row(
         ("shape", "allowed"),
         [
             ({"sockets": 2, "cores_per_socket": 8}, (*range(5), *range(8, 12))),
@@ -148,7 +147,7 @@ class TestSlices:
 
 
 class TestCounts:
-    @pytest.mark.parametrize(
+    @every_row(
         ("shape", "counts"),
         [
             ({"cores_per_socket": 2}, (1, 2)),
@@ -167,7 +166,7 @@ class TestCounts:
     def test_of_ranks(self, shape: dict[str, int], counts: tuple[int, ...]) -> None:
         assert rank_counts(usable_cores(machine(**shape))) == counts
 
-    @pytest.mark.parametrize(("ranks", "good"), [(2, True), (3, True), (5, False), (9, True)])
+    @every_row(("ranks", "good"), [(2, True), (3, True), (5, False), (9, True)])
     def test_of_ranks_over_sockets_of_two_nodes_and_of_one(self, ranks: int, good: bool) -> None:
         cores = tuple(Core(cpus=(cpu,), socket=cpu // 18, numa_node=cpu // 9) for cpu in range(27))
         assert (why_not_ranks(cores, ranks) is None) == good
@@ -203,7 +202,7 @@ class TestCounts:
 
         assert thread_counts(cores[:15]) == (15, 11, 10, 7, 5, 3)
 
-    @pytest.mark.parametrize(
+    @every_row(
         ("cores", "counts"),
         [
             (0, ()),
@@ -236,7 +235,7 @@ def of_speeds(*khz: int, hybrid: bool) -> HostFacts:
 
 
 class TestAdvice:
-    @pytest.mark.parametrize(
+    @every_row(
         ("shape", "asked", "ranks", "threads", "workers", "why"),
         [
             ({"cores_per_socket": 8}, {}, 1, 8, 0, "one rank"),
@@ -354,7 +353,7 @@ class TestPlans:
         with pytest.raises(ValueError, match=why):
             make_plan(usable_cores(machine(cores_per_socket=2)), 1, **call)
 
-    @pytest.mark.parametrize(
+    @every_row(
         ("sockets", "cores", "backend", "workers"),
         [(1, 8, "gloo", 0), (2, 8, "ccl", 1), (2, 2, "ccl", 1), (2, 1, "gloo", 0)],
     )
@@ -375,7 +374,7 @@ class TestPlans:
         assert plan.cpus == (tuple(range(8)),)
         assert plan.environment() == {}
 
-    @pytest.mark.parametrize(
+    @every_row(
         ("value", "threads"), [("1", 1), ("3", 3), ("2,1", 2), ("0", 8), ("all", 8), ("", 8)]
     )
     def test_threads_of_a_plain_run(self, value: str, threads: int) -> None:

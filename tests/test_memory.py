@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from clean_machine import CLEAN, changed
 from in_process import ran
+from rows import every_row
 
 import cputune
 from cputune import HostFacts, Workload, diagnose
@@ -61,7 +62,7 @@ def test_each_rank_has_weights_gradients_and_two_moments() -> None:
     assert needed_bytes(replace(LARGE, recipe=lora)) == PROCESS_BYTES + state // 4 + kept
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("batch", "per_rank", "ranks", "nodes", "samples"),
     [(12, None, 2, 1, 12), (12, None, 1, 5, 3), (None, None, 2, 3, 2), (12, 4, 3, 2, 12)],
 )
@@ -101,7 +102,7 @@ def test_a_language_model_has_logits_for_each_token_that_it_writes(name: str, to
     assert needed_bytes(job) - needed_bytes(other) == LOGIT_BYTES * logits
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("name", "hidden", "layers", "heads"),
     [
         ("bert-base-squad", "hidden_size", "num_hidden_layers", "num_attention_heads"),

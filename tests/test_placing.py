@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hosts.builder import machine
 from hosts.recordings import NAMES, open_recording
+from rows import every_row
 
 from cputune import HostFacts, probe
 from cputune.host.facts import Core
@@ -63,7 +64,7 @@ def plans_and_pods(facts: HostFacts, root: Path) -> int:
     return held
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@every_row("shape", SHAPES)
 def test_the_ranks_of_a_pod_lie_as_those_of_the_plan(shape: str, tmp_path: Path) -> None:
     facts = probe(machine(tmp_path, **SHAPES[shape]))
     assert plans_and_pods(facts, tmp_path) >= 4
@@ -87,7 +88,7 @@ def test_ranks_astride_sockets_only_where_no_even_cut_has_room(tmp_path: Path) -
     assert pod_shares(cores[:5], 1, 5, 0) == [([0, 1, 2, 4, 5], [])]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("ranks", "threads", "workers", "shares"),
     [
         (2, 1, 0, [([0], []), ([2], [])]),  # a core each

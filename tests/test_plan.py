@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from golden_texts import Golden
 from hypothesis import given, strategies as st
+from rows import every_row
 
 from cputune import Plan
-from cputune.plans.knobs.backend import BACKENDS
-from cputune.plans.knobs.libraries import ALLOCATORS, JEMALLOC_SETTINGS, OPENMP_RUNTIMES
-from cputune.plans.knobs.precision import PRECISIONS
+from cputune.plans.knobs.libraries import JEMALLOC_SETTINGS
+from cputune.plans.values import ALLOCATORS, BACKENDS, OPENMP_RUNTIMES, PRECISIONS
 from cputune.text.documents import record_of
 
 
@@ -52,7 +52,7 @@ def test_variables_are_text_and_as_found_sets_none(one: Plan) -> None:
     assert bool(variables) is not one.as_found
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("changes", "variables"),
     [
         ({}, {"OMP_NUM_THREADS": "2", "ACCELERATE_USE_CPU": "true"}),
@@ -75,7 +75,7 @@ def test_no_variable_of_oneccl_without_it() -> None:
     assert not any(name.startswith("CCL") for name in plan(ccl_workers=2).environment())
 
 
-@pytest.mark.parametrize(
+@every_row(
     "changes",
     [
         {"nodes": 0},

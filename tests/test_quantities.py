@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from rows import every_row
 
 import cputune
 from cputune import UsageError
 from cputune.text.quantities import bytes_of, kubernetes_memory, slurm_time
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("typed", "written"),
     [
         *(("32Gi", "32Gi"), ("8GB", "8G"), ("8 GiB", "8Gi"), ("1.5Ti", "1.5Ti"), ("500M", "500M")),
@@ -22,16 +23,14 @@ def test_an_amount_of_memory_is_written_as_kubernetes_reads_it(typed: str, writt
     assert bytes_of(written) is not None
 
 
-@pytest.mark.parametrize(
-    "typed", ["lots", "", "8", "0Gi", "-8Gi", "8XB", "8m", "8g", "8 Gigs", "8Gi8"]
-)
+@every_row("typed", ["lots", "", "8", "0Gi", "-8Gi", "8XB", "8m", "8g", "8 Gigs", "8Gi8"])
 def test_what_is_no_amount_of_memory_is_refused(typed: str) -> None:
     with pytest.raises(UsageError, match="--memory") as refused:
         cputune.Cluster(memory=typed)
     assert (refused.value.hint or "").startswith("--memory ")
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("typed", "written"),
     [
         *(("04:00:00", "04:00:00"), ("90", "90"), ("1-12", "1-12"), ("2-00:30", "2-00:30")),
@@ -43,12 +42,12 @@ def test_a_time_limit_is_written_as_slurm_reads_it(typed: str, written: str) -> 
     assert cputune.Cluster(time_limit=typed).time_limit == written
 
 
-@pytest.mark.parametrize("typed", ["", "soon", "4x", "0", "00:00:00", "1:2:3:4", "4h30"])
+@every_row("typed", ["", "soon", "4x", "0", "00:00:00", "1:2:3:4", "4h30"])
 def test_what_is_no_time_limit_is_refused(typed: str) -> None:
     with pytest.raises(UsageError, match="--time"):
         cputune.Cluster(time_limit=typed)
 
 
-@pytest.mark.parametrize("quantity", ["8GB", "8 Gi", "", None, "x", {"a": 1}])
+@every_row("quantity", ["8GB", "8 Gi", "", None, "x", {"a": 1}])
 def test_what_kubernetes_would_refuse_has_no_bytes(quantity: object) -> None:
     assert bytes_of(quantity) is None

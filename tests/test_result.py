@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from confirmed import confirmed
 from golden_texts import Golden
+from rows import every_row
 from tuner.fakes import SMALL, FakeRunner, truthful
 
 import cputune
@@ -48,7 +49,7 @@ def test_the_document_says_what_the_contract_says(result: Result) -> None:
     assert all(trial["steps"] > 0 for trial in document["trials"])
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("text", "message"),
     [
         ("", "not JSON"),
@@ -89,7 +90,7 @@ def test_a_damaged_part_is_refused(result: Result, key: str) -> None:
         Result.from_json(document)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("way", "value"),
     [
         (("best", "samples_per_second", "centre"), float("nan")),
@@ -150,7 +151,7 @@ def test_a_fingerprint_does_not_change_with_the_load() -> None:
 class TestARatioNeedsItsPairs:
     """No record holds a ratio that its confirmation does not bear, wherever it comes from."""
 
-    @pytest.mark.parametrize(
+    @every_row(
         "changed",
         [
             {"confirmation": ()},

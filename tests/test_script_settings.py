@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
+from rows import every_row
 
 from cputune.plans.script_settings import named, settings_of
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("line", "kind", "value"),
     [
         ("torch.set_num_threads(4)", "threads", "4"),
@@ -30,7 +30,7 @@ def test_a_line_that_sets_something(line: str, kind: str, value: str | None) -> 
     assert named(found, "src/train.py").startswith("train.py:2 ")
 
 
-@pytest.mark.parametrize(
+@every_row(
     "line",
     [
         "os.environ.setdefault('OMP_NUM_THREADS', '2')",

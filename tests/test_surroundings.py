@@ -36,7 +36,7 @@ def look(site: Path, launch: Around | None = None, **variables: str) -> Surround
     return look_around(python, {"HOME": str(cwd), **variables}, launch or Around(folder=str(cwd)))
 
 
-def test_what_is_imported_in_the_place_of_a_library(site: Path) -> None:
+def test_what_is_imported_instead_of_a_library(site: Path) -> None:
     work, mine = site.parents[3] / "work", site.parents[3] / "mine"
     (mine / "numpy").mkdir(parents=True)
     work.mkdir()
@@ -112,7 +112,7 @@ def test_what_a_launch_writes_is_looked_at(site: Path) -> None:
     assert place.free_files is None or place.free_files > 0
 
 
-def test_a_module_that_hides_pythons_own_is_told_and_not_imported_by_us(tmp_path: Path) -> None:
+def test_a_module_that_hides_pythons_own_is_reported_and_not_imported_by_us(tmp_path: Path) -> None:
     hidden = ("json", "logging", "random", "typing")
     for name in hidden:
         (tmp_path / f"{name}.py").write_text("raise SystemExit(1)")

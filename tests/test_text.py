@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import given, strategies as st
+from rows import every_row
 from tuner.fakes import SMALL
 
 from cputune import Trial, TrialEnded
@@ -18,7 +19,7 @@ from cputune.text.plain import figure, spelled, visible
 from cputune.tuner.events import outcome
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("text", "shown"),
     [
         ("plain, 95 % – ×", "plain, 95 % – ×"),
@@ -33,7 +34,7 @@ def test_control_characters_appear_as_escapes(text: str, shown: str) -> None:
     assert visible(text) == shown
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252", "iso8859-9"])
+@every_row("encoding", ["ascii", "latin-1", "cp1252", "iso8859-9"])
 def test_signs_that_a_stream_has_not_are_spelled(encoding: str) -> None:
     codecs.register_error(spelled.__name__, spelled)
     text = "✓ 2 × 8 → 3.92–4.31 … שלום"
@@ -73,7 +74,7 @@ def test_an_error_that_quotes_a_name_is_clean(
     assert not any(line.startswith("error: b") for line in err.splitlines())
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("value", "text"), [(15312.4, "15312"), (1000, "1000"), (22.54, "22.5"), (0.00131, "0.00131")]
 )
 def test_three_digits_and_no_exponent(value: float, text: str) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
 from golden_texts import Golden
 from machines import machine
+from rows import every_row
 
 import cputune
 from cputune import Workload
@@ -25,7 +25,7 @@ def test_what_would_bring_the_most_comes_first_with_its_command(golden: Golden) 
     golden(second.text)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("padding", "do"),
     [
         (SEEN, "DataCollatorWithPadding"),
@@ -42,7 +42,7 @@ def test_padding_that_may_not_be_cut_is_for_the_script(padding: Padding | None, 
     assert all(do in one.do for one in found)
 
 
-def test_what_keep_leaves_out_is_named_where_it_lives_here() -> None:
+def test_what_keep_leaves_out_is_named_if_it_is_installed() -> None:
     job = Workload.script(["train.py"])
     native, old = (machine(isa=isa) for isa in (("avx512f", "avx512_bf16"), ("avx2",)))
     for facts, there in ((native, True), (old, False)):
@@ -85,6 +85,6 @@ def test_of_like_length_only_what_it_brings_beyond_cut_columns_is_named() -> Non
     assert found.high == 4.0
 
 
-def test_each_lever_of_the_list_is_a_value_of_its_knob() -> None:
+def test_each_knob_of_the_list_is_a_value_of_its_knob() -> None:
     for name, value in {"precision": "bf16", "allocator": "tcmalloc", "dropout": "bytes"}.items():
         knob_named(name).parse(value)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from golden_texts import Golden
+from rows import every_row
 
 from cputune import RecipeError, UsageError, Workload
 from cputune.plans.workload import load_recipe, recipe_names
@@ -25,7 +26,7 @@ model_type = "bert"
 """
 
 
-@pytest.mark.parametrize("name", recipe_names())
+@every_row("name", recipe_names())
 def test_a_workload_reads_back_equal(name: str) -> None:
     job = Workload.from_recipe(name, batch_per_rank=2)
     assert record_of(Workload, job.to_json()) == job
@@ -37,7 +38,7 @@ def test_a_workload_of_a_recipe_of_ones_own_reads_back_equal(tmp_path: Path) -> 
     assert record_of(Workload, job.to_json()) == job
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("sound", "damaged", "said"),
     [
         ('"masked-lm"', '"chess"', "task: invalid enum value 'chess'"),
@@ -102,7 +103,7 @@ def test_samples_of_a_rank_are_its_share_or_those_that_were_asked_for(golden: Go
     assert Workload.script(["train.py"]).samples_per_rank(2) is None
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("word", "found"),
     [
         ("${HF_TOKEN}", ("", "HF_TOKEN")),

@@ -4,7 +4,8 @@
     python tools/glossary.py --lower    # writes lower limits after text was rewritten
 
 Checked are docstrings, comments and messages (string literals of three words or more) of each room
-of cputune/, and the pages. "where" is counted apart: conditions begin with "if" or "when".
+of cputune/, the pages, and the names of tests. "where" is counted apart: conditions begin with "if"
+or "when".
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ TABLE = Path(__file__).with_suffix(".toml")
 PAGES = ("*.md", "docs/*.md", "recipes/*.md")
 HISTORY = "CHANGELOG.md"
 WHERE = re.compile(r"\bwhere\b", re.IGNORECASE)
+NAME = re.compile(r"def test_(\w+)\(")
 MESSAGE_WORDS = 3
 """A literal with fewer words is a name or a value."""
 QUERY = re.compile(r"\s*(?:select|insert|delete|update)\b")
@@ -53,11 +55,20 @@ def texts_of(source: str) -> Iterator[Text]:
             yield token.start[0], token.string
 
 
+def names_of(source: str) -> Iterator[Text]:
+    """The names of tests, as words."""
+    for number, line in enumerate(source.splitlines(), 1):
+        for name in NAME.findall(line):
+            yield number, name.replace("_", " ")
+
+
 def files(root: Path) -> Iterator[tuple[str, Path]]:
     """Every file that is checked, with the room that it counts for."""
     for path in sorted((root / "cputune").rglob("*.py")):
         parts = path.relative_to(root).parts
         yield "/".join(parts[:2]) if len(parts) > 2 else "cputune", path
+    for path in sorted((root / "tests").rglob("*.py")):
+        yield "tests", path
     for pattern in PAGES:
         for path in sorted(root.glob(pattern)):
             if path.name != HISTORY:
@@ -68,7 +79,9 @@ def hits(root: Path, avoid: list[tuple[re.Pattern[str], str]]) -> Iterator[tuple
     """Each hit: its room, whether it is a "where", and a line that says what to write instead."""
     for room, path in files(root):
         source = path.read_text(encoding="utf-8")
-        if path.suffix == ".py":
+        if room == "tests":
+            texts = list(names_of(source))
+        elif path.suffix == ".py":
             texts = list(texts_of(source))
         else:
             texts = list(enumerate(source.splitlines(), 1))

@@ -44,7 +44,7 @@ def folders(
 
 
 nothing = values(tuple)
-"""For free text."""
+"""Free text is not completed."""
 
 
 def or_files(complete: Completes) -> Completes:
@@ -73,7 +73,7 @@ def _knobs() -> Iterable[str]:
 def _fixes() -> Iterable[str]:
     """``NAME=VALUE`` of each knob, or ``NAME=`` if the knob takes any number."""
     from cputune.plans.knobs import KNOBS
-    from cputune.plans.knobs.record import as_text
+    from cputune.plans.values import as_text
 
     for knob in KNOBS:
         if knob.least is not None:

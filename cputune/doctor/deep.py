@@ -26,7 +26,7 @@ from cputune.text import cpulist
 from cputune.text.hidden import without_secrets
 
 LOOK_SECONDS = 120.0
-"""Of a child: torch and IPEX from a slow network disk take up to a minute. Assumed."""
+"""Time limit of a child: torch and IPEX take up to a minute from a slow network disk. Assumed."""
 
 BINDERS = ("KMP_AFFINITY", "GOMP_CPU_AFFINITY", "OMP_PROC_BIND", "OMP_PLACES")
 

@@ -13,7 +13,7 @@ from cputune.stack.tables import parse
 from cputune.text.failure_log import Failure
 
 Versions = Mapping[str, str]
-"""By package name, as far as the log or the machine shows them."""
+"""The version of each package, as far as the log or the machine shows it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,10 +37,10 @@ MOST_CHARACTERS = 1 << 20
 """Only the end of a log is read: the last exception is there."""
 
 TYPED_LINES = 5
-"""In a text with at most this many lines every line may be an error that somebody typed."""
+"""Every line of a text this short may be an error that somebody typed."""
 
 TABLES = ("imports", "versions", "devices", "ranks", "launchers", "system", "memory")
-"""In the order in which their rows are tried."""
+"""Their rows are tried in this order."""
 
 LAST_TABLES = ("scripts",)
 """Tried after the interface tables."""

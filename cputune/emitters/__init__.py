@@ -72,7 +72,7 @@ def emit(result: Result | None, format: str, options: Emission) -> tuple[Emitted
             f"the patch is for a {kind}, but this format writes none",
             hint="--format pytorchjob, or trainjob, or leave kind and apiVersion out",
         )
-    if job.cluster.tune:
+    if job.site.cluster.tune:
         if formats != (SLURM,):
             raise UsageError(
                 f"--tune is for Slurm, not for {format}",
@@ -111,7 +111,7 @@ def _written(job: LaunchJob, formats: tuple[Format, ...]) -> tuple[EmittedFile, 
         if chosen.alone and job.plan.world_size == 1:
             written = without_code(written)
         main, *others = chosen.write(written)
-        notes = job.printed_notes
+        notes = job.speed.printed_notes
         if not chosen.printed:
             notes += written.notes
             others += written.companions

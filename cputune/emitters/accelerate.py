@@ -32,7 +32,7 @@ from cputune.stack import Versions, load
 
 CONFIG = "accelerate.yaml"
 PORT = 29500
-"""Of several machines accelerate wants one in its configuration; the script names a free one."""
+"""accelerate wants a port in the configuration of several machines; the script names a free one."""
 _DAEMONS = """
     bin=$(dirname -- "$(readlink -f -- "$(command -v mpirun)")") # not on the PATH of other hosts
     [[ ! -x $bin/orted ]] || export OMPI_MCA_orte_launch_agent=$bin/orted
@@ -50,15 +50,15 @@ def emit_accelerate(job: LaunchJob) -> tuple[EmittedFile, ...]:
     refuse_colon(job)
     if "mpirun_config" not in _known_keys(job):
         raise UsageError(
-            f"accelerate {job.versions['accelerate']} cannot start several CPU ranks",
+            f"accelerate {job.machine.versions['accelerate']} cannot start several CPU ranks",
             hint="use --format mpirun or torchrun, or accelerate 0.28 or later",
         )
     exported = dict[str, str]()
     for dialect in dialects_of(job):
         # accelerate gives Open MPI --bind-to socket, which fails on a host with fewer CPUs.
         exported |= UNBOUND_VARIABLES[dialect]
-    if job.plan.nodes > 1 and job.interface is not None:
-        exported |= launcher_variables(dialects_of(job), job.interface)
+    if job.plan.nodes > 1 and job.site.interface is not None:
+        exported |= launcher_variables(dialects_of(job), job.site.interface)
     lines = dict[str, str]()
     for dialect in dialects_of(job):
         lines[dialect] = f"hosts=$here/{host_file(dialect)}"
@@ -140,7 +140,7 @@ def precision(job: LaunchJob) -> str:
 def configuration(job: LaunchJob) -> Manifest:
     """The YAML of this accelerate release. Any key that it does not know is a ValueError."""
     plan = job.plan
-    version = Versions.from_names(job.versions).accelerate
+    version = Versions.from_names(job.machine.versions).accelerate
     keys = _known_keys(job)
     config: Manifest = {
         "compute_environment": "LOCAL_MACHINE",
@@ -148,7 +148,7 @@ def configuration(job: LaunchJob) -> Manifest:
         "enable_cpu_affinity": False,
         "machine_rank": 0,
         "main_process_ip": checked_words.YamlScalar(
-            job.nodes[0].name if plan.nodes > 1 else "127.0.0.1"
+            job.site.nodes[0].name if plan.nodes > 1 else "127.0.0.1"
         ),
         **({"main_process_port": PORT} if plan.nodes > 1 else {}),
         "main_training_function": "main",
@@ -174,7 +174,7 @@ def configuration(job: LaunchJob) -> Manifest:
 
 
 def _known_keys(job: LaunchJob) -> frozenset[str]:
-    return load().accelerate.keys_of(Versions.from_names(job.versions).accelerate)
+    return load().accelerate.keys_of(Versions.from_names(job.machine.versions).accelerate)
 
 
 ACCELERATE = Format(

@@ -98,7 +98,7 @@ def or_else(condition: str, then: str) -> str:
 
 
 LONGEST = 100
-"""Of a line that needs no change by hand."""
+"""The longest line of those that need no change by hand."""
 
 
 def missed(names: Sequence[str], hint: str = "copy it here") -> str:
@@ -155,14 +155,14 @@ def names_cleared(job: LaunchJob) -> tuple[str, ...]:
     The plan exports its own anyway.
     """
     planned = variables(job)
-    return tuple(n for n in sorted(job.surrounding) if is_cleared(n) and n not in planned)
+    return tuple(n for n in sorted(job.machine.surrounding) if is_cleared(n) and n not in planned)
 
 
 def python(job: LaunchJob) -> str:
     """Take the interpreter of the tuning, if it is there and PYTHON names no other."""
-    if job.python is None:
+    if job.machine.python is None:
         return "python=${PYTHON:-python3}\n"
-    tuned = f"tuned={ShellWord(job.python)}"
+    tuned = f"tuned={ShellWord(job.machine.python)}"
     chosen = "[[ -x $tuned ]] || tuned=python3; python=${PYTHON:-$tuned}"
     between = "; " if len(tuned) + len(chosen) < LONGEST else "\n"
     return f"{tuned}{between}{chosen}\n"
@@ -250,8 +250,8 @@ def rank_variables(job: LaunchJob, *, intel_mpi: bool = False) -> dict[str, str]
 
 def mpi_variables(job: LaunchJob) -> dict[str, str]:
     """The variables of a rank that an mpirun starts."""
-    address = job.nodes[0].name if job.plan.nodes > 1 else "127.0.0.1"
-    given = rank_variables(job, intel_mpi=job.mpi == "intelmpi")
+    address = job.site.nodes[0].name if job.plan.nodes > 1 else "127.0.0.1"
+    given = rank_variables(job, intel_mpi=job.site.mpi == "intelmpi")
     return {**given, "MASTER_ADDR": address, "MASTER_PORT": ShellText("$port")}
 
 
@@ -273,14 +273,14 @@ def oneccl(job: LaunchJob) -> str:
     """Lines that source the setvars.sh of the oneCCL bindings, with oneCCL and Intel MPI."""
     if job.plan.backend != "ccl":
         return ""
-    module = oneccl_module(Versions.from_names(job.versions))
+    module = oneccl_module(Versions.from_names(job.machine.versions))
     values = {"module": module, "find_setvars": FIND_SETVARS.format(module=module)}
     return fill("oneccl.sh", values)
 
 
 def require_hosts(job: LaunchJob) -> None:
     """Raise UsageError if a launch on several nodes does not know them."""
-    if job.plan.nodes > 1 and not job.nodes:
+    if job.plan.nodes > 1 and not job.site.nodes:
         raise UsageError(
             f"a launch on {job.plan.nodes} nodes needs their names",
             hint="give --hostfile FILE or --hosts a,b",
@@ -296,7 +296,7 @@ def variables(job: LaunchJob, *, intel_mpi: bool = False, pods: bool = False) ->
     local numbers (CCL_PROCESS_LAUNCHER in the oneCCL documentation).
     """
     environment: dict[str, str] = dict(job.environment.items())
-    interface = job.cluster.interface if pods else job.interface
+    interface = job.site.cluster.interface if pods else job.site.interface
     if interface is not None:
         environment.update(interface_variables(interface, backend=job.plan.backend))
     if job.plan.backend == "ccl" and not intel_mpi:

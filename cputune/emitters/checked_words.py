@@ -16,7 +16,7 @@ from cputune.errors import UsageError
 from cputune.launch.write import exact
 
 WIDTH = 92
-"""Of a comment in an emitted file; with its indentation and mark it stays below 100 columns."""
+"""The width of a comment in an emitted file: with indentation and mark it has below 100 columns."""
 
 Manifest: TypeAlias = dict[str, Any]
 """A YAML document, or a part of one, as plain data."""

@@ -153,7 +153,7 @@ def applied(job: LaunchJob) -> tuple[Word, ...]:
 
 def of_ranks(job: LaunchJob) -> tuple[str, ...]:
     """How rank.py runs the training of one rank: its options, beside those of the launcher."""
-    options: tuple[str, ...] = () if job.guard else ("--compare", "no")
+    options: tuple[str, ...] = () if job.inside.guard else ("--compare", "no")
     if draws_by_itself(job):
         options += ("--draw", "apart")
     return options
@@ -161,11 +161,11 @@ def of_ranks(job: LaunchJob) -> tuple[str, ...]:
 
 def draws_by_itself(job: LaunchJob) -> bool:
     """Whether ranks draw apart, and no part that sets the script's objects sees to it."""
-    return job.draws_apart and "apart" in (job.force or NOTHING).without
+    return job.inside.draws_apart and "apart" in (job.force or NOTHING).without
 
 
 NOTHING = Force(without=("apart",))
-"""Of a plan that sets nothing inside the process."""
+"""What a plan has that sets nothing inside the process."""
 
 
 def companions(job: LaunchJob) -> tuple[EmittedFile, ...]:
@@ -283,7 +283,7 @@ def context_of(
 
 def _faults_of(file: EmittedFile, job: LaunchJob) -> tuple[Finding, ...]:
     """What is wrong with the launches of a file, or with its document, wherever it runs."""
-    context = context_of(job.workload, job.target, job.host, name=file.name)
+    context = context_of(job.workload, job.machine.target, job.machine.host, name=file.name)
     on_target = context.on(file.target)
     each = (judge_everywhere(launch, on_target) for launch in file.launches)
     findings = list(dict.fromkeys(chain.from_iterable(each)))

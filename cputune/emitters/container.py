@@ -43,7 +43,7 @@ _RUN_APT = """RUN apt-get update \\
 
 def user_id(job: LaunchJob) -> int:
     """The number of the user that trains. Raises UsageError for root."""
-    given = job.cluster.user_id
+    given = job.site.cluster.user_id
     if given is not None and not 0 < given < 1 << 31:
         raise UsageError(
             f"--user-id {given} is not allowed", hint="--user-id 1000, or any number above 0"
@@ -62,9 +62,11 @@ def constraints(job: LaunchJob) -> str:
 
     A line of any other form might be an option of pip: it is left out.
     """
-    whose = "that were measured" if job.named is not None else "of the Python that trains here"
+    whose = (
+        "that were measured" if job.speed.named is not None else "of the Python that trains here"
+    )
     text = comment([f"Versions {whose}; the image takes no others."])
-    for name, version in sorted(job.versions.items()):
+    for name, version in sorted(job.machine.versions.items()):
         if name in ("oneccl_bind_pt", "cputune", "python"):
             continue
         if _PACKAGE.fullmatch(name) and _VERSION.fullmatch(version):
@@ -78,7 +80,7 @@ def dockerfile(job: LaunchJob) -> str:
     It starts from the usual Python, else from the newest that has wheels of all packages.
     """
     plan, recipe, user = job.plan, job.workload.recipe, user_id(job)
-    fitting = pythons_for(Versions.from_names(job.versions))
+    fitting = pythons_for(Versions.from_names(job.machine.versions))
     debian = [DEBIAN[name] for name in preloads(job) if name in DEBIAN]
     packages = ["transformers", "accelerate"]
     if recipe is None:
@@ -90,7 +92,7 @@ def dockerfile(job: LaunchJob) -> str:
     if plan.ipex:
         packages.append("intel_extension_for_pytorch")
     oneccl = "oneccl_bind_pt"
-    if _VERSION.fullmatch(version := job.versions.get(oneccl, "")):
+    if _VERSION.fullmatch(version := job.machine.versions.get(oneccl, "")):
         oneccl += f"=={version}"
     links = ""
     for name in preloads(job):

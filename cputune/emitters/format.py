@@ -108,41 +108,100 @@ class Emission(EmitOptions):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What is known of the machine that runs a job, and of the one that was measured.
+
+    Attributes:
+        target: facts of the machine that runs it, with the packages that it has there.
+        versions: distributions of the environment that trains, by name.
+        python: the interpreter that the plan was tuned with; None if it is not known.
+        threads_per_core: of the machine that was measured; 2 with SMT.
+        physical_cores: of that machine; None if they are not known.
+        rank_bytes: the most that a rank of the measured plan was seen to hold; None: not measured.
+        surrounding: names of the variables that are set here now.
+        host: see ``Emission``.
+    """
+
+    target: HostFacts
+    versions: Mapping[str, str]
+    python: str | None
+    threads_per_core: int
+    physical_cores: int | None
+    rank_bytes: int | None
+    surrounding: frozenset[str]
+    host: Host | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """Where the user lets a job run.
+
+    Attributes:
+        nodes: the hosts, if they are named.
+        mpi: the dialect of ``mpirun``; None if it is not known.
+        mpi_asked: whether the user has named it.
+        interface: between the nodes, for every layer; None if each chooses by itself.
+        patch: see ``Emission``.
+    """
+
+    nodes: tuple[Node, ...]
+    mpi: str | None
+    mpi_asked: bool
+    cluster: Cluster
+    interface: str | None
+    patch: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speed:
+    """What can be said about the speed of a job.
+
+    Attributes:
+        claim: what was measured; None without a result.
+        context: what a statement about its speed is made for.
+        named: the word by which commands name the result; None if there is none.
+        printed_notes: lines of the header that are also printed as notes.
+    """
+
+    claim: Claim | None
+    context: ClaimContext
+    named: str | None
+    printed_notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inside:
+    """How the plan gets into the process of a rank.
+
+    Attributes:
+        guard: whether several ranks are compared while they train.
+        draws_apart: whether each of them draws random numbers of its own.
+        left_out: parts of the plan that changed nothing in its trials, and what shows that.
+        flags: those flags of the command that are the plan's.
+    """
+
+    guard: bool
+    draws_apart: bool
+    left_out: Mapping[str, str]
+    flags: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchJob:
     """A plan made ready to be written down, of names and words that every format can represent.
 
-    Raises UsageError where it is made of others.
+    Raises UsageError if it is made of others.
 
     Attributes:
         plan: never as found, and with the nodes that were asked for.
         command: the training script and all its arguments, flags of the plan included.
-        self_contained: whether it needs nothing of ours installed; else ``cputune.apply`` runs it.
-        guard: whether several ranks are compared while they train.
-        draws_apart: whether each of them draws random numbers of its own.
-        left_out: parts of the plan that changed nothing in its trials, and what shows that.
-        flags: those of them that are the plan's.
         environment: the variables of the plan, for every rank.
-        companions: files that the command needs beside it.
         header: what was measured, where, when and how fast; lines without a sign.
-        promise: the same for `cputune verify`.
-        notes: what is printed and stands in the header of every format.
-        threads_per_core: of the machine that was measured; 2 with SMT.
-        physical_cores: of that machine; None where it is not known.
-        mpi: the dialect of ``mpirun``; None where it is not known.
-        mpi_asked: whether the user has named it.
-        python: the interpreter that the plan was tuned with, where it is known.
-        versions: distributions of the environment that trains, by name.
-        interface: between the nodes, for every layer; None where each chooses by itself.
-        printed_notes: lines of the header that are also printed as notes.
-        target: facts of the machine that runs the job, with the packages that it has there.
-        host: see ``Emission``.
+        notes: what is printed and is in the header of every format.
+        companions: files that the command needs beside it.
+        promise: the header for `cputune verify`.
+        self_contained: whether it needs nothing of ours installed; else ``cputune.apply`` runs it.
         force: what ``cputune.apply`` or apply_plan.py sets in the script's process; None: nothing.
-        named: the word by which commands name the result; None where there is none.
-        context: what a statement about its speed is made for.
-        claim: what was measured; None without a result.
-        surrounding: names of the variables that are set here now.
-        patch: see ``Emission``.
-        rank_bytes: the most that a rank of the measured plan was seen to hold; None: not measured.
     """
 
     plan: Plan
@@ -151,41 +210,23 @@ class LaunchJob:
     environment: Variables
     header: tuple[str, ...]
     notes: tuple[str, ...]
-    target: HostFacts
-    threads_per_core: int
+    machine: Machine
+    site: Site
+    speed: Speed
+    inside: Inside
     companions: tuple[EmittedFile, ...] = ()
     promise: Promise = field(default_factory=Promise)
-    physical_cores: int | None = None
-    nodes: tuple[Node, ...] = ()
-    mpi: str | None = None
-    mpi_asked: bool = False
-    python: str | None = None
-    versions: Mapping[str, str] = field(default_factory=dict)
-    cluster: Cluster = field(default_factory=Cluster)
-    interface: str | None = None
-    printed_notes: tuple[str, ...] = ()
-    host: Host | None = None
-    force: Force | None = None
-    named: str | None = None
-    context: ClaimContext = field(default_factory=ClaimContext)
-    claim: Claim | None = None
-    surrounding: frozenset[str] = frozenset()
-    patch: Mapping[str, Any] | None = None
-    rank_bytes: int | None = None
     self_contained: bool = True
-    guard: bool = True
-    draws_apart: bool = False
-    left_out: Mapping[str, str] = field(default_factory=dict)
-    flags: tuple[str, ...] = ()
+    force: Force | None = None
 
     def __post_init__(self) -> None:
         """Look at what comes from outside, before any format is given it."""
-        for node in self.nodes:
+        for node in self.site.nodes:
             HostName(node.name)
         for name in self.workload.secrets:
             VariableName(name)
-        Argument(self.python or "")
-        for text in _texts(plain(self.cluster)):
+        Argument(self.machine.python or "")
+        for text in _texts(plain(self.site.cluster)):
             if not re.fullmatch(r"(?!-)[A-Za-z0-9_.,:/@<>-]*", text):
                 raise UsageError(
                     f"{text!r} cannot be a value of a Slurm or Kubernetes job",
@@ -203,7 +244,8 @@ class LaunchJob:
     def on_siblings(self) -> bool:
         """Whether the plan puts threads on SMT siblings: more threads than there are cores."""
         threads = self.plan.processes_per_node * self.plan.threads_per_process
-        return self.physical_cores is not None and threads > self.physical_cores
+        cores = self.machine.physical_cores
+        return cores is not None and threads > cores
 
 
 def _texts(document: object) -> Iterator[str]:

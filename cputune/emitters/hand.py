@@ -47,14 +47,14 @@ def typed_lines(job: LaunchJob) -> str:
         for where, started in typed_each(job):
             text += where + as_lines(started)
         return text
-    if job.named is None:
+    if job.speed.named is None:
         raise UsageError(
             "this plan has no command line: part of it is set inside the training process",
             hint="--format torchrun writes its files; or `cputune tune`, then `cputune run`",
         )
-    result = ShellWord(job.named)
+    result = ShellWord(job.speed.named)
     if job.plan.nodes > 1:
-        usual = usual_format(job.target, job.plan.world_size)
+        usual = usual_format(job.machine.target, job.plan.world_size)
         then = ""
         if usual == "mpirun":
             then = " && sh launch/mpirun.sh"
@@ -66,7 +66,7 @@ def is_typed(job: LaunchJob) -> bool:
     """Whether variables and flags say all of the plan, so that the command needs no files."""
     if any(isinstance(word, Beside) for word in words(job)) or job.plan.backend == "ccl":
         return False
-    return job.plan.nodes == 1 or bool(job.nodes)
+    return job.plan.nodes == 1 or bool(job.site.nodes)
 
 
 def words(job: LaunchJob) -> tuple[Word, ...]:
@@ -99,7 +99,7 @@ def _takes_precision(job: LaunchJob) -> bool:
     if job.script is None:
         return False
     try:
-        script = Script(text=(job.host or Host()).read_text(job.script))
+        script = Script(text=(job.machine.host or Host()).read_text(job.script))
     except (OSError, ValueError):
         return False
     workload = job.workload
@@ -118,13 +118,13 @@ def without_code(job: LaunchJob) -> LaunchJob:
 def typed_each(job: LaunchJob) -> list[tuple[str, LaunchLine]]:
     """The lines to type, each under a comment if it is for one of several machines."""
     program, trained = python(job), bash.trained(words(job))
-    if job.plan.world_size > 1 and job.mpi_asked:
+    if job.plan.world_size > 1 and job.site.mpi_asked:
         return [("", by_mpirun(job, program, trained))]
     if job.plan.nodes == 1:
         return [("", typed(job, program, trained))]
     lines = []
     for rank in range(job.plan.nodes):
-        where = f"# on {job.nodes[rank].name}\n"
+        where = f"# on {job.site.nodes[rank].name}\n"
         lines.append((where, typed(job, program, trained, node_rank=rank)))
     return lines
 
@@ -134,9 +134,9 @@ def by_mpirun(job: LaunchJob, python: str, trained: tuple[str, ...]) -> LaunchLi
 
     Open MPI passes no variable to another host unasked, and finds itself there by an absolute path.
     """
-    plan, dialect = job.plan, str(job.mpi)
+    plan, dialect = job.plan, str(job.site.mpi)
     several = plan.nodes > 1
-    names = [node.name for node in job.nodes] if several else []
+    names = [node.name for node in job.site.nodes] if several else []
     address = names[0] if several else "127.0.0.1"
     given: dict[str, str] = dict(variables(job).items())
     given.update(MASTER_ADDR=address, MASTER_PORT=str(PORT))
@@ -147,8 +147,8 @@ def by_mpirun(job: LaunchJob, python: str, trained: tuple[str, ...]) -> LaunchLi
         hosts="",
         names=names,
     )
-    if several and job.interface is not None:
-        options += interface_arguments(dialect, job.interface)
+    if several and job.site.interface is not None:
+        options += interface_arguments(dialect, job.site.interface)
     program: str = "mpirun"
     if several and is_openmpi(dialect):
         program = ShellText("mpirun", '"$(command -v mpirun)"')
@@ -178,7 +178,7 @@ def by_mpirun(job: LaunchJob, python: str, trained: tuple[str, ...]) -> LaunchLi
 def _cleared(job: LaunchJob, planned: Mapping[str, str]) -> list[str]:
     """What removes the variables of this shell that would change the plan."""
     cleared = []
-    for name in sorted(job.surrounding):
+    for name in sorted(job.machine.surrounding):
         if is_cleared(name) and name not in planned:
             cleared += ["-u", name]
     if not cleared:
@@ -237,7 +237,7 @@ def bound(
             nodes=job.plan.nodes,
             ranks=job.plan.processes_per_node,
             node_rank=str(node_rank),
-            address=job.nodes[0].name,
+            address=job.site.nodes[0].name,
             port=str(PORT),
         )
     return start(
@@ -281,11 +281,11 @@ def _in_double_quotes(text: str) -> str:
 
 def python(job: LaunchJob) -> str:
     """How the interpreter of the tuning is called here."""
-    if job.python is None:
+    if job.machine.python is None:
         return "python3"
-    if job.host is not None and job.host.which("python") == job.python:
+    if job.machine.host is not None and job.machine.host.which("python") == job.machine.python:
         return "python"
-    return job.python
+    return job.machine.python
 
 
 def emit_command(job: LaunchJob) -> tuple[EmittedFile, ...]:
@@ -295,7 +295,7 @@ def emit_command(job: LaunchJob) -> tuple[EmittedFile, ...]:
     if secret:
         notes = ("export the variables of your secrets before you run the command",)
     notes += tuple(note for note in job.notes if OFF_HERE in note)
-    several = job.plan.world_size > 1 and job.named is None
+    several = job.plan.world_size > 1 and job.speed.named is None
     if several and job.self_contained and applied(without_code(job)):
         job = replace(job, self_contained=False)
         notes += ("the line needs cputune in the Python that trains",)
@@ -319,11 +319,11 @@ def _of_ranks(job: LaunchJob) -> tuple[str, ...]:
     """What the lines of several ranks do not do, and which others there are."""
     notes = []
     if job.self_contained:
-        alike = "draw the same numbers for dropout, and " if job.draws_apart else ""
+        alike = "draw the same numbers for dropout, and " if job.inside.draws_apart else ""
         notes.append(
             f"the ranks of such a line {alike}are not compared: --format torchrun or mpirun does so"
         )
-    if not job.mpi_asked:
+    if not job.site.mpi_asked:
         notes.append("--mpi mpich, openmpi5 or intelmpi prints the line of mpirun")
     return tuple(notes)
 

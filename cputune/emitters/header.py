@@ -38,13 +38,13 @@ def header_of(job: LaunchJob, format: str, title: str, notes: Iterable[str] = ()
     kept = list[str]()
     for line in lines:
         # What is extrapolated stays, however long the version in the first line is.
-        if line in job.printed_notes or comment([*kept, line]).count("\n") <= MOST_LINES:
+        if line in job.speed.printed_notes or comment([*kept, line]).count("\n") <= MOST_LINES:
             kept.append(line)
     return comment(kept)
 
 
 MOST_LINES = 7
-"""Of a header, without the line that names the plan. Notes are printed, and are in plan.json."""
+"""Lines of a header, without the one that names the plan. Notes are printed and in plan.json."""
 
 
 def _needs(job: LaunchJob) -> str:
@@ -108,11 +108,11 @@ def unmeasured(
 
 def with_another_plan(job: LaunchJob, plan: Plan) -> tuple[str, ...]:
     """The header if ``plan`` takes the place of the job's: no ratio was measured of it."""
-    if job.claim is not None:
-        claimed = job.claim.in_context(replace(job.context, plan=plan))
+    if job.speed.claim is not None:
+        claimed = job.speed.claim.in_context(replace(job.speed.context, plan=plan))
         if not claimed.applies:
             lines = (f"M{claimed.not_measured[1:]}.", f"Plan: {plan.describe()}.")
-            return lines + job.printed_notes
+            return lines + job.speed.printed_notes
     before, now = (f"Plan: {one.describe()}." for one in (job.plan, plan))
     return tuple(now if line == before else line for line in job.header)
 

@@ -76,7 +76,7 @@ def pytorchjob(job: LaunchJob) -> Manifest:
         "resources": resources(job),
     }
     template = pod(job, "pytorch", program, automountServiceAccountToken=False)
-    nodes, restarts = job.plan.nodes, job.cluster.max_restarts
+    nodes, restarts = job.plan.nodes, job.site.cluster.max_restarts
     spec: Manifest = {
         "nprocPerNode": YamlScalar(job.plan.processes_per_node),
         "runPolicy": {
@@ -126,7 +126,7 @@ def trainjob(job: LaunchJob) -> Manifest:
             "runtimeRef": {
                 "apiGroup": "trainer.kubeflow.org",
                 "kind": "ClusterTrainingRuntime",
-                "name": YamlScalar(job.cluster.runtime or "torch-distributed"),
+                "name": YamlScalar(job.site.cluster.runtime or "torch-distributed"),
             },
             "trainer": {
                 "image": YamlScalar(image(job)),
@@ -157,12 +157,12 @@ def with_promise(
 
 def image(job: LaunchJob) -> str:
     """The image's reference, or a visible placeholder."""
-    return job.cluster.image or f"<your-registry>/{job_name(job)}:latest"
+    return job.site.cluster.image or f"<your-registry>/{job_name(job)}:latest"
 
 
 def claim(job: LaunchJob) -> str:
     """The name of the volume claim that holds data and output."""
-    return job.cluster.pvc or f"{job_name(job)}-data"
+    return job.site.cluster.pvc or f"{job_name(job)}-data"
 
 
 def secret(job: LaunchJob) -> str:
@@ -171,9 +171,9 @@ def secret(job: LaunchJob) -> str:
 
 
 MEMORY_MARGIN = 1.5
-"""Of the peak in trials, which end before the evaluation and the first checkpoint; /dev/shm and
-the page cache of written files count for the pod (cgroup v2,
-Documentation/admin-guide/cgroup-v2.rst, memory.current). Assumed.
+"""The request over the peak in trials, which end before the evaluation and the first checkpoint;
+/dev/shm and the page cache of written files count for the pod (cgroup v2, Documentation/admin-
+guide/cgroup-v2.rst, memory.current). Assumed.
 """
 
 
@@ -185,15 +185,15 @@ def memory(job: LaunchJob) -> str:
     """
     ranks = job.plan.processes_per_node
     guess = 8 * ranks
-    if job.rank_bytes:
-        guess = math.ceil(MEMORY_MARGIN * ranks * job.rank_bytes / GIB)
-    return job.cluster.memory or f"{guess}Gi"
+    if job.machine.rank_bytes:
+        guess = math.ceil(MEMORY_MARGIN * ranks * job.machine.rank_bytes / GIB)
+    return job.site.cluster.memory or f"{guess}Gi"
 
 
 def _note_of_memory(job: LaunchJob) -> str:
-    if not job.rank_bytes:
+    if not job.machine.rank_bytes:
         return f"a guess: {memory(job)} of memory for each pod (--memory)"
-    held, ranks = job.rank_bytes / GIB, job.plan.processes_per_node
+    held, ranks = job.machine.rank_bytes / GIB, job.plan.processes_per_node
     return (
         f"{memory(job)} of memory for each pod: {count(ranks, 'rank')} that held {held:.2f} GiB at "
         f"most while they were measured, times {MEMORY_MARGIN} for evaluation, checkpoints and "
@@ -206,7 +206,7 @@ def metadata(job: LaunchJob, name: str) -> Manifest:
 
     ``kubectl create -n NS`` refuses a document that names another namespace.
     """
-    space = job.cluster.namespace
+    space = job.site.cluster.namespace
     named = {} if space is None else {"namespace": YamlScalar(space)}
     return {"name": YamlScalar(name), **named, "labels": labels(job)}
 
@@ -224,7 +224,7 @@ def pod(job: LaunchJob, name: str, program: Manifest, **more: object) -> Manifes
     keep a finished pod running, and catches the ranks' traffic. Volumes are the claim, and a
     /dev/shm up to the pod's memory.
     """
-    cluster = job.cluster
+    cluster = job.site.cluster
     container = {
         "name": name,
         **program,
@@ -282,7 +282,7 @@ def program_of(job: LaunchJob) -> Manifest:
     """
     command = [YamlScalar("torchrun")]
     if job.plan.backend == "ccl":
-        module = oneccl_module(Versions.from_names(job.versions))
+        module = oneccl_module(Versions.from_names(job.machine.versions))
         find = shlex.quote(bash.FIND_SETVARS.format(module=module))
         source = f'source "$(python3 -c {find})" && exec torchrun "$@"'
         command = [escape(word) for word in ("bash", "-c", source, "torchrun")]
@@ -326,7 +326,7 @@ def environment(job: LaunchJob) -> list[Manifest]:
     variables: list[Manifest] = []
     for name, text in values.items():
         variables.append({"name": VariableName(name), "value": escape(text)})
-    keys = {key.variable: key for key in job.cluster.secret_variables}
+    keys = {key.variable: key for key in job.site.cluster.secret_variables}
     is_token_optional = HUB_TOKEN not in keys
     for name in (*job.workload.secrets, HUB_TOKEN):
         keys.setdefault(name, SecretKey(variable=name, secret=secret(job), key=name))
@@ -379,9 +379,9 @@ def _notes_of_paths(job: LaunchJob) -> list[str]:
 def notes(job: LaunchJob) -> tuple[str, ...]:
     """What the user has to fill in or bring, and what a cluster may not grant."""
     lines = [UNPROMISED, WISHES, *_notes_of_paths(job)]
-    if job.cluster.image is None:
+    if job.site.cluster.image is None:
         lines.append(f"placeholder: the image {image(job)} (--image)")
-    given = {key.variable for key in job.cluster.secret_variables}
+    given = {key.variable for key in job.site.cluster.secret_variables}
     missing = [name for name in job.workload.secrets if name not in given]
     if missing:
         values = " ".join(f"--from-literal={name}=…" for name in missing)
@@ -396,9 +396,9 @@ def notes(job: LaunchJob) -> tuple[str, ...]:
             f"The volume claim {claim(job)} is mounted by {job.plan.nodes} nodes, so it is "
             "ReadWriteMany: its storage class must offer that, which many do not."
         )
-    if job.cluster.memory is None:
+    if job.site.cluster.memory is None:
         lines.append(_note_of_memory(job))
-    if job.threads_per_core > 1:
+    if job.machine.threads_per_core > 1:
         lines.append(
             f"A Kubernetes CPU is a hyperthread, so each pod asks for {pod_cpus(job)} CPUs."
         )
@@ -468,11 +468,13 @@ def _format(
         title = f"Launch of {job.workload.name} as a {kind}."
         values = {
             "kind": name,
-            "first": "-worker-0" if job.cluster.max_restarts and kind == "PyTorchJob" else first,
+            "first": "-worker-0"
+            if job.site.cluster.max_restarts and kind == "PyTorchJob"
+            else first,
             "label": label,
             "header": comment(job.header),
             "image": ShellWord(image(job)),
-            "namespace": ShellWord(job.cluster.namespace or ""),
+            "namespace": ShellWord(job.site.cluster.namespace or ""),
             "job": ShellWord(job_name(job)),
             "claim": ShellWord(claim(job)),
             "context": '"$here"' if recipe else '"$PWD"',
@@ -497,7 +499,7 @@ def _format(
         steps = bash.fill("kubectl.sh", values)
         files.append(EmittedFile(name=f"{name}.kubectl.sh", text=steps, executable=True))
         in_folder = files + list(job.companions)
-        content = with_promise(job, name, merged(document(job), job.patch), in_folder)
+        content = with_promise(job, name, merged(document(job), job.site.patch), in_folder)
         text = header.full(job, name, title, reader_notes) + checked_words.dump(content)
         main = EmittedFile(name=f"{name}.yaml", text=text, notes=reader_notes, document=content)
         return (main, *files)

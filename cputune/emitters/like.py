@@ -174,7 +174,7 @@ def _launch(
         notes += _left_out(launch)
     edits += _flags(places, launch, job)
     of_plan = {name: value for name, value in planned.items() if not _same(launch, name, value)}
-    edits += _variables(places, launch, of_plan, result, job.context)
+    edits += _variables(places, launch, of_plan, result, job.speed.context)
     for name_set in _cleared(launch, job, in_yaml=in_yaml):
         if name_set not in planned:
             edits += places.unset_variable(launch, name_set)
@@ -182,7 +182,7 @@ def _launch(
         edits += allocated(text, tasks=1, cpus_per_task=sum(map(len, job.plan.cpus)))
     after = apply(text, edits)
     if edits:
-        after = _commented(after, name, _worth(result, job.context, _named(of_plan)))
+        after = _commented(after, name, _worth(result, job.speed.context, _named(of_plan)))
     kind = _format(after, name, launch, by_slurm)
     if kind is not None:
         after = _promised(after, name, job, kind)
@@ -268,7 +268,7 @@ def _named(variables: Iterable[str]) -> frozenset[str]:
 def _flags(places: Places, launch: Launch, job: LaunchJob) -> Iterator[Edit]:
     """The arguments of the plan, which replace the script's own or follow its name."""
     new = list[str]()
-    for flag, value in _pairs(job.flags):
+    for flag, value in _pairs(job.inside.flags):
         typed = launch.argument(flag)
         off = value.lower() in ("false", "no")
         if typed is None:

@@ -39,7 +39,7 @@ def emit_mpirun(job: LaunchJob) -> tuple[EmittedFile, ...]:
     refuse_colon(job)
     # mpirun.sh is replaced by a launcher that ends its ranks; one that leaves them is watched.
     watched = "intelmpi" in dialects_of(job)
-    name = DIALECTS[job.mpi] if job.mpi else "whichever MPI is found"
+    name = DIALECTS[job.site.mpi] if job.site.mpi else "whichever MPI is found"
     launches, arrays = list[Launch](), dict[str, str]()
     for dialect in dialects_of(job):
         started = _started(job, dialect)
@@ -82,7 +82,7 @@ def detected(job: LaunchJob, lines: Mapping[str, str]) -> dict[str, str]:
         if VERSION_PATTERNS[dialect] not in names:
             names.append(VERSION_PATTERNS[dialect])
     cases = [f"  {' | '.join(names)}) {line} ;;\n" for line, names in patterns.items()]
-    of_mpi = DIALECTS[job.mpi] if job.mpi else "Intel MPI, MPICH or Open MPI"
+    of_mpi = DIALECTS[job.site.mpi] if job.site.mpi else "Intel MPI, MPICH or Open MPI"
     return {"dialects": "".join(cases), "of_mpi": of_mpi}
 
 
@@ -96,8 +96,8 @@ def _started(job: LaunchJob, dialect: str) -> LaunchLine:
         ranks_per_node=plan.processes_per_node,
         hosts=ShellText(hosts) if several else "",
     )
-    if several and job.interface is not None:
-        options += interface_arguments(dialect, job.interface)
+    if several and job.site.interface is not None:
+        options += interface_arguments(dialect, job.site.interface)
     return start(
         "mpirun",
         (ShellText("$mpirun"),),
@@ -131,7 +131,7 @@ def host_files(
     if job.plan.nodes == 1 and not always:
         return ()
     ranks = job.plan.processes_per_node
-    names = [node.name for node in job.nodes] or ["localhost"]
+    names = [node.name for node in job.site.nodes] or ["localhost"]
     ipv6 = next((name for name in names if ":" in name), None)
     if ipv6 is not None and "openmpi5" not in dialects:
         raise UsageError(
@@ -148,9 +148,9 @@ def host_files(
 
 def dialects_of(job: LaunchJob) -> tuple[str, ...]:
     """The dialect that was found or asked for; all that can read the hosts if none was."""
-    if job.mpi:
-        return (job.mpi,)
-    if any(":" in node.name for node in job.nodes):
+    if job.site.mpi:
+        return (job.site.mpi,)
+    if any(":" in node.name for node in job.site.nodes):
         return ("openmpi5",)
     return tuple(DIALECTS)
 

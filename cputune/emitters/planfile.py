@@ -33,10 +33,10 @@ def plan_file(job: LaunchJob, files: Iterable[EmittedFile]) -> str:
         "schema": f"{SCHEMA}{VERSION}",
         **promised,
         "apply": applied,
-        "versions": dict(job.versions),
-        "result": job.named,
+        "versions": dict(job.machine.versions),
+        "result": job.speed.named,
         "notes": list(job.notes),
-        "left_out": dict(job.left_out),
+        "left_out": dict(job.inside.left_out),
     }
     # As it is read again: tuples are lists.
     document[DIGEST] = digest_of(json.loads(json.dumps(document)))
@@ -66,7 +66,7 @@ def applied_of(job: LaunchJob) -> dict[str, object]:
     if several:
         actions["several"] = True
         actions["cpus"] = "/".join(map(cpulist.render, job.plan.cpus))
-        actions["guard"] = job.guard
+        actions["guard"] = job.inside.guard
         if draws_by_itself(job):
             actions["draw"] = "apart"
     if job.force is not None:

@@ -17,7 +17,7 @@ from cputune.emitters.command import (
     training_command,
     with_parser,
 )
-from cputune.emitters.format import Emission, LaunchJob
+from cputune.emitters.format import Emission, Inside, LaunchJob, Machine, Site, Speed
 from cputune.emitters.from_result import Tuned, tuned_of
 from cputune.emitters.imported import digests, unreachable_parts
 from cputune.emitters.training_claims import promise
@@ -162,30 +162,38 @@ def _job(
         environment=typed(delivery.variables),
         header=lines[:2] + scale + lines[2:],
         notes=notes,
-        threads_per_core=_threads_per_core(machine, facts),
-        physical_cores=counted(machine, "physical_cores"),
-        nodes=hosts,
-        mpi=options.mpi or ("intelmpi" if plan.backend == "ccl" else mpi_of(facts)),
-        mpi_asked=options.mpi is not None,
-        python=options.python,
-        versions=versions,
-        cluster=options.cluster or Cluster(),
-        interface=interface,
-        printed_notes=scale,
-        target=target,
-        host=options.host,
-        force=delivery.force,
-        named=None if tuned is None else options.named,
-        context=context,
-        claim=None if tuned is None else tuned.claim,
-        surrounding=frozenset(() if facts is None else facts.environment),
-        patch=options.patch,
-        rank_bytes=rank_bytes,
+        machine=Machine(
+            target=target,
+            versions=versions,
+            python=options.python,
+            threads_per_core=_threads_per_core(machine, facts),
+            physical_cores=counted(machine, "physical_cores"),
+            rank_bytes=rank_bytes,
+            surrounding=frozenset(() if facts is None else facts.environment),
+            host=options.host,
+        ),
+        site=Site(
+            nodes=hosts,
+            mpi=options.mpi or ("intelmpi" if plan.backend == "ccl" else mpi_of(facts)),
+            mpi_asked=options.mpi is not None,
+            cluster=options.cluster or Cluster(),
+            interface=interface,
+            patch=options.patch,
+        ),
+        speed=Speed(
+            claim=None if tuned is None else tuned.claim,
+            context=context,
+            named=None if tuned is None else options.named,
+            printed_notes=scale,
+        ),
+        inside=Inside(
+            guard=not options.no_guard and delivery.comparable,
+            draws_apart=complete.force is not None and complete.force.other_ranks,
+            left_out=left_out,
+            flags=delivery.flags,
+        ),
         self_contained=_is_self_contained(options, nodes),
-        guard=not options.no_guard and delivery.comparable,
-        draws_apart=complete.force is not None and complete.force.other_ranks,
-        left_out=left_out,
-        flags=delivery.flags,
+        force=delivery.force,
     )
     return replace(job, companions=companions(job), promise=promise(job, rate))
 
@@ -289,7 +297,7 @@ def _reachable(
 
 def job_name(job: LaunchJob) -> str:
     """A name for clusters (DNS-1035): the one that was given, or made of the workload's."""
-    given = job.cluster.job_name
+    given = job.site.cluster.job_name
     if given is None:
         stem = job.workload.name.rsplit("/", 1)[-1].removesuffix(".py").lower()
         name = re.sub(r"[^a-z0-9]+", "-", stem).strip("-")

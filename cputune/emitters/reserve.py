@@ -28,12 +28,12 @@ def reserved_cpus(cpus: int, threads_per_core: int = 1) -> int:
 
 def with_reserve(job: LaunchJob) -> LaunchJob:
     """The job with the threads that fit next to the reserve of a node like the measured one."""
-    if job.physical_cores is None:
+    if job.machine.physical_cores is None:
         return job
-    cpus = job.physical_cores * job.threads_per_core
-    kept = job.cluster.reserve_cpus
+    cpus = job.machine.physical_cores * job.machine.threads_per_core
+    kept = job.site.cluster.reserve_cpus
     if kept is None:
-        kept = reserved_cpus(cpus, job.threads_per_core)
+        kept = reserved_cpus(cpus, job.machine.threads_per_core)
     threads = job.plan.threads_per_process
     fewer = job
     while pod_cpus(fewer) > cpus - kept and threads > 1:
@@ -67,9 +67,9 @@ def _with_threads(job: LaunchJob, threads: int) -> LaunchJob:
 
 def note_of_reserve(job: LaunchJob, measured: LaunchJob) -> str | None:
     """What is said of the CPUs that a node keeps for itself."""
-    if job.physical_cores is None:
+    if job.machine.physical_cores is None:
         return None
-    cpus = job.physical_cores * job.threads_per_core
+    cpus = job.machine.physical_cores * job.machine.threads_per_core
     now, before = job.plan.threads_per_process, measured.plan.threads_per_process
     if now != before:
         return (
@@ -92,6 +92,6 @@ def pod_cpus(job: LaunchJob) -> int:
     hyperthreads of one core would be two of its "cores".
     """
     plan = job.plan
-    threads = plan.threads_per_process * (1 if job.on_siblings else job.threads_per_core)
-    workers = plan.ccl_workers * job.threads_per_core
+    threads = plan.threads_per_process * (1 if job.on_siblings else job.machine.threads_per_core)
+    workers = plan.ccl_workers * job.machine.threads_per_core
     return plan.processes_per_node * (threads + workers)

@@ -35,7 +35,7 @@ def emit_slurm(job: LaunchJob) -> tuple[EmittedFile, ...]:
             job, "slurm", directives=directives(job), target=allocation(job), offered=True
         )
         return (script,)
-    siblings = 1 if job.on_siblings else job.threads_per_core
+    siblings = 1 if job.on_siblings else job.machine.threads_per_core
     started = _started(job)
     script = bash.launch_script(
         job,
@@ -91,7 +91,7 @@ def allocation(job: LaunchJob) -> Target:
 
 def directives(job: LaunchJob) -> str:
     """The lines that sbatch reads."""
-    cluster = job.cluster
+    cluster = job.site.cluster
     hint = "multithread" if job.on_siblings else "nomultithread"
     lines = [
         f"--job-name={job_name(job)} --output=%x-%j.out --time={cluster.time_limit or '24:00:00'}",
@@ -109,7 +109,7 @@ def directives(job: LaunchJob) -> str:
 
 def cpus_per_task(job: LaunchJob) -> int:
     """CPUs of a task: cores with nomultithread, hyperthreads without."""
-    workers = job.plan.ccl_workers * (job.threads_per_core if job.on_siblings else 1)
+    workers = job.plan.ccl_workers * (job.machine.threads_per_core if job.on_siblings else 1)
     return job.plan.threads_per_process + workers
 
 

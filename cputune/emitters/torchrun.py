@@ -18,7 +18,7 @@ def emit_torchrun(job: LaunchJob) -> tuple[EmittedFile, ...]:
         return (script_of_one(job, "torchrun", launcher="torchrun"),)
     bash.require_hosts(job)
     several = plan.nodes > 1
-    hosts = [ShellWord(node.name) for node in job.nodes]
+    hosts = [ShellWord(node.name) for node in job.site.nodes]
     values = {
         "numbered": "node_rank=${NODE_RANK:-}\n" if several else "",  # before it is cleared
         "nodes": str(plan.nodes),
@@ -46,7 +46,7 @@ def _started(job: LaunchJob) -> LaunchLine:
         nodes=job.plan.nodes,
         ranks=job.plan.processes_per_node,
         node_rank=ShellText("$node_rank") if several else "0",
-        address=job.nodes[0].name if several else "127.0.0.1",
+        address=job.site.nodes[0].name if several else "127.0.0.1",
         port=ShellText("$port"),
     )
     return start(

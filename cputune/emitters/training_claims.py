@@ -26,7 +26,7 @@ def promise(job: LaunchJob, rate: Throughput | None) -> Promise:
     command = tuple(map(_as_text, job.command))
     hosts: tuple[str, ...] = ()
     if plan.nodes > 1:
-        hosts = tuple(str(node.name) for node in job.nodes)
+        hosts = tuple(str(node.name) for node in job.site.nodes)
     keeps = workload.training is not None and workload.keeps(workload.training)
     return Promise(
         plan=plan,
@@ -38,7 +38,7 @@ def promise(job: LaunchJob, rate: Throughput | None) -> Promise:
         training=workload.training if keeps else None,
         trained=PromisedTraining(
             words=command,
-            files={} if job.host is None else digests(command, job.host),
+            files={} if job.machine.host is None else digests(command, job.machine.host),
             model=workload.model,
             data=workload.data,
         ),

@@ -30,7 +30,7 @@ def tuned(job: LaunchJob) -> tuple[Word, ...]:
 
 def emit_slurm_tune(job: LaunchJob) -> tuple[EmittedFile, ...]:
     """The batch script. It requests whole nodes: trials show how they are best divided."""
-    cluster = job.cluster
+    cluster = job.site.cluster
     lines = [
         f"job-name={job_name(job)}-tune",
         f"nodes={job.plan.nodes}",

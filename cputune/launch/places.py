@@ -57,7 +57,7 @@ class Places:
         return _COMMENT.sub(lambda match: " " * len(match[0]), self.text)
 
     def line_start(self, line: int) -> int:
-        """If a line (from 1) begins."""
+        """The offset at which a line begins; the first line is 1."""
         at = 0
         for _ in range(line - 1):
             at = self.text.find("\n", at) + 1

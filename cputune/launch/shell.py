@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from tree_sitter import Node
 
 LETTERS_AT_MOST = 100_000
-"""Of one word with its variables filled in: ``x=$x$x`` doubles with every line."""
+"""The longest word with its variables filled in: ``x=$x$x`` doubles with every line."""
 _WORDS_AT_MOST = 10_000
-"""Of one array, which can double with every line, too."""
+"""The longest array, which can double with every line, too."""
 _DEEPEST = 200
-"""Of statements inside each other."""
+"""How deep statements may be nested."""
 _NESTED = 4
-"""Of ``bash -c`` inside ``bash -c``."""
+"""How deep ``bash -c`` may be nested in ``bash -c``."""
 
 _SIMPLE = re.compile(
     r"\$(?:([A-Za-z_]\w*|\d)|\{([A-Za-z_]\w*|\d+)(?::?[-=]([^{}]*))?\})", re.DOTALL

@@ -14,19 +14,20 @@ from itertools import chain
 
 from cputune.host.facts import Core, HostFacts
 from cputune.plans.cores import QUOTA_SHARE, paid_cores, usable_cores
-from cputune.plans.knobs.backend import BACKEND, Backend
+from cputune.plans.knobs.backend import BACKEND
 from cputune.plans.knobs.kernels import IPEX
-from cputune.plans.knobs.libraries import ALLOCATORS, preloads
-from cputune.plans.knobs.precision import Precision, advised_precision
-from cputune.plans.knobs.record import Ask, Knob, KnobValue
+from cputune.plans.knobs.libraries import preloads
+from cputune.plans.knobs.precision import advised_precision
+from cputune.plans.knobs.record import Ask, Knob
 from cputune.plans.placing import LEAST_USED_SHARE, by_caches, groups, rank_slices, team
 from cputune.plans.plan import Plan
+from cputune.plans.values import ALLOCATORS, Backend, KnobValue, Precision
 from cputune.plans.workload import Workload
 from cputune.stack import LEAST_CCL_WORKERS
 from cputune.text import plain
 
 MOST_RANKS_PER_NODE = 8
-"""Per NUMA node: more ranks hold more copies of the model and send more messages. Assumed."""
+"""More ranks on a NUMA node hold more copies of the model and send more messages. Assumed."""
 
 
 def thinkable_ranks(cores: tuple[Core, ...]) -> tuple[int, ...]:

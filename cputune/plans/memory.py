@@ -23,9 +23,11 @@ VALUES_PER_PARAMETER = 4
 (Rajbhandari et al. 2020, "ZeRO", section 3.1)."""
 
 LOGIT_BYTES = 8
-"""Of each logit of a language model while its loss goes backward: the logarithm of its probability
-and its gradient. Both are fp32 also if the matmuls are in bf16: autocast computes cross-entropy in
-fp32 (torch 2.13), and transformers casts the logits before (5.23, loss/loss_utils.py)."""
+"""Bytes of each logit of a language model while its loss goes backward: the logarithm of its
+probability and its gradient. Both are fp32 also if the matmuls are in bf16: autocast computes
+cross-entropy in fp32 (torch 2.13), and transformers casts the logits before (5.23,
+loss/loss_utils.py).
+"""
 
 HALF, SINGLE = 2, 4
 """Bytes of a value in bf16 and fp16, and in fp32."""

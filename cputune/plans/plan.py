@@ -8,17 +8,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 from msgspec import Meta
 
-from cputune.plans.knobs import KNOBS, knob_named
-from cputune.plans.knobs.backend import BACKENDS, Backend
-from cputune.plans.knobs.libraries import ALLOCATORS, OPENMP_RUNTIMES, Allocator, OpenMP
-from cputune.plans.knobs.precision import PRECISIONS, Precision
-from cputune.plans.knobs.record import KnobValue, as_text
+from cputune.plans.values import (
+    ALLOCATORS,
+    BACKENDS,
+    OPENMP_RUNTIMES,
+    PRECISIONS,
+    Allocator,
+    Backend,
+    KnobValue,
+    OpenMP,
+    Precision,
+    as_text,
+)
 from cputune.text.cpulist import MAX_CPUS
 from cputune.text.documents import plain
+
+if TYPE_CHECKING:
+    from cputune.plans.knobs.record import Knob
 
 MOST_RANKS = 4096  # per node: more than any machine has cores
 
@@ -105,7 +115,7 @@ class Plan:
         if self.as_found:
             return {}
         variables = {}
-        for knob in KNOBS:
+        for knob in _knobs():
             for name, value in knob.variables(self).items():
                 variables[name] = value
         if self.preload:
@@ -114,15 +124,15 @@ class Plan:
 
     def setting(self, name: str) -> KnobValue:
         """The value of a knob without a field. Raises UsageError for an unknown knob."""
-        return self.settings.get(name, knob_named(name).today)
+        return self.settings.get(name, _knob(name).today)
 
     def value(self, name: str) -> KnobValue:
         """The value of a knob that does not decide CPUs. Raises UsageError for an unknown knob."""
-        return knob_named(name).value_in(self)
+        return _knob(name).value_in(self)
 
     def with_setting(self, name: str, value: KnobValue) -> Plan:
         """The plan with another value of such a knob."""
-        today = knob_named(name).today
+        today = _knob(name).today
         if value == today and name not in self.settings:
             return self  # most plans of a space stay as they are in most knobs
         settings = {**self.settings, name: value}
@@ -135,7 +145,7 @@ class Plan:
         parts = []
         if self.nodes > 1:
             parts.append(f"{self.nodes} nodes")
-        for knob in KNOBS:
+        for knob in _knobs():
             text = knob.description(self)
             if text is not None:
                 parts.append(text)
@@ -182,6 +192,21 @@ class Plan:
         return document
 
 
+# A knob makes plans, so its module imports this one. A plan asks for the knobs when it needs them.
+
+
+def _knobs() -> tuple[Knob, ...]:
+    from cputune.plans.knobs import KNOBS
+
+    return KNOBS
+
+
+def _knob(name: str) -> Knob:
+    from cputune.plans.knobs import knob_named
+
+    return knob_named(name)
+
+
 def _one_of(what: str, value: str, possible: tuple[str, ...]) -> None:
     if value not in possible:
         raise ValueError(f"unknown {what} {value!r}; known are {', '.join(possible)}")
@@ -190,7 +215,7 @@ def _one_of(what: str, value: str, possible: tuple[str, ...]) -> None:
 def _check_settings(settings: Mapping[str, KnobValue]) -> None:
     """Each plan has one form: settings with their current value are left out."""
     for name, value in settings.items():
-        knob = knob_named(name)
+        knob = _knob(name)
         here = knob.put is not None and name not in Plan.__dataclass_fields__
         if not here or knob.parse(value) != value or value == knob.today:
             raise ValueError(f"a plan does not say that {name} is {value!r}")

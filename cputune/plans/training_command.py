@@ -26,7 +26,7 @@ from cputune.launch.located_words import number_of, pairs
 EXAMPLE = "cputune tune -- train.py --its-arguments"
 _AFTER_DASHES = "after -- give the script, then its arguments: -- train.py --epochs 3"
 MOST_BYTES = 4 << 20
-"""Of a script; the longest transformers example has 60 KiB."""
+"""The largest script that is read; the longest transformers example has 60 KiB."""
 
 _SHARDED = ("--deepspeed", "--fsdp", "--fsdp_config", "--fsdp-config")
 

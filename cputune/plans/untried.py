@@ -119,10 +119,10 @@ _KNOB_GAINS = {
 """What is not tried of a knob, and the measured factors."""
 
 LEAST_SHARE = 0.1
-"""Of tokens that are padding: a smaller share is not worth a decision."""
+"""The share of padding among tokens: a smaller one is not worth a decision."""
 
 LEAST_FACTOR = 1.05
-"""Of a gain that is only calculated: a smaller one may be none."""
+"""The least gain that is reported if it is only calculated: a smaller one may be none."""
 
 
 def untried(

@@ -31,7 +31,7 @@ from cputune.text.hidden import HIDDEN, hide_arguments, without_secrets
 
 DEFAULT_RECIPE = "bert-mini"
 MOST_BYTES = 1 << 20
-"""Of a recipe file; the shipped ones have less than 1 KiB."""
+"""The largest recipe file; the shipped ones have less than 1 KiB."""
 
 Task = Literal[
     "question-answering",

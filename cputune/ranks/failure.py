@@ -138,7 +138,7 @@ def _of_output(first: Exit, after: str, script: str, tail: str | None) -> TrialE
 
 
 USAGE_STATUS = 2
-"""Of argparse and click, for arguments that a command does not take."""
+"""The exit status of argparse and click for arguments that a command does not take."""
 
 _USAGE = re.compile(r"^usage: (?:.*\n)*?(?:\S+: )?error: (.+)", re.IGNORECASE | re.MULTILINE)
 

@@ -11,7 +11,7 @@ import psutil
 from cputune.records.steps import NOTHING_COMPUTED
 
 IDLE_SHARE = 0.02
-"""Of a CPU: processes that used less together compute nothing."""
+"""The share of a CPU: processes that use less together compute nothing."""
 IDLE_SECONDS = 10.0
 """After this time without computing the stacks of the processes are read."""
 LOOK_SECONDS = 2.0  # between two looks at the CPU time of a process

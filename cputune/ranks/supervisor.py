@@ -44,7 +44,7 @@ minutes.
 """
 
 GONE_SECONDS = 30.0
-"""For processes that were killed: one that waits for a disk outlives SIGKILL."""
+"""How long killed processes are waited for: one that waits for a disk outlives SIGKILL."""
 
 LOOKS = 5
 """How often to look for processes that were started while others were being stopped."""

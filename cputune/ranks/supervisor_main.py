@@ -55,7 +55,7 @@ HELD_SECONDS = 5.0
 """How long a launch that is held on another host may take to end before the way to it is ended."""
 
 LOST_STATUS = 255
-"""Of a way to a host that is silent: as OpenSSH ends if the connection is cut."""
+"""The exit status if a host is silent: OpenSSH ends with it if the connection is cut."""
 
 REAP_SECONDS = 5.0
 """How long is waited for the kernel to take down what was killed, with its threads and memory."""

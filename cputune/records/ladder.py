@@ -7,8 +7,9 @@ from dataclasses import replace
 
 from cputune.inside.first_steps import LOOKED_AT
 from cputune.plans.knobs import changed, kind_between, kind_of
-from cputune.plans.knobs.record import KINDS, Kind, as_text as knob_words
+from cputune.plans.knobs.record import KINDS, Kind
 from cputune.plans.plan import Plan
+from cputune.plans.values import as_text as knob_words
 from cputune.plans.workload import Workload
 from cputune.records.claims import FASTER, factor
 from cputune.records.result import Measured, Result, Throughput

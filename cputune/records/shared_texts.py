@@ -68,7 +68,7 @@ class Verdict:
 
 
 RESUME = "the same `cputune tune` command with --resume"
-"""Continues a study."""
+"""How a study is continued."""
 
 YOURS = "your current launch"
 

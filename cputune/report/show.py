@@ -16,9 +16,10 @@ from cputune.errors import UsageError
 from cputune.host import LiveHost
 from cputune.plans.delivery.delivery import delivery_of
 from cputune.plans.knobs import knob_named, least_kept
-from cputune.plans.knobs.record import KEPT, Keeps, as_text as knob_words
+from cputune.plans.knobs.record import KEPT, Keeps
 from cputune.plans.plan import Plan
 from cputune.plans.untried import UntriedGain
+from cputune.plans.values import as_text as knob_words
 from cputune.records.claims import (
     FASTER,
     UNDECIDED,

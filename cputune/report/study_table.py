@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cputune.plans.knobs import TODAY
-from cputune.plans.knobs.record import as_text as knob_words
+from cputune.plans.values import as_text as knob_words
 from cputune.records.result import COMPLETED, FAILED, PRUNED, Measured, Result, Throughput, Trial
 from cputune.report.writing import Block, Heading, Labelled, Lines, Rows
 from cputune.text.plain import figure

@@ -137,7 +137,7 @@ def ccl_use(versions: Versions, *, framework: Framework = "trainer") -> str | No
 
 
 LEAST_CCL_WORKERS = 1
-"""With fewer in CCL_WORKER_COUNT accelerate uses gloo in any case
+"""If CCL_WORKER_COUNT is smaller, accelerate uses gloo in any case
 (``PartialState._prepare_backend`` in accelerate/state.py)."""
 
 

@@ -172,7 +172,7 @@ _BEGIN = re.compile(r"\s*(?:\+ )?(?:Exception Group )?Traceback \(most recent ca
 _BOXED = re.compile(
     r"(?:\w+(?:Error|Exception|Interrupt)\s|─ )\s*Traceback \(most recent call last\)"
 )
-"""As Jupyter and rich print it."""
+"""The first line of a traceback as Jupyter and rich print it."""
 _FRAME = re.compile(
     r'\s+(?:\| )?File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?'
 )

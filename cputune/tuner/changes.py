@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from itertools import chain, pairwise
 
 from cputune.plans.knobs import KNOBS, kept_between, kind_between, kind_of, knob_named
-from cputune.plans.knobs.record import KINDS, Kind, KnobValue
+from cputune.plans.knobs.record import KINDS, Kind
 from cputune.plans.plan import Plan
+from cputune.plans.values import KnobValue
 from cputune.records.result import Rung, Worth
 from cputune.tuner.contenders import Contender, gain_of
 from cputune.tuner.gains import Gain

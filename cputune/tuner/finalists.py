@@ -20,7 +20,7 @@ DEAR_START_SECONDS = 30.0
 """If a start takes longer, no plan is started just to learn what each change is worth."""
 
 Belief = Mapping[Plan, tuple[float, float]]
-"""For each plan, mean and standard deviation of the log of its time per sample."""
+"""Mean and standard deviation of the log of each plan's time per sample."""
 
 
 def confirm_best(

@@ -18,8 +18,9 @@ from cputune.inside.equivalence_check import QUESTIONS
 from cputune.inside.first_steps import LOOKED_AT
 from cputune.plans.equivalence import ModelAnswers, Training, equivalent
 from cputune.plans.knobs import KNOBS, kept_between, knob_named
-from cputune.plans.knobs.record import KEPT, Keeps, Knob, KnobValue, LeftOut, as_text
+from cputune.plans.knobs.record import KEPT, Keeps, Knob, LeftOut
 from cputune.plans.plan import Plan
+from cputune.plans.values import KnobValue, as_text
 from cputune.plans.workload import Workload
 from cputune.ranks.runner import ProcessRunner
 from cputune.records.steps import TimeUp, TrialError

@@ -11,18 +11,18 @@ from typing import cast
 from cputune.host.facts import Core, HostFacts
 from cputune.plans.cores import paid_cores, usable_cores
 from cputune.plans.knobs.affinity import ALL, node_counts
-from cputune.plans.knobs.backend import Backend
-from cputune.plans.knobs.record import Ask, KnobValue, LeftOut
+from cputune.plans.knobs.record import Ask, LeftOut
 from cputune.plans.layout import make_plan, thinkable_ranks, thread_counts, why_not_ranks
 from cputune.plans.memory import HALF, needed_bytes, room_bytes
 from cputune.plans.placing import groups, rank_slices
 from cputune.plans.plan import Plan
+from cputune.plans.values import Backend, KnobValue
 from cputune.plans.workload import Workload
 from cputune.stack import LEAST_CCL_WORKERS
 from cputune.text import cpulist
 
 CCL_WORKER_COUNTS = (1, 2, 4)
-"""Per rank: oneCCL's default is 1; more than 4 leave too few cores. Assumed."""
+"""Workers of a rank: oneCCL's default is 1; more than 4 leave too few cores. Assumed."""
 
 UNDIVIDED = "a rank per NUMA node"
 """The beginning of the reason for ranks that cannot divide the batch."""

@@ -133,10 +133,10 @@ LEAST_KEPT = 3
 """The fewest steps of a completed trial, without warm-up."""
 
 FIRST_KEPT = 4
-"""The same for the first trial of a study, from which the warm-up is learnt."""
+"""Steps that the first trial of a study keeps: the warm-up is learnt from them."""
 
 LONG_STEP_SECONDS, LONG_KEPT = 1.5, 2
-"""Of steps that take so long, this many suffice: what delays a step for a moment is a small share
+"""If steps take so long, this many suffice: what delays a step for a moment is a small share
 of it, and six minutes hold few of them. The warm-up is not waited for either: what earlier runs
 show of it is subtracted."""
 
@@ -171,7 +171,7 @@ class Race:
     step_seconds: float = 0.0
     """Seconds of the last step."""
     excesses: list[list[float]] = field(default_factory=list)
-    """Of each run: how far its first, second… step was above its centre."""
+    """How far the first, second … step of each run was above its centre."""
 
     def verdict(self, logs: Sequence[float]) -> Verdict:
         """Whether these steps of a run suffice: logs of seconds per sample, in order."""

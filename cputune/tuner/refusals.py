@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from cputune.plans.knobs import NAMES, knob_named
-from cputune.plans.knobs.record import KnobValue, LeftOut, as_text
+from cputune.plans.knobs.record import LeftOut
 from cputune.plans.plan import Plan
+from cputune.plans.values import KnobValue, as_text
 from cputune.ranks.compare import Compared, refused_properties, shows_otherwise
 from cputune.records.result import FAILED, Trial
 from cputune.records.steps import Crashed, Diverged, Infeasible, TimedOut

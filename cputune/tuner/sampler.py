@@ -31,9 +31,10 @@ from cputune.host.facts import HostFacts
 from cputune.plans.cores import nodes_spanned, usable_cores
 from cputune.plans.knobs import KNOBS
 from cputune.plans.knobs.batches import accumulation_of
-from cputune.plans.knobs.record import Effect, Footprint, KnobValue
+from cputune.plans.knobs.record import Effect, Footprint
 from cputune.plans.layout import lie_astride
 from cputune.plans.plan import Plan
+from cputune.plans.values import KnobValue
 from cputune.tuner.refusals import Refusal
 from cputune.tuner.space import SearchSpace
 

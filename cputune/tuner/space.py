@@ -13,11 +13,12 @@ from cputune.plans.cores import usable_cores
 from cputune.plans.knobs import KNOBS, NAMES, OWNED, TODAY, keeps, knob_named, owned, varied
 from cputune.plans.knobs.libraries import DEFAULT
 from cputune.plans.knobs.precision import advised_precision
-from cputune.plans.knobs.record import KEPT, Ask, Choices, Keeps, Knob, KnobValue, LeftOut
+from cputune.plans.knobs.record import KEPT, Ask, Choices, Keeps, Knob, LeftOut
 from cputune.plans.layout import baseline_plan, guide_plan
 from cputune.plans.memory import HALF, SINGLE
 from cputune.plans.placing import by_caches, groups
 from cputune.plans.plan import Plan
+from cputune.plans.values import KnobValue
 from cputune.plans.workload import Workload
 from cputune.records.options import TuneOptions
 from cputune.records.result import Origin
@@ -403,7 +404,7 @@ def _fastest_allocator(of_plans: Collection[Mapping[str, KnobValue]]) -> KnobVal
 
 
 MANY_CORES = 16
-"""From this number of cores on, all of a socket may be slower than half of it: memory is shared."""
+"""If a socket has this many cores, all may be slower than half of them: memory is shared."""
 
 
 def _of_topology(

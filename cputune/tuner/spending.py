@@ -24,7 +24,7 @@ ROUNDS_OF_CHANGES = 4
 """The rounds of the block that shows what each change is worth: no other block adds to them."""
 
 VERY_LONG_SECONDS = 30.0
-"""From this length on one round of a block has to suffice."""
+"""If a step takes so long, one round of a block has to suffice."""
 
 LONG_ENOUGH_SECONDS, LATER_SECONDS = 20.0, 10.0
 """A block whose rounds took so long has shown enough: the first one, a later one."""

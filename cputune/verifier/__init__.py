@@ -66,7 +66,7 @@ CONSUMERS: Mapping[str, Callable[[Artefact, Expected, Host], Answer]] = {
     "launcher": run_script,
     "sbatch": submit_script,
 }
-"""By the names that a ``Format`` uses."""
+"""The consumers, by the names that a ``Format`` uses."""
 
 
 def verify(

@@ -231,7 +231,7 @@ def _promised_values(job: Manifest, expected: Expected, shown: Manifest) -> dict
 
 
 LEAST_SHARED_BYTES = 2**30
-"""Of a limit on /dev/shm: loader workers and ranks share batches there."""
+"""The least limit on /dev/shm: loader workers and ranks share batches there."""
 _LEAST_THREADS = 0.9
 """Down to this share of threads a plan counts as the same, to leave CPUs to the kubelet."""
 
@@ -448,4 +448,5 @@ OPERATORS: Mapping[str, tuple[str, str, Callable[[Manifest], Any]]] = {
     "PyTorchJob": ("kubeflow-training", "training operator 1.9", _through_training_sdk),
     "TrainJob": ("kubeflow-trainer-api", "Kubeflow Trainer 2", _through_trainer_api),
 }
-"""By kind: the distribution of its SDK, its operator, and the conversion through the models."""
+"""For each kind the distribution of its SDK, its operator, and the conversion through the models.
+"""

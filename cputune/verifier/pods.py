@@ -33,7 +33,7 @@ _IMAGE = re.compile(
 """A reference as containerd reads it (distribution/reference/regexp.go)."""
 
 MOST_LETTERS = 63
-"""Of the name of a pod or a service, which is a label of DNS."""
+"""The longest name of a pod or a service, which is a label of DNS."""
 
 LEAST_SECONDS = 600
 """A deadline below this ends a job before its image is pulled and its model is loaded."""

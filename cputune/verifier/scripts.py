@@ -322,7 +322,7 @@ def not_run(*, is_requested: bool = True) -> Outcome:
 LEAST_SECONDS = 600
 """A time limit below this ends a job before its model is loaded."""
 LEAST_BYTES = 2**30
-"""Of a node's memory: torch alone takes some hundred MiB in each rank."""
+"""The least memory of a node: torch alone takes some hundred MiB in each rank."""
 
 
 def header_check(artefact: Artefact, expected: Expected) -> Outcome:

@@ -11,6 +11,7 @@ import click
 import pytest
 from hosts.builder import machine
 from in_process import Run
+from rows import every_row
 from sources import Module, modules, one_worker
 
 from cputune.cli import cli
@@ -26,7 +27,7 @@ def commands() -> list[tuple[str, click.Command]]:
     return [(name, command) for name, command in found if command is not None]
 
 
-@pytest.mark.parametrize(("name", "command"), commands(), ids=[name for name, _ in commands()])
+@every_row(("name", "command"), commands(), ids=[name for name, _ in commands()])
 def test_each_option_stands_in_one_group(name: str, command: click.Command) -> None:
     groups = getattr(command, "groups", {})
     options = [p.name for p in command.params if isinstance(p, click.Option)]

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hosts.builder import Cgroup, machine
 from in_process import Run, ran
+from rows import like_others
 
 SCRIPT = "import argparse\nargparse.ArgumentParser().parse_known_args()\n"
 REFUSED = "python run_qa.py --use_cpu --output_dir out --do_train --evaluation_strategy no\n"
@@ -216,7 +217,12 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return here
 
 
-@pytest.mark.parametrize("name", CONTEXTS)
+OF_SEVERAL_HOSTS = ("hosts", "hosts with a fault of their own")
+"""Gloo is started on both: half a minute each."""
+USUAL = [name for name in CONTEXTS if name not in OF_SEVERAL_HOSTS]
+
+
+@pytest.mark.parametrize("name", [*USUAL, *like_others(OF_SEVERAL_HOSTS)])
 def test_what_to_do_now_runs_as_it_is_printed(
     cputune: Run, sandbox: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

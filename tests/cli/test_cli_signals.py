@@ -62,6 +62,7 @@ def test_what_was_found_is_kept_and_nothing_is_left(tmp_path: Path, number: int)
     assert not list((tmp_path / "tmp").iterdir())
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     "number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.matrix)]
 )
@@ -93,6 +94,7 @@ def test_a_second_ctrl_c_ends_at_once_and_leaves_nothing(tmp_path: Path) -> None
     assert not list(tmp_path.glob("*.lock"))
 
 
+@pytest.mark.matrix
 def test_nohup_lives_on_when_the_terminal_goes(tmp_path: Path) -> None:
     ignored = {"preexec_fn": lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)}
     with start(tmp_path, **ignored) as child:

@@ -68,7 +68,7 @@ def test_a_fixed_configuration_starts_accelerate(tmp_path):
     assert "trained: world 1" in done.stdout, done.stderr
 
 
-def test_a_mended_job_goes_through_the_models_of_its_operator():
+def test_a_fixed_job_goes_through_the_models_of_its_operator():
     pytest.importorskip("kubeflow.training")
     facts = replace(probe(), environment={})
     text, _ = fix_text((GUIDES / "pytorchjob.yaml").read_text(), "pytorchjob.yaml", facts)

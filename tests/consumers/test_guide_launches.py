@@ -70,6 +70,7 @@ def test_two_ranks_on_one_node(
     assert started.stdout.count("trained: world 2") == 2
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     "launcher_path",
     ["mpich", pytest.param("openmpi4", marks=THOROUGH), pytest.param("openmpi5", marks=THOROUGH)],

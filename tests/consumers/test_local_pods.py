@@ -2,9 +2,10 @@
 
 import pytest
 from local_pods import expand, pods_of
+from rows import every_row
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("text", "expected"),
     [
         ("$(A)", "one"),

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from in_process import ran
+from rows import every_row
 
 import cputune
 from cputune import Plan, Workload
@@ -109,7 +110,7 @@ def test_a_recipe_as_found_keeps_its_batch() -> None:
     assert delivery_of(TINY, AS_FOUND, {}).flags == ("--per_device_train_batch_size", batch)
 
 
-def test_a_loop_over_torch_alone_gets_variables_and_what_torch_is_told() -> None:
+def test_a_loop_over_torch_alone_gets_variables_and_what_torch_is_reported() -> None:
     job = replace(SCRIPT, framework="pytorch")
     assert delivery_of(job, ONE, {}).force is None
     assert (way := delivery_of(job, MASKS, {})).flags == ()
@@ -122,7 +123,7 @@ SAME_AS_TYPED = (
 )
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("job", "plan", "carries"),
     [
         (SEEN, AS_FOUND, None),
@@ -134,7 +135,7 @@ SAME_AS_TYPED = (
         (replace(SCRIPT, framework="pytorch"), TWO, "{}"),
     ],
 )
-def test_carry_stands_before_a_script_that_needs_it(
+def test_carry_is_before_a_script_that_needs_it(
     job: Workload, plan: Plan, carries: str | None
 ) -> None:
     way = delivery_of(job, plan, {})
@@ -144,7 +145,7 @@ def test_carry_stands_before_a_script_that_needs_it(
     assert (words[1] if words[0] == str(applying_script()) else None) == carries
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("job", "plan", "is_guarded"),
     [
         (SEEN, ONE, False),

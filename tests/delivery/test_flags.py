@@ -4,6 +4,7 @@ from importlib import metadata, util
 import pytest
 from golden_texts import Golden
 from in_process import ran
+from rows import every_row
 
 from cputune import Plan, Workload
 from cputune.plans.delivery.delivery import delivery_of
@@ -48,7 +49,7 @@ def test_the_flags_of_the_ipex_era():
     )
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("transformers", "expected"),
     [
         ("4.31.0", "--no_cuda"),
@@ -63,7 +64,7 @@ def test_the_cpu_is_asked_for_in_the_spelling_of_the_version(transformers, expec
     assert training_flags(script(), plan(), versions)[0] == expected
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("transformers", "expected"),
     [("4.19.4", False), ("4.20.0", True), ("4.56.2", True), ("4.57.1", False), ("5.0.0", False)],
 )
@@ -102,7 +103,7 @@ def test_a_plan_without_ipex_switches_the_users_use_ipex_off():
     assert "--use_ipex" not in training_flags(script("--use-ipex"), plan(), TODAY)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("arguments", "ranks", "expected"),
     [
         ((), 3, ("4",)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from golden_texts import Golden
+from rows import every_row
 
 from cputune import UsageError
 from cputune.host.facts import Link, Network
@@ -34,7 +35,7 @@ def host(*links: Link, own: str | None = None, default: str | None = None) -> Ne
     )
 
 
-def test_every_layer_is_told_the_same_name() -> None:
+def test_every_layer_is_reported_the_same_name() -> None:
     told = interface_variables("ib0", backend="ccl")
     assert told == dict.fromkeys(("GLOO_SOCKET_IFNAME", "FI_TCP_IFACE", "CCL_KVS_IFACE"), "ib0")
     assert "CCL_KVS_IFACE" not in interface_variables("ib0")
@@ -44,7 +45,7 @@ def test_every_layer_is_told_the_same_name() -> None:
     assert set(INTERFACE_VARIABLES) == set(DIALECTS)
 
 
-@pytest.mark.parametrize("name", ["", "a b", "-eth0", "eth0,eth1", "$(id)", "a" * 16, "eth/0"])
+@every_row("name", ["", "a b", "-eth0", "eth0,eth1", "$(id)", "a" * 16, "eth/0"])
 def test_what_the_kernel_would_not_call_an_interface_is_refused(name: str) -> None:
     with pytest.raises(UsageError) as caught:
         checked(name)
@@ -84,7 +85,7 @@ def test_loopback_bridges_and_links_that_are_down_never_count() -> None:
     assert choose_interface([("a", host(*links))]).name is None
 
 
-def test_hosts_that_call_it_differently_are_told_apart_in_words(golden: Golden) -> None:
+def test_hosts_that_call_it_differently_are_distinguished_in_words(golden: Golden) -> None:
     a, b = host(link("eth0", "10.0.0.1/24")), host(link("ens3", "10.0.0.2/24"))
     chosen = choose_interface([("a", a), ("b", b)])
     assert chosen.name is None

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from rows import every_row
 
 from cputune import Workload
 from cputune.inside.applying.force import Force
@@ -47,7 +48,7 @@ def test_without_a_trial_that_shows_it_all_parts_stay() -> None:
     assert left(None) == ({"trainer", "ranks", "dispatch", "apart"}, ())
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("did", "stays"),
     [
         ({"trainer": ["per_device_train_batch_size"]}, {"trainer"}),

@@ -12,6 +12,7 @@ from clean_machine import IPEX_ERA, changed
 from doctor_machines import INTEL_MPI, MACHINES, OPEN_MPI, RECORDED
 from hosts.builder import machine
 from hosts.recordings import NAMES, open_recording
+from rows import every_row
 from stacks import TODAY
 
 from cputune import HostFacts, Workload, diagnose, emit, probe
@@ -68,7 +69,7 @@ def recorded(shape: dict[str, Any]) -> HostFacts:
     return replace(facts, launchers=(TORCHRUN,))
 
 
-@pytest.mark.parametrize("shape", RECORDED, ids=str)
+@every_row("shape", RECORDED, ids=str)
 def test_built_machines_have_one_answer(shape: dict[str, Any]) -> None:
     agrees(recorded(shape))
 
@@ -78,8 +79,8 @@ def test_recorded_machines_have_one_answer(name: str, tmp_path: Any) -> None:
     agrees(probe(open_recording(name, tmp_path)))
 
 
-@pytest.mark.parametrize(("nodes", "batch"), [(1, 1), (1, 8), (2, 6), (2, 7)])
-@pytest.mark.parametrize("shape", [SIXTEEN_SOCKETS, FAST_AND_SLOW, UNEQUAL], ids=str)
+@every_row(("nodes", "batch"), [(1, 1), (1, 8), (2, 6), (2, 7)])
+@every_row("shape", [SIXTEEN_SOCKETS, FAST_AND_SLOW, UNEQUAL], ids=str)
 def test_ranks_divide_the_batch(shape: dict[str, Any], nodes: int, batch: int) -> None:
     """Sixteen sockets of one core: 8 samples "cannot be divided over 16 ranks"."""
     facts = recorded(shape)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
 from clean_machine import TCMALLOC, changed
 from golden_texts import Golden
 from hosts.builder import machine
+from rows import every_row
 
 import cputune
 from cputune import Finding, diagnose
@@ -31,7 +31,7 @@ def missing(distribution: LinuxDistribution | None, **changes: Any) -> Finding:
     return found
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("distribution", "command"),
     [
         (UBUNTU_24, "sudo apt-get install -y libtcmalloc-minimal4"),
@@ -70,7 +70,7 @@ def test_what_is_preloaded_stays_beside_the_allocator(golden: Golden) -> None:
     assert found.command == f"export LD_PRELOAD=/opt/libiomp5.so:{TCMALLOC}"
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("text", "seen"),
     [
         (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from rows import every_row
 from stacks import TODAY, machine
 
 from cputune.doctor.checkfile import check_file, fix_file
@@ -39,7 +40,7 @@ def codes(text: str, name: str = "run.sh", host: Host | None = None, **more: obj
     return {finding.code for finding in check_file(text, name, facts, host)}
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("code", "text", "near"),
     [
         (
@@ -189,7 +190,7 @@ def test_a_script_with_its_own_process_group_does_not_need_accelerate() -> None:
     assert codes(text, host=by_accelerate) == {"ranks-alone"}
 
 
-@pytest.mark.parametrize(
+@every_row(
     "line",
     [
         "TrainingArguments(output_dir='out', use_cpu=True)",
@@ -206,7 +207,7 @@ def test_a_script_that_asks_for_the_cpu_needs_no_option(line: str) -> None:
     assert codes(text, host=FakeHost(train=on_gpus)) == {"ranks-alone"}
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("script", "before", "found"),
     [
         ("import os, torch\nmp.Pool(os.cpu_count()).map(f, x)\n", "", True),
@@ -261,7 +262,7 @@ FIXED = (
 )
 
 
-@pytest.mark.parametrize(("text", "after"), FIXED)
+@every_row(("text", "after"), FIXED)
 def test_a_fix_changes_its_own_words_alone(text: str, after: str) -> None:
     assert fix_file(text, "run.sh", FACTS).text == after
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import pytest
 from clean_machine import CLEAN, IPEX_ERA, changed
+from rows import every_row
 
 from cputune import HostFacts
 from cputune.doctor.variables import (
@@ -30,7 +30,7 @@ def env(**variables: str) -> HostFacts:
     return replace(CLEAN, environment=variables)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("text", "domains"),
     [
         ("[0x3,0xc]", ((0, 1), (2, 3))),
@@ -44,7 +44,7 @@ def test_masks_of_intel_mpi(text: str, domains: tuple[tuple[int, ...], ...] | No
     assert pin_domains(env(I_MPI_PIN_DOMAIN=text)) == domains
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("variables", "binders"),
     [
         ({}, []),
@@ -61,7 +61,7 @@ def test_variables_by_which_openmp_binds(variables: dict[str, str], binders: lis
     assert openmp_binders(env(**variables)) == binders
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("text", "count"), [("8", 8), ("8,2", 8), (" 4 ", 4), ("", None), ("x", None), ("-1", None)]
 )
 def test_numbers_are_read_as_openmp_does(text: str, count: int | None) -> None:
@@ -83,7 +83,7 @@ def test_entries_of_a_preload_stand_between_blanks_and_colons() -> None:
     assert preloaded(env()) == []
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("variables", "nodes"),
     [
         ({}, 1),
@@ -110,7 +110,7 @@ def test_who_has_started_a_process_is_told_by_its_variables() -> None:
 NO_PACKAGES = {"packages": {p.name: None for p in CLEAN.packages}}
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("changes", "lacks"),
     [
         ({}, False),
@@ -128,7 +128,7 @@ def test_torch_is_known_to_lack(changes: dict[str, Any], lacks: bool) -> None:
 CPU_BUILD = replace(CLEAN.packages[0], version=None, build="cpu")
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("torch", "accelerators", "without"),
     [
         ("2.13.0+cpu", ("nvidia",), True),
@@ -153,7 +153,7 @@ def test_condas_torch_runs_on_intels_openmp() -> None:
     assert loads_intel_openmp(changed(packages={"torch": by_conda}))
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("asked", "packages", "fitting", "threads"),
     [
         ("4", IPEX_ERA, 4, 24),

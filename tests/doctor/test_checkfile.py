@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from clean_machine import words
 from golden_texts import Golden
+from rows import every_row
 from stacks import IPEX_ERA, TODAY, machine
 
 from cputune import UsageError
@@ -92,7 +93,7 @@ def script(line, *, before="export OMP_NUM_THREADS=2 MASTER_ADDR=127.0.0.1"):
     return f"{before}\n{line}\n"
 
 
-@pytest.mark.parametrize("text", [GOOD_YAML, GOOD_SCRIPT, PYTORCHJOB, TRAINJOB])
+@every_row("text", [GOOD_YAML, GOOD_SCRIPT, PYTORCHJOB, TRAINJOB])
 def test_a_good_file_has_no_finding(text):
     assert codes(text, "file") == set()
 
@@ -355,7 +356,7 @@ def test_the_example_of_the_guides_leaves_the_ranks_open():
 
 
 class TestBadInput:
-    @pytest.mark.parametrize(
+    @every_row(
         ("text", "name"),
         [
             ("a: [1, 2", "bad.yaml"),
@@ -388,7 +389,7 @@ class TestBadInput:
             check_file("\n".join(lines), "bomb.yaml", machine(TODAY))
         golden(raised.value)
 
-    @pytest.mark.parametrize(
+    @every_row(
         "text",
         [
             "kind: PyTorchJob\nspec: 5\n",
@@ -427,7 +428,7 @@ class FakeHost(Host):
         return self.variables
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("preload", "dead"),
     [
         ("/lib/there.so", False),
@@ -462,9 +463,7 @@ def test_a_script_with_a_parser_of_its_own_keeps_its_flags():
     assert codes(text, host=parsed) == {"file-flag-refused"}
 
 
-@pytest.mark.parametrize(
-    "flag", ["--bf16", "--ddp_backend nccl", "--optim adamw_bnb_8bit", "--tf32"]
-)
+@every_row("flag", ["--bf16", "--ddp_backend nccl", "--optim adamw_bnb_8bit", "--tf32"])
 def test_a_flag_of_the_scripts_own_dataclass_is_not_judged_as_trainers(flag):
     text = script(f"python train.py {flag} --lr 1")
     parser = "@dataclass\nclass Own:\n    lr: float = 1\nHfArgumentParser({})\n"
@@ -477,7 +476,7 @@ def test_a_flag_of_the_scripts_own_dataclass_is_not_judged_as_trainers(flag):
 class TestReading:
     """The reader of scripts on its own: what it makes of quotes, and how long it takes."""
 
-    @pytest.mark.parametrize(
+    @every_row(
         ("text", "arguments"),
         [
             ('python t.py "$(dirname "$0")/x" y', ("$?/x", "y")),
@@ -550,7 +549,7 @@ HYDRA = "-np 2 -ppn 2 -genv OMP_NUM_THREADS 1"
 OPEN_MPI = "-np 2 -x OMP_NUM_THREADS=1 --bind-to none"
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("program", "options", "refused"),
     [
         ("mpirun", HYDRA, "openmpi5"),
@@ -593,8 +592,8 @@ FIELDS = {"PyTorchJob": '  nprocPerNode: "4"\n', "TrainJob": "    numProcPerNode
 CODES_OF_RANKS = {"ranks-auto", "ranks-alone", "file-k8s-ranks"}
 
 
-@pytest.mark.parametrize("kind", FIELDS)
-@pytest.mark.parametrize(
+@every_row("kind", FIELDS)
+@every_row(
     ("command", "without", "with_four"),
     [
         # the command, and what is found if the job gives no number of ranks, and 4

@@ -11,6 +11,7 @@ from importlib import util
 import pytest
 from clean_machine import changed
 from golden_texts import Golden
+from rows import every_row
 from stacks import IPEX_ERA, TODAY, machine
 
 from cputune import Severity, probe
@@ -98,7 +99,7 @@ def test_on_a_healthy_machine_figures_alone_are_told(golden: Golden):
     assert asked.environment["ONEDNN_VERBOSE"] == "1"
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("codename", "model", "isa", "gflops"),
     [
         ("Zen 5", "AMD EPYC 9575F", ("avx2", "avx512f"), 640),

@@ -23,6 +23,7 @@ from clean_machine import (
     words,
 )
 from golden_texts import Golden
+from rows import every_row
 from scripts import shellcheck
 
 from cputune import diagnose
@@ -705,7 +706,7 @@ def told(code: str) -> str:
     return "\n".join("".join(words(finding, check) for finding in those) for those in found)
 
 
-@pytest.mark.parametrize("code", dict(FAULTS))
+@every_row("code", dict(FAULTS))
 def test_a_fault_is_told_as_it_was_reviewed(code: str, request: pytest.FixtureRequest) -> None:
     said = told(code)
     assert "" not in said.split("\n\n"), "one of the machines has no such fault"
@@ -715,12 +716,12 @@ def test_a_fault_is_told_as_it_was_reviewed(code: str, request: pytest.FixtureRe
     assert said == path.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(("code", "changes"), NEARLY)
+@every_row(("code", "changes"), NEARLY)
 def test_what_comes_close_is_no_fault(code: str, changes: Changes) -> None:
     assert not BY_CODE[code](changed(**changes))
 
 
-@pytest.mark.parametrize(("code", "well", "ill"), BORDERS)
+@every_row(("code", "well", "ill"), BORDERS)
 def test_a_fault_begins_here(code: str, well: Changes, ill: Changes) -> None:
     assert (fires(code, well), fires(code, ill)) == (False, True)
 

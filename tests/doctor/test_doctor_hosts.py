@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import pytest
 from clean_machine import CASCADE_LAKE_ISA, CLEAN, GIB, changed, topology
 from golden_texts import Golden
 from nodes.fakes import FakeReach
+from rows import every_row
 
 from cputune import Finding, HostsDiagnosis, Node, SeenHost, Severity
 from cputune.doctor.hosts import CHECKS, findings_of_hosts, look_at_hosts
@@ -34,7 +34,7 @@ def with_facts(**changes: Any) -> dict[str, Any]:
 OLDER = with_facts(cpu={"codename": "Cascade Lake", "isa": CASCADE_LAKE_ISA})
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("code", "told", "words"),
     [
         ("hosts-architecture", with_facts(cpu={"architecture": "aarch64"}), "aarch64 on c"),

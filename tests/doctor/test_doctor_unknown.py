@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
 from clean_machine import changed
 from doctor_machines import VARIABLES
 from golden_texts import Golden
 from hosts.builder import PROCESSORS, machine
 from hypothesis import given, settings, strategies as st
+from rows import every_row
 from unknown_machine import UNKNOWN
 
 from cputune import Severity, diagnose, probe
@@ -42,7 +42,7 @@ def test_no_value_of_a_variable_breaks_a_check(variables: dict[str, str]) -> Non
             assert finding.source
 
 
-@pytest.mark.parametrize("like", sorted(PROCESSORS))
+@every_row("like", sorted(PROCESSORS))
 def test_a_recorded_server_has_no_error_and_no_warning(like: str, tmp_path: Path) -> None:
     facts = probe(machine(tmp_path, sockets=2, cores=8, smt=2, like=like))
     assert [f.code for f in diagnose(facts).findings if f.severity.value != "advice"] == []

@@ -6,6 +6,7 @@ import re
 
 import pytest
 from golden_texts import Golden
+from rows import every_row
 from stacks import TODAY, machine
 
 from cputune import Finding
@@ -43,7 +44,7 @@ WITHHELD = (
 )
 
 
-@pytest.mark.parametrize(("text", "stays", "word"), WITHHELD)
+@every_row(("text", "stays", "word"), WITHHELD)
 def test_a_fix_that_is_worse_is_withheld_with_its_reason(text: str, stays: str, word: str) -> None:
     done = fixed(text)
     assert stays in done.text
@@ -68,7 +69,7 @@ PRINTED = (
 )
 
 
-@pytest.mark.parametrize(("text", "now"), PRINTED)
+@every_row(("text", "now"), PRINTED)
 def test_a_fix_that_is_as_good_is_printed(text: str, now: str) -> None:
     done = fixed(text)
     assert now in done.text
@@ -224,7 +225,7 @@ FAULTY = (
 )
 
 
-@pytest.mark.parametrize("text", FAULTY + tuple(text for text, _, _ in WITHHELD))
+@every_row("text", FAULTY + tuple(text for text, _, _ in WITHHELD))
 def test_a_fix_that_is_applied_removes_its_finding(text: str) -> None:
     done = fixed(f"#!/bin/bash\n{text}")
     assert not {without_lines(one) for one in done.fixed} & {

@@ -10,6 +10,7 @@ from hosts.builder import machine
 from hosts.known import KNOWN
 from hosts.recordings import open_recording
 from hosts.test_known_machines import MACHINES, WHERE, FakeMachine
+from rows import every_row
 
 from cputune import CannotError, Finding, Severity, diagnose, probe
 from cputune.doctor.checkfile import check_file
@@ -94,8 +95,8 @@ def against(findings: tuple[Finding, ...]) -> list[str]:
     return [f"{one.code}: {one.evidence}" for one in bad]
 
 
-@pytest.mark.parametrize("where", ["bare", "vm", "pod"])
-@pytest.mark.parametrize("name", MACHINES)
+@every_row("where", ["bare", "vm", "pod"])
+@every_row("name", MACHINES)
 def test_a_healthy_machine(name: str, where: str) -> None:
     host, built = FakeMachine(), machine(None, **{**KNOWN[name], **WHERE[where]})
     host.files, host.children = built.files, built.children
@@ -121,7 +122,7 @@ class FakeFolder(Host):
         return f"/usr/bin/{program}"
 
 
-@pytest.mark.parametrize("name", FILES)
+@every_row("name", FILES)
 def test_a_healthy_launch_file(name: str) -> None:
     file, text = FILES[name]
     assert against(check_file(text, file, CLEAN, FakeFolder())) == []

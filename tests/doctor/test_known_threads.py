@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
 from known_threads import THREADS, Thread, said
+from rows import every_row
 
 from cputune.doctor.checks import CHECKS
 
 CODES = {check.code for check in CHECKS}
 
 
-@pytest.mark.parametrize("thread", THREADS, ids=lambda thread: thread.name)
+@every_row("thread", THREADS, ids=lambda thread: thread.name)
 def test_what_was_met_is_found(thread: Thread) -> None:
     words = list(said(thread))
     assert words

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 from clean_machine import CLEAN, GIB, changed
 from golden_texts import Golden
+from rows import every_row
 
 from cputune import Finding, HostFacts, Workload
 from cputune.doctor.checkfile import check_file
@@ -119,7 +120,7 @@ def test_memory_that_is_in_use_is_no_room_now() -> None:
     assert "launch-memory" not in found(TORCHRUN, CLEAN)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("launch", "script", "short"),
     [
         (f"{TORCHRUN} --ddp_timeout 60", "", True),
@@ -134,7 +135,7 @@ def test_ranks_wait_for_the_data_of_rank_0(launch: str, script: str, short: bool
     assert ("timeout-short" in found(launch, script=script)) is short
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("launch", "many"),
     [
         (f"TOKENIZERS_PARALLELISM=true {TORCHRUN}", True),
@@ -159,7 +160,7 @@ def test_loader_workers_leave_the_cores_to_the_ranks(golden: Golden) -> None:
     assert "loader-threads" not in found(PYTHON, script=script.format(1))
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("script", "against"),
     [
         ("torch.set_num_threads(4)", True),

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from golden_texts import Golden
+from rows import every_row
 from stacks import TODAY, machine
 
 from cputune import UsageError
@@ -127,7 +128,7 @@ def test_versions_of_an_environment_of_conda_are_compared() -> None:
     assert all(one.edits == () for one in found)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("dialect", "text", "faults"),
     [
         ("mpich", "node1 slots=2\nnode2 slots=2\n", 2),
@@ -148,7 +149,7 @@ def test_a_file_of_hosts_is_in_the_words_of_its_mpirun(
     assert [one.code for one in found] == ["file-hosts"] * faults
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("before", "after"),
     [
         ("RUN pip install intel-extension-for-pytorch\n", ""),
@@ -172,7 +173,7 @@ def test_the_python_of_an_image_has_to_fit() -> None:
     assert codes(text.format("3.12"), "Dockerfile") == set()
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("image", "packages", "found"),
     [
         ("python:3.8-slim", "torch transformers", True),

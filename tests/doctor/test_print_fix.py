@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from golden_texts import Golden
+from rows import every_row
 from stacks import TODAY, machine
 
 from cputune import Severity
@@ -65,7 +66,7 @@ def cured(text, facts=FACTS, name="run.sh"):
     return fix_text(text, name, facts)[0]
 
 
-@pytest.mark.parametrize(("text", "after"), MENDED)
+@every_row(("text", "after"), MENDED)
 def test_a_line_is_mended_and_nothing_beside_it(text, after):
     if "MASTER_ADDR" in after:
         text = "export MASTER_ADDR=10.0.0.1\n" + text
@@ -88,7 +89,7 @@ DIALECTS = (
 )
 
 
-@pytest.mark.parametrize(("dialect", "options", "own"), DIALECTS)
+@every_row(("dialect", "options", "own"), DIALECTS)
 def test_options_of_another_mpirun_become_its_own(dialect, options, own):
     mpirun = Launcher(name="mpirun", path="/usr/bin/mpirun", dialect=dialect)
     facts = replace(FACTS, launchers=(mpirun,))
@@ -96,7 +97,7 @@ def test_options_of_another_mpirun_become_its_own(dialect, options, own):
     assert cured(before.format(options), facts) == before.format(own)
 
 
-@pytest.mark.parametrize("path", GUIDES, ids=lambda path: path.name)
+@every_row("path", GUIDES, ids=lambda path: path.name)
 def test_what_the_guides_have_people_type_is_brought_up_to_date(path, tmp_path):
     text = path.read_text()
     assert check_file(text, path.name, FACTS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from rows import every_row
 from stacks import TODAY, machine
 
 from cputune.doctor.checkfile import check_file, fix_file
@@ -80,7 +81,7 @@ def test_the_fix_sets_the_threads_and_nothing_is_left(name: str) -> None:
 FLOW = "          env: [{name: OMP_NUM_THREADS, %s}]\n          resources:\n"
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("name", "before", "after"),
     [
         ("job.yaml", "          resources:\n", FLOW % 'value: "2"'),

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
+from rows import every_row
 
 from cputune.doctor.symptoms import explain, rows_of, symptoms
 from cputune.text.documents import toml
@@ -97,7 +97,7 @@ ELSEWHERE = (
 )
 
 
-@pytest.mark.parametrize("text", ELSEWHERE)
+@every_row("text", ELSEWHERE)
 def test_without_the_evidence_that_a_row_needs_the_answer_is_not_known(text: str) -> None:
     explanation = explain(text)
     assert explanation is not None
@@ -121,7 +121,7 @@ OSError: [Errno 28] No space left on device
 """
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("file", "function", "row"),
     [
         ("/usr/lib/python3.11/multiprocessing/synchronize.py", "__init__", "shm-full"),

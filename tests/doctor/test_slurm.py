@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+from rows import every_row
 from stacks import TODAY, machine
 
 from cputune.doctor.checkfile import check_file
@@ -21,7 +21,7 @@ def found(body: str, header: str = HEADER) -> set[str]:
     return {finding.code for finding in check_file(header + SET + body, "job.sh", facts)}
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("code", "body", "near"),
     [
         ("slurm-memory-twice", f"{MEMORY}#SBATCH --mem-per-cpu 1G\n", f"{MEMORY}{MEMORY}"),
@@ -60,7 +60,7 @@ def test_a_fault_and_its_near_miss(code: str, body: str, near: str) -> None:
     assert code not in {finding.code for finding in of_no_job}
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("options", "severity"),
     [
         ("--rdzv_backend c10d --master_addr node1", "error"),

@@ -11,6 +11,7 @@ import pytest
 from clean_machine import CLEAN, changed
 from click.testing import CliRunner
 from golden_texts import Golden
+from rows import every_row
 
 from cputune import CannotError, Severity
 from cputune.cli import cli
@@ -57,21 +58,21 @@ def words_of(text: str, **versions: str) -> str:
     return " | ".join((one.title, one.cause, one.fix, one.command or ""))
 
 
-@pytest.mark.parametrize(("name", "line"), reported())
+@every_row(("name", "line"), reported())
 def test_an_error_is_known_by_the_words_that_people_report(name: str, line: str) -> None:
     text = f'Traceback (most recent call last):\n  File "train.py", line 3\n{line}\nend'
     assert name_of(text) == name
     assert name_of(line) == name, "the words alone"
 
 
-@pytest.mark.parametrize("row", public(), ids=lambda row: str(row["source"]).partition(",")[0])
+@every_row("row", public(), ids=lambda row: str(row["source"]).partition(",")[0])
 def test_a_public_thread_gets_its_cause(row: dict[str, Any]) -> None:
     assert name_of(row["text"]) == row["is"]
     words = words_of(row["text"])
     assert [word for word in row["says"] if word not in words] == [], words
 
 
-@pytest.mark.parametrize(("code", "quote"), QUOTED, ids=[f"{c}: {q}" for c, q in QUOTED])
+@every_row(("code", "quote"), QUOTED, ids=[f"{c}: {q}" for c, q in QUOTED])
 def test_what_a_check_quotes_leads_to_the_check(code: str, quote: str) -> None:
     found = explain(quote.replace("…", "4.2"))
     assert found is not None
@@ -184,7 +185,7 @@ PROCESSING = "TypeError: Trainer.__init__() got an unexpected keyword argument '
 TOKENIZER = PROCESSING.replace("processing_class", "tokenizer")
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("text", "versions", "words"),
     [
         (PROCESSING, {}, "pip install -U 'transformers>=4.46'"),
@@ -347,7 +348,7 @@ SIZES = (
 )
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("a", "b", "at", "said"),
     [
         (716, 512, 1, "max_length=512"),

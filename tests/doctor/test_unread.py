@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from rows import every_row
 from stacks import TODAY, machine
 
 from cputune import Diagnosis
@@ -37,7 +38,7 @@ def codes(text, name="run.sh", **files):
     return {finding.code for finding in found(text, name, **files)}
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("line", "evidence"),
     [
         ("source env.sh\n", "run.sh:2: sources env.sh"),
@@ -59,7 +60,7 @@ def test_what_is_not_read_is_said(line, evidence):
     assert "not read" in step
 
 
-@pytest.mark.parametrize(
+@every_row(
     "line",
     [
         "source /opt/venv/bin/activate\n",
@@ -96,7 +97,7 @@ def test_a_launch_in_a_sourced_file_is_named():
     assert [one.evidence for one in findings] == ["run.sh:2: a launch in env.sh"]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("text", "ranks", "threads"),
     [
         ("torchrun --nproc_per_node ${1:-2} train.py", 2, None),
@@ -208,7 +209,7 @@ FROM {last}
 """
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("variables", "last", "wanted"),
     [
         ("OMP_NUM_THREADS=abc", "base", {"threads-malformed"}),

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from clean_machine import words
 from golden_texts import Golden
+from rows import every_row
 from stacks import IPEX_ERA, TODAY, machine
 
 from cputune import Severity, UsageError
@@ -257,7 +258,7 @@ class TestJudgeStack:
         found = self.judge("python=3.14,torch=2.8.0,ipex=2.8.0")
         assert "no wheels of the IPEX era" in found["stack-ipex-era"].evidence
 
-    @pytest.mark.parametrize(
+    @every_row(
         "spec",
         ["", "torch", "torch=", "torch=abc", "tensorflow=2", "torch=2,torch=2.7", "python=3.11"],
     )
@@ -277,7 +278,7 @@ def test_a_cache_that_transformers_no_longer_reads_is_named_with_the_one_that_it
     assert not BY_CODE["stack-variable-ignored"](older)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("package", "version", "beside", "gone"),
     [
         ("peft", "0.17.1", {"transformers": "5.23.0"}, True),
@@ -297,7 +298,7 @@ def test_names_that_a_package_imports_and_another_lost(
     assert bool(list(BY_CODE["import-gone"].find(facts))) is gone
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("stack", "impossible"),
     [
         ("torch=2.13.0,transformers=5.23.0,datasets=2.15.0", True),

@@ -13,7 +13,7 @@ from cputune import EmittedFile, Plan, Result, Trial, Workload, emit
 from cputune.emitters.header import MOST_LINES
 from cputune.records.result import COMPLETED, Reports
 
-OF_TRAINER, OF_ONE_LOOP, OF_RANK = 45, 35, 104
+OF_TRAINER, OF_ONE_LOOP, OF_RANK = 45, 35, 200
 """Lines of a launch with its header."""
 
 BUILT = """

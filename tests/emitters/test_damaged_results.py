@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from emit_machines import one_socket, script_workload, two_sockets_smt
+from rows import every_row
 from ruamel.yaml import YAML
 
 from cputune import CputuneError, Result, ResultError, emit
@@ -44,7 +45,7 @@ one_place_of = pytest.mark.parametrize("one_of", [8, pytest.param(1, marks=pytes
 
 
 @one_place_of
-@pytest.mark.parametrize("junk", JUNK, ids=repr)
+@every_row("junk", JUNK, ids=repr)
 def test_junk_in_any_place(junk: Any, one_of: int) -> None:
     case = two_sockets_smt()
     sound = document(case)

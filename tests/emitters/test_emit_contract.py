@@ -26,6 +26,7 @@ from emit_machines import (
 )
 from golden_texts import Golden
 from in_process import ran
+from rows import every_row
 from scripts import shellcheck
 
 from cputune import Cluster, CputuneError, EmittedFile, UsageError, Workload, emit
@@ -206,7 +207,7 @@ def training_words(words: list[str]) -> list[str]:
     return words[1:] if words[0].endswith("apply_plan.py") else words
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@every_row("format", FORMATS)
 def test_it_has_its_word_in_the_docs_and_its_consumer_in_the_suite(format: str) -> None:
     (row,) = re.findall(rf"^\| `{format}` \|.*$", (HERE / "docs/emit.md").read_text(), re.M)
     assert FORMATS[format].main in row
@@ -255,7 +256,7 @@ class TestHostileArguments:
             emit(one_socket().result, format, workload=workload)
         golden(raised.value)
 
-    @pytest.mark.parametrize("format", FORMATS)
+    @every_row("format", FORMATS)
     def test_the_header_stays_a_comment(self, format: str) -> None:
         workload = replace(script_workload(), name="evil\nname: x\r$(touch executed)\u2028--- !x")
         text = emit(one_socket().result, format, workload=workload)[0].text
@@ -266,15 +267,15 @@ class TestHostileArguments:
 
 
 class TestHostileNames:
-    @pytest.mark.parametrize("name", ["a b", "$(x)", "-a", "x\ny", "a;b", "ü", "Ä", "", "a" * 80])
+    @every_row("name", ["a b", "$(x)", "-a", "x\ny", "a;b", "ü", "Ä", "", "a" * 80])
     def test_job_names(self, name: str) -> None:
         for format in (*KUBERNETES_FORMATS, "slurm"):
             with pytest.raises(UsageError) as caught:
                 emit(one_socket().result, format, cluster=Cluster(job_name=name))
             assert caught.value.hint
 
-    @pytest.mark.parametrize("value", ["a b", "$(x)", "-a", 'x"\ny: z', "x\n#SBATCH --uid=0", "ü"])
-    @pytest.mark.parametrize(
+    @every_row("value", ["a b", "$(x)", "-a", 'x"\ny: z', "x\n#SBATCH --uid=0", "ü"])
+    @every_row(
         "hold",
         [
             lambda value: Cluster(image=value),
@@ -471,8 +472,8 @@ class TestWhatDoesNotFit:
 class TestWhatNobodyCarries:
     """It is refused in words: the header quotes a speed, and the launch would not have it."""
 
-    @pytest.mark.parametrize("format", FORMATS)
-    @pytest.mark.parametrize(
+    @every_row("format", FORMATS)
+    @every_row(
         ("changes", "said"),
         [
             ({"precision": "fp16"}, "fp16: on a CPU"),
@@ -546,7 +547,7 @@ class TestOneCcl:
     def test_its_mpi_is_intel_mpi_whatever_was_found(self) -> None:
         case = two_sockets_smt()
         facts = machine("x", sockets=2, cores=28, smt=True, mpi="openmpi4")
-        assert make_job(case.result, Emission(facts=facts, nodes=1)).mpi == "intelmpi"
+        assert make_job(case.result, Emission(facts=facts, nodes=1)).site.mpi == "intelmpi"
 
     def test_bindings_that_are_not_there(self, launch: Launch, golden: Golden) -> None:
         fake = launch.bin / "python3"
@@ -557,7 +558,7 @@ class TestOneCcl:
 
 
 class TestHeader:
-    @pytest.mark.parametrize("format", FORMATS)
+    @every_row("format", FORMATS)
     def test_it_says_that_nothing_was_measured(self, format: str) -> None:
         for file in emit(None, format, facts=one_socket().facts):
             if file.name not in NO_LAUNCH:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 from emitters.emit_machines import one_socket, two_sockets_smt
+from rows import every_row
 
 from cputune import Cluster, emit, verify
 from cputune.emitters import parse_hosts
@@ -75,7 +76,7 @@ def test_verify_accepts_it(restarts: int | None, tmp_path: Path) -> None:
     assert [check for check in verdict.checks if check.state == "failed"] == []
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("cpus", "threads_per_core", "kept"),
     [(1, 1, 1), (2, 1, 1), (8, 1, 1), (80, 2, 2), (112, 2, 2), (384, 1, 2), (448, 2, 2)],
 )
@@ -96,8 +97,8 @@ def test_pods_leave_cpus_to_the_kubelet(reserve: int | None, cpus: int, threads:
     assert ("in place of 24" in files["notes"]) == (reserve != 0)
 
 
-@pytest.mark.parametrize("format", ["pytorchjob", "trainjob"])
-@pytest.mark.parametrize(("reserve", "threads", "measured"), [(None, 3, False), (0, 4, True)])
+@every_row("format", ["pytorchjob", "trainjob"])
+@every_row(("reserve", "threads", "measured"), [(None, 3, False), (0, 4, True)])
 def test_the_header_is_that_of_the_launch_that_is_written(
     format: str, reserve: int | None, threads: int, measured: bool
 ) -> None:

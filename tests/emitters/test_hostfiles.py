@@ -6,6 +6,7 @@ import pytest
 from emit_machines import one_socket
 from golden_texts import Golden
 from hypothesis import given, strategies as st
+from rows import every_row
 
 from cputune import CputuneError, Node, UsageError, emit
 from cputune.emitters import parse_hostfile, parse_hosts
@@ -42,7 +43,7 @@ def test_a_host_file_of_hydra_and_one_of_open_mpi() -> None:
     assert parse_hostfile(text) == (Node(name="a", slots=2), Node(name="b", slots=4, user="me"))
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("text", "names"),
     [
         ("a[01-04]", "a01 a02 a03 a04"),
@@ -56,7 +57,7 @@ def test_ranges_users_and_slots_as_operators_write_them(text: str, names: str) -
     assert [node.name for node in parse_hosts(text)] == names.split()
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("text", "said"),
     [
         ("", "names no host"),

@@ -11,6 +11,7 @@ import pytest
 from emit_machines import one_socket
 from golden_texts import Golden
 from in_process import ran
+from rows import every_row
 
 from cputune import Result, UsageError, Workload
 from cputune.emitters.format import Emission
@@ -125,7 +126,7 @@ LAUNCHES = (
 )
 
 
-@pytest.mark.parametrize(("line", "started"), LAUNCHES)
+@every_row(("line", "started"), LAUNCHES)
 def test_the_launcher_becomes_that_of_the_plan(line: str, started: str) -> None:
     before = "export OMP_NUM_THREADS=64 KMP_AFFINITY=granularity=fine,compact,1,0"
     after = rewritten(f'{before}\n{line} "$@"\n').text

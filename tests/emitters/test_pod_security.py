@@ -11,6 +11,7 @@ import pytest
 import yaml
 from emit_machines import one_socket, script_workload
 from golden_texts import Golden
+from rows import every_row
 
 from cputune import Cluster, SecretKey, Trial, UsageError, emit
 from cputune.emitters import Emission
@@ -63,8 +64,8 @@ def test_the_hubs_token_comes_from_a_secret_that_need_not_be_there(kind: str) ->
     }
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(
+@every_row("kind", KINDS)
+@every_row(
     ("typed", "place"),
     [
         ("/tmp/out", "/data/out"),
@@ -162,6 +163,6 @@ def test_memory_comes_from_what_ranks_held() -> None:
     seen = ({"peak_bytes": 2 << 30}, {"peak_bytes": 3 << 30})
     trial = Trial(number=0, plan=result.best.plan, state="failed", reason="late", observed=seen)
     job = make_job(replace(result, trials=(trial,)), Emission())
-    assert (job.rank_bytes, memory(job)) == (3 << 30, "9Gi")
+    assert (job.machine.rank_bytes, memory(job)) == (3 << 30, "9Gi")
     assert any("2 ranks that held 3.00 GiB at most" in note for note in notes(job))
     assert memory(make_job(result, Emission(cluster=Cluster(memory="64Gi")))) == "64Gi"

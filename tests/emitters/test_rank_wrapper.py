@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import io
 import json
 import os
 import signal
@@ -10,10 +11,13 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from golden_texts import Golden
 from in_process import ran
+from rows import every_row
 
 from cputune.inside import rank
 from cputune.plans import placing
@@ -66,7 +70,7 @@ TORCH = {"RANK": "5", "WORLD_SIZE": "6", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": 
 LAST = str(ALLOWED[-1])
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("launcher", "environment"),
     [("mpi", MPICH), ("mpi", OPENMPI), ("slurm", SLURM), ("torch", TORCH)],
 )
@@ -82,10 +86,6 @@ def test_a_lone_rank_of_a_pod_has_no_number() -> None:
     numbers = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
     answer = start("9999", "--", "-c", SHOW, file=PLACE, OMP_NUM_THREADS="1", **numbers)
     assert not set(NUMBERS) & set(json.loads(answer.stdout)[2])
-
-
-def test_it_is_read_in_one_sitting() -> None:
-    assert len(RANK.read_text(encoding="utf-8").splitlines()) <= 104
 
 
 def test_it_is_python_3_9() -> None:
@@ -108,14 +108,27 @@ def test_under_hydra_it_asks_for_an_abort(golden: Golden) -> None:
     golden(answer.stdout)
 
 
-@pytest.mark.torch
 def test_oneccl_without_mpirun_gets_its_local_numbers() -> None:
     options = ("--launcher", "torch", "--cpus", f"{LAST}/{LAST}")
     _, _, variables = seen(*options, **TORCH, CCL_PROCESS_LAUNCHER="none")
     assert (variables["CCL_LOCAL_RANK"], variables["CCL_LOCAL_SIZE"]) == ("1", "2")
+    assert "CCL_LOCAL_RANK" not in seen(*options, **TORCH)[2]
 
 
-@pytest.mark.parametrize(
+def test_a_rank_may_have_all_cpus() -> None:
+    every = ",".join(map(str, ALLOWED))
+    assert seen("--launcher", "torch", "--cpus", f"{LAST}/{every}", **TORCH)[1] == ALLOWED
+
+
+def test_a_module_is_run_as_python_runs_it(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text(NO_TORCH)
+    (tmp_path / "trains.py").write_text("import sys; print(sys.argv[1:], __name__)")
+    words = [sys.executable, str(RANK), "--", "-m", "trains", "--lr", "1"]
+    answer = ran(words, env={"PATH": os.environ["PATH"]}, cwd=tmp_path)
+    assert answer.stdout == "['--lr', '1'] __main__\n", answer.stderr
+
+
+@every_row(
     ("words", "said"),
     [
         (("--cpus", "4000-4003"), r"rank 0 cannot have CPUs 4000-4003, it may use"),
@@ -188,3 +201,86 @@ def test_half_of_a_launchers_numbers_is_none() -> None:
     cpus = ("--launcher", "mpi", "--cpus", f"{LAST}/{LAST}")
     assert seen(*cpus, **OPENMPI, PMI_RANK="0", PMI_SIZE="1")[2]["RANK"] == "5"
     assert seen(*cpus, **OPENMPI, MPI_LOCALRANKID="0")[2]["RANK"] == "5"
+
+
+class FakeModel:
+    """What rank.py reads of a DDP model; ``scale`` is that of a weight on the other rank."""
+
+    training = require_backward_grad_sync = True
+
+    def __init__(self, torch: Any, scale: float = 1.0) -> None:
+        self.module = torch.nn.Linear(3, 2)
+        self.process_group = "all"
+        self.scale = scale
+        self._join_config = SimpleNamespace(enable=False)
+
+    def others(self, bounds: Any, operation: object) -> None:
+        """The all-reduce of two ranks; only the last weight differs."""
+        other = bounds.clone()
+        other[:, -1] *= self.scale
+        bounds.copy_(bounds.maximum(other))
+
+
+@pytest.mark.torch
+class TestInTheTraining:
+    def test_passes_are_due_often_at_first_and_then_each_64th(self) -> None:
+        due = [number for number in range(200) if rank.is_due(number)]
+        assert due == [0, 1, 2, 4, 8, 16, 32, 64, 128, 192]
+
+    @every_row(
+        ("scale", "stops"), [(1.0, False), (1.0005, False), (1.002, True), (0.998, True), (2, True)]
+    )
+    def test_ranks_are_stopped_if_a_weight_differs_by_a_thousandth(
+        self, scale: float, stops: bool
+    ) -> None:
+        import torch
+
+        model = FakeModel(torch, scale)
+        model.passes = 4
+        ended: list[int] = []
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("RANK", "0")
+            patch.setattr(torch.distributed, "all_reduce", model.others)
+            patch.setattr(rank.os, "_exit", ended.append)
+            said = io.StringIO()
+            patch.setattr(sys, "stderr", said)
+            rank.compare(torch, model)
+        assert ended == ([5] if stops else [])
+        assert (
+            "error: bias is not equal on all ranks, before training pass 4" in said.getvalue()
+        ) is stops
+
+    def test_only_training_passes_count_and_the_due_ones_are_compared(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        import torch
+
+        compared: list[int] = []
+        ddp = torch.nn.parallel.DistributedDataParallel
+        monkeypatch.setattr(ddp, "forward", lambda model, number: number)
+        monkeypatch.setattr(rank, "compare", lambda torch, model: compared.append(model.passes))
+        rank.watch_passes({})
+        model = FakeModel(torch)
+        for number in range(10):
+            model.training = number != 3
+            model.require_backward_grad_sync = number != 5
+            assert ddp.forward(model, number) == number
+        assert model.passes == 8
+        assert compared == [0, 1, 2, 8]
+
+    @every_row(("number", "apart"), [("0", False), ("1", True)])
+    def test_all_but_the_first_rank_draw_numbers_of_their_own(
+        self, number: str, apart: bool
+    ) -> None:
+        import torch
+
+        with pytest.MonkeyPatch.context() as patch, torch.random.fork_rng():
+            patch.setenv("RANK", number)
+            torch.manual_seed(7)
+            rank.draw_apart(torch)
+            assert torch.initial_seed() == 7
+            found = torch.rand(4)
+            seed = (7 ^ int(number) * 0x9E3779B97F4A7C15) & (2**63 - 1)
+            expected = torch.rand(4, generator=torch.Generator().manual_seed(seed))
+        assert torch.equal(found, expected)
+        assert (seed != 7) is apart

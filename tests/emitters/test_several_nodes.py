@@ -11,6 +11,7 @@ import pytest
 from confirmed import UNCOMPARED
 from emit_machines import TODAY, machine, script_workload, tuned
 from golden_texts import Golden
+from rows import every_row
 
 from cputune import Cluster, EmittedFile, HostFacts, Result, UsageError, Workload, emit
 from cputune.emitters import FORMATS, parse_hosts
@@ -60,12 +61,12 @@ class TestInterface:
         assert re.search(r"FI_TCP_IFACE[ =]eth0", file.text)
         assert "IFNAME" not in main(format, mpi="mpich").text
 
-    @pytest.mark.parametrize("format", FORMATS)
+    @every_row("format", FORMATS)
     def test_loopback_between_nodes_is_refused_in_every_format(self, format: str) -> None:
         with pytest.raises(UsageError, match="loopback"):
             main(format, cluster=Cluster(interface="lo"))
 
-    @pytest.mark.parametrize(
+    @every_row(
         ("mpi", "words"),
         [
             ("intelmpi", ["-iface eth0"]),
@@ -78,7 +79,7 @@ class TestInterface:
         text = main("mpirun", mpi=mpi, cluster=ETH0).text
         assert all(f" {word}" in text for word in words)
 
-    @pytest.mark.parametrize("mpi", [None, *DIALECTS])
+    @every_row("mpi", [None, *DIALECTS])
     def test_accelerate_s_launcher_is_told_by_variables(self, mpi: str | None) -> None:
         text = main("accelerate", mpi=mpi, cluster=ETH0).text
         names = {
@@ -100,7 +101,7 @@ class TestInterface:
 class TestScale:
     """One node was measured: 2 ranks with 6 samples each (global batch 12)."""
 
-    @pytest.mark.parametrize("format", FORMATS)
+    @every_row("format", FORMATS)
     def test_header_and_notes_say_what_is_extrapolated(self, format: str) -> None:
         file = main(format)
         wanted = "Extrapolated: 2 nodes, 4 ranks with 3 samples each, 12 together."

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from emit_machines import MACHINES
 from launch_lines import KINDS, LOOP, TRAINER, Kind, below_header, written
+from rows import like_others
 
 from cputune import EmittedFile, emit, probe
 from cputune.emitters import FORMATS
@@ -15,7 +16,7 @@ from cputune.inside import applying
 from cputune.launch.launchers.mpirun import DIALECTS
 from cputune.text.documents import packaged_text
 
-OF_ONE_RANK, OF_SEVERAL, OF_HEADER, OF_MODULE, OF_RANK = 25, 60, 8, 410, 104
+OF_ONE_RANK, OF_SEVERAL, OF_HEADER, OF_MODULE, OF_RANK = 25, 60, 8, 410, 200
 SHELL_FORMATS = tuple(name for name, one in FORMATS.items() if one.main.endswith(".sh"))
 
 
@@ -38,7 +39,11 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("format", SHELL_FORMATS)
+USUAL = ("torchrun", "mpirun")
+OTHERS = [format for format in SHELL_FORMATS if format not in USUAL]
+
+
+@pytest.mark.parametrize("format", [*USUAL, *like_others(OTHERS)])
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_a_launch_is_as_long_as_its_plan_needs(kind: Kind, format: str, place: Path) -> None:
     files = written(kind, format, probe())

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from emit_machines import one_socket
 from golden_texts import Golden
+from rows import every_row
 
 from cputune import UsageError, Workload, emit
 from cputune.emitters import checked_words
@@ -31,7 +32,7 @@ def test_a_package_of_a_result_is_no_option_of_pip() -> None:
     assert "index-url" not in constraints
 
 
-@pytest.mark.parametrize("folder", ["a\nRUN b", "a b", "$(b)", "-r x"])
+@every_row("folder", ["a\nRUN b", "a b", "$(b)", "-r x"])
 def test_a_folder_of_the_script_is_no_instruction_of_docker(folder: str) -> None:
     files = emit(one_socket().result, "pytorchjob", workload=Workload.script([f"./{folder}/x.py"]))
     (text,) = (file.text for file in files if file.name == "Dockerfile")
@@ -47,9 +48,7 @@ LOOKED_AT: tuple[tuple[Callable[[str], str], tuple[str, ...]], ...] = (
 )
 
 
-@pytest.mark.parametrize(
-    ("kind", "text"), [(kind, text) for kind, texts in LOOKED_AT for text in texts]
-)
+@every_row(("kind", "text"), [(kind, text) for kind, texts in LOOKED_AT for text in texts])
 def test_a_word_refuses_what_it_cannot_carry(kind: Callable[[str], str], text: str) -> None:
     with pytest.raises(UsageError) as caught:
         kind(text)

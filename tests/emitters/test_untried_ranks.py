@@ -59,8 +59,15 @@ def first_step(*command: str) -> tuple[float, float]:
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("options", [(), ("--self-contained",)], ids=["installed", "copied"])
-@pytest.mark.parametrize("parses", [True, False], ids=["parsed", "made"])
+@pytest.mark.parametrize(
+    ("parses", "options"),
+    [
+        pytest.param(True, ("--self-contained",), id="parsed-copied"),
+        pytest.param(False, (), id="made-installed"),
+        pytest.param(True, (), id="parsed-installed", marks=pytest.mark.matrix),
+        pytest.param(False, ("--self-contained",), id="made-copied", marks=pytest.mark.matrix),
+    ],
+)
 def test_ranks_that_each_take_a_batch_begin_as_one_process_with_all_of_it(
     parses: bool,
     options: tuple[str, ...],

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from confirmed import UNCOMPARED
 from emit_machines import MACHINES, Case, one_socket, script_workload
+from rows import every_row
 
 from cputune import EmittedFile, UsageError, emit
 from cputune.doctor.checkfile import check_file
@@ -65,8 +66,8 @@ def meaning(launch: Launch) -> dict[str, object]:
     }
 
 
-@pytest.mark.parametrize(("format", "mpi"), LAUNCHES)
-@pytest.mark.parametrize("machine", CASES)
+@every_row(("format", "mpi"), LAUNCHES)
+@every_row("machine", CASES)
 def test_a_script_reads_as_what_was_judged(machine: str, format: str, mpi: str) -> None:
     file = written(CASES[machine](), format, mpi)[0]
     target = target_of(file.text)
@@ -83,8 +84,8 @@ def test_a_script_reads_as_what_was_judged(machine: str, format: str, mpi: str) 
             assert got.value == wanted.value or wanted.value.startswith("$")
 
 
-@pytest.mark.parametrize("format", FORMATS)
-@pytest.mark.parametrize("machine", CASES)
+@every_row("format", FORMATS)
+@every_row("machine", CASES)
 def test_nothing_that_starts_ranks_is_left_unjudged(machine: str, format: str) -> None:
     for file in written(CASES[machine](), format, "openmpi5"):
         try:

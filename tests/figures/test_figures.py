@@ -15,6 +15,7 @@ from golden_texts import Golden
 from hosts.builder import machine as built
 from matplotlib.figure import Figure
 from report.result_cases import CASES, a_thousand, profiled, tuned
+from rows import every_row
 
 import cputune
 from cputune import ConfirmRun, Result, UsageError
@@ -222,7 +223,7 @@ def _hex(colour: tuple[float, ...]) -> str:
     return "#" + "".join(f"{round(255 * part):02x}" for part in colour[:3])
 
 
-@pytest.mark.parametrize("colour", [*RANKS, *WORK.values()])
+@every_row("colour", [*RANKS, *WORK.values()])
 def test_what_is_written_on_a_colour_can_be_read(colour: str) -> None:
     def light(text: str) -> float:
         parts = [int(text[at : at + 2], 16) / 255 for at in (1, 3, 5)]
@@ -233,7 +234,7 @@ def test_what_is_written_on_a_colour_can_be_read(colour: str) -> None:
     assert (both[1] + 0.05) / (both[0] + 0.05) >= 4.5
 
 
-def test_several_pictures_stand_in_one_page() -> None:
+def test_several_pictures_are_in_one_page() -> None:
     first, second = (svg(tuned().figures.waterfall(), name) for name in ("a", "b"))
     ids = [set(re.findall(r'\bid="([^"]+)"', text)) for text in (first, second)]
     assert not ids[0] & ids[1]

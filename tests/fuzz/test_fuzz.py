@@ -43,7 +43,7 @@ def _no_hang() -> Iterator[None]:
 
 
 @every_target
-def test_what_was_found_once_stays_mended(target: Target, tmp_path: Path) -> None:
+def test_what_was_found_once_stays_fixed(target: Target, tmp_path: Path) -> None:
     for file in sorted((CORPUS / target.name).glob("*.json")):
         with _no_hang():
             target.check(json.loads(file.read_text(encoding="utf-8")), tmp_path)

@@ -14,6 +14,7 @@ import pytest
 from hosts.builder import Cgroup, FakeTree, machine
 from hosts.known import KNOWN
 from rich.console import Console
+from rows import every_row
 
 from cputune import diagnose, probe
 from cputune.doctor.variables import advised
@@ -75,9 +76,9 @@ def told(name: str, where: str) -> str:
     return f"{text}\nadvised: {advice.ranks} × {advice.threads} threads ({advice.why})\n"
 
 
-@pytest.mark.parametrize("where", WHERE)
-@pytest.mark.parametrize("name", MACHINES)
-def test_a_machine_is_told_as_it_was_reviewed(
+@every_row("where", WHERE)
+@every_row("name", MACHINES)
+def test_a_machine_is_reported_as_it_was_reviewed(
     name: str, where: str, request: pytest.FixtureRequest
 ) -> None:
     said, path = told(name, where), GOLDEN / f"{name}-{where}.txt"

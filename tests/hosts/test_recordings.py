@@ -50,7 +50,7 @@ def test_the_doctor_finds_what_was_done_to_the_machine(name: str, host: Recorded
     assert "numa-balancing" in codes
 
 
-def test_nobody_and_no_place_is_named(name: str, host: RecordedHost) -> None:
+def test_no_one_and_no_place_is_named(name: str, host: RecordedHost) -> None:
     texts = [path.read_text() for path in Path(host.root).rglob("*") if path.is_file()]
 
     assert not any(re.search(r"trainer07|/root\b", text) for text in texts)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from golden_texts import Golden
+from rows import every_row
 
 from cputune.inside.applying.force import Force
 from cputune.inside.applying.hooking import put, set_hooks
@@ -264,7 +265,7 @@ class TestAccelerator:
         assert made.prepare_optimizer(AdamW(None)) == [{"fused": None}]
         assert "mixed_precision" not in way.changes
 
-    @pytest.mark.parametrize(
+    @every_row(
         ("kind", "before", "after", "told"),
         [
             (None, True, {"fused": True}, False),
@@ -349,7 +350,7 @@ def test_samples_are_grouped_by_length_as_on_the_ranks_that_were_typed(
     assert trainer._get_train_sampler("another") == "another"
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("force", "hooks"),
     [
         ({}, 0),

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from golden_texts import Golden
 from in_process import ran
+from rows import every_row
 
 from cputune.emitters import assembled
 from cputune.emitters.assembled import apply_plan_file
@@ -114,8 +115,8 @@ CLASSES = {
 }
 
 
-@pytest.mark.parametrize("together", [False, True])
-@pytest.mark.parametrize(("plan", "parts"), SETS)
+@every_row("together", [False, True])
+@every_row(("plan", "parts"), SETS)
 def test_the_file_has_the_parts_of_its_plan_alone(
     plan: dict[str, object], parts: set[str], together: bool, tmp_path: Path
 ) -> None:
@@ -203,7 +204,7 @@ def destroy_process_group():
 TOGETHER = "waited\ntaken down\n"
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("end", "words", "said"),
     [
         ("", (), TOGETHER),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from in_process import ran
+from rows import every_row
 
 import cputune
 from cputune.inside import applying_script
@@ -76,7 +77,7 @@ def test_as_python_runs_it(
     assert seen(place, *python, *WAYS[way], *words) == seen(place, *python, *words)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("line", "code", "said"),
     [
         ("sys.exit('no data')", 1, "no data"),

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from rows import every_row
 
 from cputune.emitters.assembled import apply_plan_file
 from cputune.inside.applying.figures import Figures, described, how_apart
@@ -36,7 +37,7 @@ def changed(weight: list[float] | None = None, **more: object) -> Figures:
     return {**EQUAL, "weights": weights, **more}
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("other", "apart"),
     [
         (changed(), False),
@@ -155,6 +156,7 @@ class TestRanks:
         if script == "unfreezing.py":
             assert keys_of(tmp_path / "checkpoint.pt"), "the checkpoint of step 16 is as it was"
 
+    @pytest.mark.matrix
     @pytest.mark.parametrize("words", [(), pytest.param(("gather",), marks=pytest.mark.matrix)])
     def test_ranks_that_wait_for_each_other_in_unlike_places_are_stopped(
         self, tmp_path: Path, words: tuple[str, ...]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-import pytest
+from rows import every_row
 
 from cputune.inside.later import at_step, later_steps
 
@@ -13,7 +13,7 @@ def trainer(step: int) -> SimpleNamespace:
     return SimpleNamespace(state=SimpleNamespace(global_step=step, epoch=step / 10))
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("step", "steps", "later"),
     [
         (2, 100, [24, 49, 74, 99]),

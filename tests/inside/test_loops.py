@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from golden_texts import Golden
+from rows import every_row
 
 from cputune.inside.applying.hooking import nothing
 from cputune.inside.by_hand import WeightsByHand, weight_of
@@ -305,7 +306,7 @@ def arguments(**own: Any) -> Any:
 
 
 class TestTrainingArguments:
-    @pytest.mark.parametrize(
+    @every_row(
         ("asked", "samples", "steps"),
         [
             (TypedArguments(steps=7, epochs=3), 160, 7),
@@ -357,7 +358,7 @@ class TestTrainingArguments:
         assert len(made) == 2
 
 
-@pytest.mark.parametrize(("last", "steps"), [(7, 1), (8, 1), (9, 0), (10, 0)])
+@every_row(("last", "steps"), [(7, 1), (8, 1), (9, 0), (10, 0)])
 def test_a_schedule_of_one_cycle_stays_at_its_end(last: int, steps: int) -> None:
     stepped: list[object] = []
     schedule = SimpleNamespace(last_epoch=last, total_steps=10)

@@ -167,6 +167,7 @@ def test_a_loop_over_accelerate_trains_the_same_on_fewer_ranks(tmp_path: Path) -
     assert one["norms"] == pytest.approx(typed["norms"], rel=1e-4)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("by_flags", [pytest.param(False, marks=pytest.mark.matrix), True])
 def test_a_trainer_has_the_gradients_and_the_batches_of_its_launch_as_typed(
     tmp_path: Path, *, by_flags: bool

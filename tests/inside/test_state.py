@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rows import every_row
 
 from cputune.inside import SHOW_VARIABLE, machine_limits, state
 from cputune.inside.machine_limits import SIZE, SMALL, TRIES
@@ -130,9 +131,7 @@ class Layer:
         return SimpleNamespace(remove=lambda: None)
 
 
-@pytest.mark.parametrize(
-    ("dimensions", "hooked"), [(2, True), (4, True), (1, False), (None, False)]
-)
+@every_row(("dimensions", "hooked"), [(2, True), (4, True), (1, False), (None, False)])
 def test_the_dtype_is_that_of_the_first_layer_that_multiplies_matrices(
     dimensions: int | None, hooked: bool
 ) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rows import every_row
 
 from cputune.inside import SCRATCH_VARIABLE, messages
 from cputune.inside.messages import RANK_NAMES, Speaker, connected
@@ -110,6 +111,7 @@ def test_paused_time_is_no_part_of_a_step(
     now = [100.0]
     with monkeypatch.context() as patch:
         patch.setattr(module.time, "perf_counter", lambda: now[0])
+        patch.delitem(sys.modules, "torch", raising=False)  # nothing is measured by this clock
         meter = Meter(speaker)
         meter.begin("accelerate")
         now[0] += 1.0
@@ -120,7 +122,7 @@ def test_paused_time_is_no_part_of_a_step(
     assert hear(post, 4)[-1][1]["seconds"] == pytest.approx(1.0)  # type: ignore[index]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("data", "count"),
     [
         ([1, 2, 3], 3),
@@ -134,7 +136,7 @@ def test_how_many_samples_there_are(data: object, count: int | None) -> None:
     assert samples_of(data) == count
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("batch", "count"),
     [
         ({"input_ids": Shaped(4, 16), "labels": Shaped(4)}, 4),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import pytest
+from rows import every_row
 
 from cputune import Plan
 from cputune.plans.knobs import as_seen
@@ -13,7 +13,7 @@ from cputune.plans.knobs import as_seen
 AS_FOUND = Plan(processes_per_node=1, threads_per_process=2, cpus=((0, 1),), as_found=True)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("state", "words"),
     [
         ({"dtype": "bfloat16"}, "1 × 2 threads, bf16, as found"),

@@ -6,6 +6,7 @@ import importlib
 import json
 import pkgutil
 import re
+import sys
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -13,7 +14,9 @@ from typing import Any
 
 import pytest
 from golden_texts import Golden
+from in_process import ran
 from machines import machine
+from rows import every_row
 
 import cputune.inside
 import cputune.plans.knobs
@@ -60,7 +63,7 @@ JOBS = {
     "loop over torch": replace(SCRIPT, framework="pytorch"),
 }
 
-every_knob = pytest.mark.parametrize("knob", KNOBS, ids=lambda knob: knob.name)
+every_knob = every_row("knob", KNOBS, ids=lambda knob: knob.name)
 
 
 def plans_of(knob: Knob) -> list[Plan]:
@@ -82,37 +85,43 @@ def typed_fields(flags: tuple[str, ...]) -> dict[str, str]:
     return typed
 
 
-@every_knob
 class TestEveryKnob:
+    @every_knob
     def test_says_what_it_is_in_one_line(self, knob: Knob) -> None:
         assert 10 < len(knob.summary) < 90
         assert knob.effect.source
         assert 0 < knob.effect.size < 1
         assert all(0 < size < 0.5 for size in knob.effect.within.values())
 
+    @every_knob
     def test_is_expected_to_lose_nothing(self, knob: Knob) -> None:
         if knob.effect.expected is not None:
             plans = [knob.put(RICH, value, FACTS) for value in knob.values if knob.put]
             gains = [knob.effect.expected(FACTS, plan) for plan in (RICH, *filter(None, plans))]
             assert all(-1 < gain <= 0 for gain in gains)
 
+    @every_knob
     def test_reads_the_value_of_today_back_from_text(self, knob: Knob) -> None:
         text = "no" if knob.today is False else str(knob.today)
         assert knob.parse(text) == knob.today
 
+    @every_knob
     def test_refuses_a_value_that_is_none_in_words(self, knob: Knob) -> None:
         with pytest.raises(UsageError, match=f"^{knob.name} is ") as caught:
             knob.parse("perhaps?")
         assert caught.value.hint.startswith(f"--fix {knob.name}=")
 
+    @every_knob
     def test_offers_the_value_of_today_first(self, knob: Knob) -> None:
         if knob.offers is not None:
             assert knob.choices(FACTS, Ask()).values[0] == knob.today
 
+    @every_knob
     def test_is_carried_by_text_and_plain_json_values(self, knob: Knob) -> None:
         assert all(isinstance(value, str) for value in knob.variables(PLAN).values())
         assert json.loads(json.dumps(dict(knob.arguments(PLAN)))) == dict(knob.arguments(PLAN))
 
+    @every_knob
     def test_its_values_can_be_told_apart(self, knob: Knob) -> None:
         plans = plans_of(knob)
         assert len(set(plans)) == len(plans)
@@ -122,12 +131,14 @@ class TestEveryKnob:
             applied.append((way.variables, plan.preload, way.flags, way.force))
         assert all(one not in applied[:index] for index, one in enumerate(applied))
 
-    def test_its_values_stand_in_words_and_in_a_file(self, knob: Knob) -> None:
+    @every_knob
+    def test_its_values_are_in_words_and_in_a_file(self, knob: Knob) -> None:
         for plan in plans_of(knob):
             assert record_of(Plan, json.loads(json.dumps(plan.to_json()))) == plan
             assert (plan.describe() == PLAN.describe()) == (plan == PLAN)
 
-    @pytest.mark.parametrize("job", JOBS.values(), ids=JOBS)
+    @every_knob
+    @every_row("job", JOBS.values(), ids=JOBS)
     def test_its_values_get_into_every_kind_of_script(self, knob: Knob, job: Workload) -> None:
         for plan in plans_of(knob):
             way = delivery_of(job, plan, ERA)
@@ -149,31 +160,37 @@ class TestEveryKnob:
                 files = render(plan, job, "torchrun", Emission(facts=FACTS, versions=ERA))
                 assert "apply_plan.py" in {file.name for file in files}
 
+    @every_knob
     def test_what_shows_it_is_in_the_state_of_a_rank(self, knob: Knob) -> None:
         assert {shown.key for shown in knob.shown} <= RankState.__annotations__.keys()
         assert all(shown.reported(PLAN, {}) is None for shown in knob.shown)
 
+    @every_knob
     def test_its_argument_has_a_row_in_the_stack(self, knob: Knob) -> None:
         if knob.argument is not None:
             takes(Versions.from_names({}), knob.argument)
 
+    @every_knob
     def test_its_variables_are_cleared_before_they_are_set(self, knob: Knob) -> None:
         plans = [PLAN, RICH, *plans_of(knob)]
         named = {name for plan in plans for name in knob.variables(plan)}
         assert all(is_cleared(name) for name in named)
 
-    def test_its_values_are_read_in_words(self, knob: Knob, golden: Golden) -> None:
-        if knob.put is not None:
-            golden([plan.describe() for plan in plans_of(knob)])
+    def test_its_values_are_read_in_words(self, golden: Golden) -> None:
+        put = [knob for knob in KNOBS if knob.put is not None]
+        golden([f"{knob.name}: {plan.describe()}" for knob in put for plan in plans_of(knob)])
 
+    @every_knob
     def test_its_value_of_before_gives_the_plan_of_before(self, knob: Knob) -> None:
         if knob.put is not None:
             plans = [knob.put(plan, knob.value_in(PLAN), FACTS) for plan in plans_of(knob)]
             assert set(plans) == {PLAN}
 
+    @every_knob
     def test_says_what_it_keeps_of_the_training(self, knob: Knob) -> None:
         assert knob.keeps in KEPT
 
+    @every_knob
     def test_is_held_to_the_mathematics_where_it_says_so(self, knob: Knob) -> None:
         assert keeps_mathematics(PLAN, PLAN)
         promised = knob.keeps in ("numbers", "mathematics")
@@ -206,6 +223,21 @@ def test_every_knob_has_its_row() -> None:
     modules = (importlib.import_module(name) for name in files)
     defined = {v.name for m in modules for v in vars(m).values() if isinstance(v, Knob)}
     assert defined == set(NAMES)
+
+
+IMPORTS = """
+import importlib, pkgutil, sys
+import cputune.plans.knobs
+for found in [*pkgutil.walk_packages(cputune.plans.__path__, "cputune.plans.")]:
+    for name in [name for name in sys.modules if name.startswith("cputune.plans")]:
+        del sys.modules[name]
+    importlib.import_module(found.name)
+"""
+
+
+def test_plans_and_knobs_are_imported_in_any_order() -> None:
+    done = ran([sys.executable, "-c", IMPORTS])
+    assert done.returncode == 0, done.stderr
 
 
 def test_what_shows_a_knob_is_written_by_a_rank() -> None:
@@ -343,7 +375,7 @@ a rank, what the plan expects, and what the state shows.
 """
 
 
-@pytest.mark.parametrize(("name", "what", "value", "state", "expected", "seen"), SHOWN)
+@every_row(("name", "what", "value", "state", "expected", "seen"), SHOWN)
 def test_what_a_rank_shows_is_compared_with_the_plan(
     name: str, what: str, value: Any, state: dict[str, object], expected: object, seen: object
 ) -> None:

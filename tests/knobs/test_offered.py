@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 from golden_texts import Golden
 from machines import TODAY, machine
+from rows import every_row
 
 import cputune
 from cputune import HostFacts, UsageError, Workload
@@ -121,7 +122,7 @@ OFFERED: tuple[tuple[str, HostFacts, Workload, dict[str, object], set[object]], 
 )
 
 
-@pytest.mark.parametrize(("name", "facts", "job", "options", "values"), OFFERED)
+@every_row(("name", "facts", "job", "options", "values"), OFFERED)
 def test_these_values_are_tried(
     name: str, facts: HostFacts, job: Workload, options: dict[str, object], values: set[object]
 ) -> None:
@@ -229,7 +230,7 @@ LEFT_OUT: tuple[tuple[str, HostFacts, Workload, dict[str, object], str], ...] = 
 )
 
 
-@pytest.mark.parametrize(("what", "facts", "job", "options", "reason"), LEFT_OUT)
+@every_row(("what", "facts", "job", "options", "reason"), LEFT_OUT)
 def test_what_is_left_out_has_its_reason(
     what: str, facts: HostFacts, job: Workload, options: dict[str, object], reason: str
 ) -> None:
@@ -256,7 +257,7 @@ FIXED: tuple[tuple[str, object, HostFacts, Workload], ...] = (
 )
 
 
-@pytest.mark.parametrize(("name", "value", "facts", "job"), FIXED)
+@every_row(("name", "value", "facts", "job"), FIXED)
 def test_a_value_that_is_fixed_is_the_only_one(
     name: str, value: object, facts: HostFacts, job: Workload
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 from golden_texts import Golden
 from in_process import ran
 from machines import machine
+from rows import every_row
 
 import cputune
 from cputune import Plan, UsageError, Workload
@@ -59,7 +60,7 @@ def test_what_it_keeps_is_named(golden: Golden) -> None:
     golden(ORDERED.describe())
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("state", "padding", "different"),
     [
         ({}, None, "padding: not shown, the plan says cut"),
@@ -84,7 +85,7 @@ def test_what_ranks_show_of_it(
         assert padding_of(told) == padding  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("state", "samples"),
     [
         ({"steps_to_end": 100}, 800),

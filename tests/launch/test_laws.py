@@ -7,8 +7,8 @@
     loader, the parser of ``docker build`` (of BuildKit, as the package ``dockerfile`` has it).
 (d) A launch has the same findings typed and in a file.
 
-``CPUTUNE_LAUNCH_FILES=FOLDER pytest tests/launch/test_laws.py`` also takes every file of a folder;
-``sources.txt`` lists the public ones that were tried: repository, commit, path.
+``CPUTUNE_LAUNCH_FILES=FOLDER pytest -m matrix tests/launch/test_laws.py`` takes every file of a
+folder, and those of ours that are like others; ``sources.txt`` lists the public ones.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from rows import like_others
 from stacks import TODAY, machine
 
 from cputune import UsageError
@@ -41,6 +42,13 @@ FOLDERS = [HERE / "files", HERE.parent / "doctor" / "guides"]
 if os.environ.get("CPUTUNE_LAUNCH_FILES"):
     FOLDERS.append(Path(os.environ["CPUTUNE_LAUNCH_FILES"]))
 FILES = [path for folder in FOLDERS for path in sorted(folder.rglob("*")) if path.is_file()]
+KINDS = (
+    *("Dockerfile", "accelerate.yaml", "arrays.sh", "deepspeed.sh", "job.pbs", "mixed.sh"),
+    *("pytorchjob.yaml", "run_cpu.sh", "slurm.sbatch", "two_machines.sh", "workers.yaml"),
+)
+"""Files that differ in kind. The others, and those of a folder that is named, are like these."""
+USUAL = [path for path in FILES if path.name in KINDS]
+OTHERS = [path for path in FILES if path.name not in KINDS]
 
 
 def text_of(path: Path) -> str:
@@ -61,7 +69,7 @@ def launches_of(path: Path) -> tuple[Launch, ...]:
         pytest.skip("not read: a quote is open")
 
 
-@pytest.fixture(scope="module", params=FILES, ids=lambda path: path.name)
+@pytest.fixture(scope="module", params=[*USUAL, *like_others(OTHERS)], ids=lambda path: path.name)
 def path(request: pytest.FixtureRequest) -> Path:
     return Path(request.param)
 

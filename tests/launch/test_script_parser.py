@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from rows import every_row
 
 from cputune.launch.script import Script
 
@@ -15,7 +16,7 @@ class ScriptArguments:
 MADE = "TrainingArguments(output_dir=args.output_dir, warmup_ratio=args.warmup_ratio)\n"
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("text", "flag", "reader"),
     [
         # Its own dataclass has all options; TrainingArguments are made from its values.

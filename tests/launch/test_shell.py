@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from golden_texts import Golden
+from rows import every_row
 
 from cputune import UsageError
 from cputune.launch.launch import Launch
@@ -22,7 +23,7 @@ def source(text: str, word: str) -> str | None:
     return None if word.span is None else text[word.span.start : word.span.end]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("text", "word", "written"),
     [
         ("python t.py --x 'a b'", "a b", "'a b'"),
@@ -42,7 +43,7 @@ def test_a_word_knows_where_it_is_written(text: str, word: str, written: str) ->
     assert source(text, words[words.index(word)]) == written
 
 
-@pytest.mark.parametrize("letter", ["é", "中", "🤗", "\U00031860", "\U000cf104", "\U0010ffff"])
+@every_row("letter", ["é", "中", "🤗", "\U00031860", "\U000cf104", "\U0010ffff"])
 def test_no_character_ends_the_process(letter: str) -> None:
     """tree-sitter-bash dies of some, behind such a brace (its issue 337)."""
     launch = launch_in(f"echo {{{letter}..3}}\npython t.py --x {letter}b")
@@ -54,7 +55,7 @@ def test_a_word_that_only_running_shows_is_nowhere() -> None:
     assert launch_in(text).argument("--x") == "$?"
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("text", "kind", "line"),
     [
         ("python t.py \\\n  --a\n  --b \\\n  --c\n", "lost backslash", 2),
@@ -78,7 +79,7 @@ def test_dashes_that_begin_a_line_of_text_are_no_lost_line() -> None:
     assert read_shell(text, "run.sh").breaks == ()
 
 
-@pytest.mark.parametrize(
+@every_row(
     "text",
     ["echo python t.py", "pip install torchrun", "python -m pip install -r t.py", "which mpirun"],
 )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
+from rows import every_row
 
 from cputune.launch.target import HERE, target_of
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("header", "nodes", "each", "cpus"),
     [
         ("#SBATCH --nodes=2 --cpus-per-task 32 # all\n#SBATCH -n4", 2, 2, 64),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+from rows import every_row
 
 from cputune.launch.launch import launch_of
 from cputune.launch.translate import Translated, by_mpirun, by_python, by_torchrun
@@ -14,7 +14,7 @@ def torchrun(line: str) -> Translated:
     return by_torchrun(launch)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("options", "renamed", "variables"),
     [
         (
@@ -61,7 +61,7 @@ def test_what_is_not_needed_is_left_out_with_its_reason() -> None:
     assert said.refused == ()
 
 
-@pytest.mark.parametrize(
+@every_row(
     "line",
     [
         "ipexrun --throughput_mode train.py",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+from rows import every_row
 
 from mutants.planting import planted
 from mutants.rooms import PROJECT, harmless, rooms, shown
@@ -36,7 +36,7 @@ def test_an_exception_that_cosmic_ray_cannot_replace_is_passed_over() -> None:
     } >= {"x = 2", "x = 0"}
 
 
-@pytest.mark.parametrize(
+@every_row(
     "source",
     [
         "def f(a: int | None, *, b: str) -> int | None: ...",

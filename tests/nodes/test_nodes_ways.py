@@ -8,6 +8,7 @@ from pathlib import Path
 from shutil import which
 
 import pytest
+from rows import every_row
 
 from cputune import CannotError, Node, UsageError
 from cputune.host import Host
@@ -17,7 +18,7 @@ from cputune.host.remote.reach import TOO_OLD, Mpirun, Reach, Srun, Ssh, find_re
 NODE = Node(name="n2")
 
 
-def test_ssh_asks_nobody_and_takes_one_word_for_the_command() -> None:
+def test_ssh_asks_no_one_and_takes_one_word_for_the_command() -> None:
     argv = Ssh(words=("ssh", "-F", "my config")).argv(NODE, ("sh", "-c", "echo 'a b'"))
     options = "BatchMode=yes ConnectTimeout=10 ServerAliveInterval=5 ServerAliveCountMax=4"
     assert argv[:4] == ("ssh", "-F", "my config", "-T")
@@ -26,7 +27,7 @@ def test_ssh_asks_nobody_and_takes_one_word_for_the_command() -> None:
     assert argv[-2:] == ("n2", """sh -c 'echo '"'"'a b'"'"''""")
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("reach", "words"),
     [
         (Srun(), "srun -w n2 -N1 -n1 --overlap --cpu-bind=none --quiet sh"),
@@ -82,7 +83,7 @@ def test_the_way_that_is_there_is_taken(tmp_path: Path, monkeypatch: pytest.Monk
         find_reach(ssh="ssh 'F")
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("reach", "code", "said", "reason"),
     [
         (Ssh(), 255, "ssh: connect to host n2 port 22: Connection refused", "no sshd listens"),

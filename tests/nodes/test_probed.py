@@ -98,7 +98,7 @@ def test_a_way_that_cannot_be_started_is_no_hosts_fault() -> None:
         probe_each([NODE], FakeReach(started=("/no/ssh", "-T")))
 
 
-def test_what_a_host_said_last_is_told_where_it_gives_no_answer() -> None:
+def test_what_a_host_said_last_is_reported_where_it_gives_no_answer() -> None:
     said = f"echo one >&2; echo two >&2; echo {'x' * 999} >&2; sleep 600"
     assert silent("sh", "-c", said, seconds=1) == f"it gave no answer in 1 s: {'x' * 200}"
 
@@ -144,7 +144,7 @@ def test_a_host_that_greets_and_says_nothing_is_given_up_at_the_limit() -> None:
     assert time.monotonic() - started < 60  # and not the 600 of its sleep
 
 
-def test_what_lies_on_a_host_is_told_to_compare(tmp_path: Any) -> None:
+def test_what_is_on_a_host_is_reported_to_compare(tmp_path: Any) -> None:
     (tmp_path / "a").write_text("one")
     paths = [str(tmp_path), str(tmp_path / "a"), str(tmp_path / "b")]
     told = probed(content=paths).content

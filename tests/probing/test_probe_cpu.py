@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 from hosts.builder import ARM_PROCESSORS, PROCESSORS, machine
+from rows import every_row
 
 from cputune import probe
 from cputune.report.machine_text import precision_units
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("like", "codename"),
     [
         ("broadwell", "Broadwell"),

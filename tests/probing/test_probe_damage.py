@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from golden_texts import Golden
 from hosts.builder import Cgroup, machine
+from rows import every_row
 
 from cputune import HostError, RecordedHost, probe
 from cputune.report.machine_text import host_document
@@ -48,7 +49,7 @@ def test_no_tree_at_all_is_an_error_with_a_hint(tmp_path: Path) -> None:
         RecordedHost(file)
 
 
-@pytest.mark.parametrize("garbage", GARBAGE)
+@every_row("garbage", GARBAGE)
 def test_every_file_may_hold_garbage(tmp_path: Path, garbage: bytes) -> None:
     host = machine(
         tmp_path, sockets=2, cores=2, smt=2, cgroup=Cgroup(path="/a", quota=2), record={}
@@ -108,8 +109,8 @@ KEYS = (
 )
 
 
-@pytest.mark.parametrize("value", [7, "x", [{}], {"x": [7]}, [[1]]])
-@pytest.mark.parametrize("key", KEYS)
+@every_row("value", [7, "x", [{}], {"x": [7]}, [[1]]])
+@every_row("key", KEYS)
 def test_a_record_with_a_value_of_the_wrong_kind_is_refused(
     tmp_path: Path, key: str, value: object
 ) -> None:

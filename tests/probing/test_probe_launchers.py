@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from rows import every_row
 
 from cputune import HostFacts, probe
 from cputune.host import LiveHost
@@ -36,7 +37,7 @@ SPOKEN = {
 }
 
 
-@pytest.mark.parametrize("dialect", SPOKEN)
+@every_row("dialect", SPOKEN)
 def test_dialects(dialect: str) -> None:
     text, version = SPOKEN[dialect]
 

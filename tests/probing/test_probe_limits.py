@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from hosts.builder import Cgroup, machine
+from rows import every_row
 
 from cputune import probe
 from cputune.host.facts import Limits
@@ -122,7 +123,7 @@ def test_a_mount_point_is_any_text(point: str, directory: str) -> None:
     assert quota(OWN, files, {f"{directory}/own/cpu.max": "200000 100000\n"}) == 2
 
 
-@pytest.mark.parametrize(
+@every_row(
     "damage",
     ["rubbish", "1 2 3 4 5 6", "20 25 0:27 / - cgroup2 none rw", "20 25 0:27 / /x rw - cgroup2 x"],
 )
@@ -130,11 +131,11 @@ def test_damage_among_the_mounts_is_passed_over(damage: str) -> None:
     assert quota(OWN, {"proc/self/mountinfo": f"{damage}\n{MOUNTED}"}) == 1.5
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("path", "seen"),
     [(f"{POD}/inner", 1.5), (POD, 8), (f"{POD}-2/inner", 8), ("/", 8), (f"{POD}/../../inner", 8)],
 )
-def test_where_a_part_is_mounted_what_lies_beside_it_is_not_seen(path: str, seen: float) -> None:
+def test_where_a_part_is_mounted_what_lies_next_to_it_is_not_seen(path: str, seen: float) -> None:
     files = {
         "proc/self/cgroup": f"0::{path}\n",
         "proc/self/mountinfo": MOUNTED.replace(" / ", f" {POD} "),
@@ -151,7 +152,7 @@ def test_an_empty_cpuset_is_that_of_its_parent(tmp_path: Path) -> None:
     assert probe(machine(tmp_path, cores=4, cgroup=group)).limits.cpuset == (1, 2)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("path", "text", "fact"),
     [
         ("cpu.max", "abc 100000\n", "limits.cpu_quota"),
@@ -176,7 +177,7 @@ def limits(*trees: dict[str, str]) -> Limits:
     return probe(machine(None, files={"proc/self/mountinfo": MOUNTED, **files})).limits
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("text", "seen"),
     [
         ("max 100000", None),

@@ -12,6 +12,7 @@ from golden_texts import Golden
 from hosts.builder import machine
 from hosts.known import KNOWN
 from hosts.reasons import without_reason
+from rows import every_row
 
 from cputune import HostFacts, RecordedHost, probe
 from cputune.host.probing.recording import record
@@ -26,7 +27,7 @@ def known(name: str) -> HostFacts:
     return probe(machine(None, **KNOWN[name]))
 
 
-@pytest.mark.parametrize("name", KNOWN)
+@every_row("name", KNOWN)
 def test_what_is_null_has_its_reason(name: str) -> None:
     host = machine(None, **KNOWN[name])
     assert [fact for fact in without_reason(host) if "topology" in fact] == []
@@ -55,7 +56,7 @@ def test_a_recording_holds_all_of_it(tmp_path: Path) -> None:
     assert host_document(replayed)["topology"] == host_document(probe(host))["topology"]
 
 
-@pytest.mark.parametrize("name", KNOWN)
+@every_row("name", KNOWN)
 def test_a_rank_for_each_cache_and_node_is_offered_and_none_lies_astride(name: str) -> None:
     cores = usable_cores(known(name))
     parts = {(c.numa_node, c.l3) for c in cores}, {c.numa_node for c in cores}
@@ -72,7 +73,7 @@ def test_ranks_have_whole_caches_where_one_core_is_missing() -> None:
         assert len(part) == 47
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("name", "ranks", "threads", "each"),
     [
         # two ranks of 48: all four nodes of each socket, and all of their caches

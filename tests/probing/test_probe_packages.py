@@ -80,7 +80,7 @@ def test_no_version_is_unknown_with_its_reason(tmp_path: Path) -> None:
     assert "/venv/site" in (facts.why_unknown("packages.torch.version") or "")
 
 
-def test_of_two_in_one_place_the_later_counts_and_the_other_is_told(tmp_path: Path) -> None:
+def test_of_two_in_one_place_the_later_counts_and_the_other_is_reported(tmp_path: Path) -> None:
     os.utime(install(tmp_path, "torch", "2.13.0"), (1_000, 1_000))
     os.utime(install(tmp_path, "torch", "2.6.0"), (2_000, 2_000))
 

@@ -64,5 +64,5 @@ def test_other_containers_are_seen_as_pressure(percent: int, seen: bool) -> None
     assert found == ((f"other containers (CPU pressure {percent} %)",) if seen else ())
 
 
-def test_what_cannot_be_read_is_nobody() -> None:
+def test_what_cannot_be_read_is_no_one() -> None:
     assert neighbours(FakeHost(pressure=None, stat=False)) == ()

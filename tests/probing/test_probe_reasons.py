@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hosts.builder import Cgroup, machine
 from hosts.reasons import without_reason
+from rows import every_row
 
 from cputune import RecordedHost, probe
 from cputune.host import LiveHost
@@ -34,7 +34,7 @@ BUILT: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", BUILT)
+@every_row("name", BUILT)
 def test_every_null_of_a_built_machine_has_its_reason(tmp_path: Path, name: str) -> None:
     assert without_reason(machine(tmp_path, **BUILT[name])) == []
 

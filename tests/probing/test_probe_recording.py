@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hosts.builder import Cgroup, machine
 from hypothesis import given, strategies as st
+from rows import every_row
 
 from cputune import CannotError, RecordedHost, probe
 from cputune.host import Completed, LiveHost
@@ -210,11 +211,11 @@ def test_scrubbing_twice_is_scrubbing_once(text: str) -> None:
     assert scrub.value(scrub.value(text)) == scrub.value(text)
 
 
-@pytest.mark.parametrize(
+@every_row(
     "text",
     ["127.0.0.1:29500", "::1", "granularity=fine,compact,1,0", "libtcmalloc.so.4.5.16", "12:30:45"],
 )
-def test_what_names_nobody_stays(text: str) -> None:
+def test_what_names_no_one_stays(text: str) -> None:
     assert Scrubber(host_name="node1", home="/home/x", user="xyz").value(text) == text
 
 

@@ -70,7 +70,7 @@ def test_shared_memory_that_is_full(tmp_path: Path) -> None:
     assert (limits.shm_bytes, limits.shm_free_bytes) == (64 << 20, 0)
 
 
-def test_who_computes_is_told_by_name_and_share(tmp_path: Path) -> None:
+def test_who_computes_is_reported_by_name_and_share(tmp_path: Path) -> None:
     processes = [
         {"pid": 4, "name": "sshd", "cpu_share": 0.0},
         {"pid": 5, "name": "train", "cpu_share": 1.5},

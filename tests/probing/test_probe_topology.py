@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from hosts.builder import machine
+from rows import every_row
 
 from cputune import HostFacts, diagnose, probe
 from cputune.text import cpulist
@@ -26,8 +27,8 @@ def counts(facts: HostFacts) -> tuple[int, int, int, int]:
     )
 
 
-@pytest.mark.parametrize("kernel", ["new", "old", "bare"])
-@pytest.mark.parametrize("siblings", ["apart", "together"])
+@every_row("kernel", ["new", "old", "bare"])
+@every_row("siblings", ["apart", "together"])
 def test_two_sockets_with_smt(tmp_path: Path, kernel: str, siblings: str) -> None:
     facts = probe(machine(tmp_path, sockets=2, cores=28, smt=2, kernel=kernel, siblings=siblings))
 

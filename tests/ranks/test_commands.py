@@ -131,7 +131,7 @@ def test_a_global_batch_that_cannot_be_divided_is_infeasible(golden: Golden) -> 
     assert delivery_of(job, AS_FOUND, {}).force is None
 
 
-def test_a_held_port_is_given_to_nobody_else_but_rank_0() -> None:
+def test_a_held_port_is_given_only_to_rank_0() -> None:
     with held_port() as holder, socket.socket() as rank_0:
         port = holder.getsockname()[1]
         rank_0.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -139,7 +139,7 @@ def test_a_held_port_is_given_to_nobody_else_but_rank_0() -> None:
         rank_0.listen()
 
 
-def test_what_is_written_for_a_launch_is_read_by_nobody_else(tmp_path: Path) -> None:
+def test_what_is_written_for_a_launch_is_read_by_no_other(tmp_path: Path) -> None:
     write(tmp_path / "deep" / "rank.py", "x")
     folder = ssh_handing_on(tmp_path, ["A"], ["ssh", "-p", "22"], {"PATH": ""})
     modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.rglob("*.py")}

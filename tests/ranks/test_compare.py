@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from clean_machine import CLEAN
 from golden_texts import Golden
+from rows import every_row
 
 from cputune import Plan, Workload
 from cputune.inside.messages import RankState
@@ -58,12 +59,12 @@ def state(plan: Plan, rank: int = 0, **changed: Any) -> RankState:
     return {**good, **changed}  # type: ignore[typeddict-item]
 
 
-@pytest.mark.parametrize("plan", [ONE, TWO, AS_FOUND, CCL])
+@every_row("plan", [ONE, TWO, AS_FOUND, CCL])
 def test_ranks_that_see_the_plan_are_right(plan: Plan) -> None:
     assert differences(plan, [state(plan, r) for r in range(plan.processes_per_node)]) == ()
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("changed", "words"),
     [
         ({"world_size": 1, "backend": None}, "world size of rank 0: 1, the plan says 2"),
@@ -135,11 +136,11 @@ def test_workers_that_cannot_be_told_apart_are_unknown_with_the_reason() -> None
     assert differences(CCL, [seen for _, seen in ranks]) == ()
 
 
-def test_a_dtype_that_no_layer_showed_is_not_held_against_a_plan() -> None:
+def test_a_dtype_that_no_layer_showed_is_not_compared_with_a_plan() -> None:
     assert differences(TWO, [state(TWO, 0, dtype=None), state(TWO, 1)]) == ()
 
 
-def test_the_ranks_of_every_node_are_held_against_the_same_cpus(golden: Golden) -> None:
+def test_the_ranks_of_every_node_are_compared_with_the_same_cpus(golden: Golden) -> None:
     plan = replace(TWO, nodes=2)
     seen = [state(plan, rank) for _ in range(2) for rank in range(2)]
     assert differences(plan, seen) == ()
@@ -158,7 +159,7 @@ class TestRunsAlike:
     def test_as_the_plan_says(self) -> None:
         assert runs_alike(TWO, self.told(TWO))
 
-    @pytest.mark.parametrize(
+    @every_row(
         "changed", [{"threads": 2}, {"affinity": "0-1"}, {"affinity": None}, {"dtype": None}]
     )
     def test_not_so(self, changed: dict[str, Any]) -> None:
@@ -194,7 +195,7 @@ def test_samples_of_a_step(states: list[RankState], samples: int) -> None:
     assert global_batch(states) == samples
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("fields", "samples"),
     [
         ({"steps_to_end": 10, "epochs": 2, "dataset_samples": 100}, 10 * 16),
@@ -229,7 +230,7 @@ def test_how_long_steps_wait_for_data(waits: tuple[float, ...], share: float | N
     assert as_shown(job, AS_FOUND, [said(samples=8)], None, waits).loading_share == share
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("fields", "kept"),
     [
         ({"padding": "may be cut"}, None),

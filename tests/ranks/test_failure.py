@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from golden_texts import Golden
+from rows import every_row
 
 from cputune.inside.messages import Raised
 from cputune.ranks.failure import early_end, failure as why, last_words
@@ -22,7 +23,7 @@ def raised(kind: str, text: str) -> Raised:
     return {"event": "error", "kind": kind, "text": text}
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("error", "kind", "words"),
     [
         (failure(-9, kills=1), OutOfMemory, "killed for memory"),
@@ -50,7 +51,7 @@ def test_failures_have_types_and_words(error: Exception, kind: type, words: str)
     assert words in str(error)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("kind", "text", "said"),
     [
         (
@@ -88,7 +89,7 @@ def test_failures_have_types_and_words(error: Exception, kind: type, words: str)
         ("ValueError", "8 samples do not divide by 3 ranks", None),
     ],
 )
-def test_a_cause_in_the_script_is_told_with_the_way_out(
+def test_a_cause_in_the_script_is_reported_with_the_way_out(
     kind: str, text: str, said: str | None
 ) -> None:
     error = why([], [raised(kind, text)], memory_kills=None, steps=0, script="train.py")
@@ -142,7 +143,7 @@ t.py FAILED
 """
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("tail", "said"),
     [
         (ACCELERATE, "bf16 was asked for, and not the CPU: add --use_cpu"),
@@ -187,7 +188,7 @@ def test_an_exception_of_a_library_gets_the_answer_of_its_interface(golden: Gold
     assert getattr(error, "hopeless", False)
 
 
-def test_a_script_that_exits_with_words_is_told_by_them(golden: Golden) -> None:
+def test_a_script_that_exits_with_words_is_reported_by_them(golden: Golden) -> None:
     error = failure(1, errors=(raised("SystemExit", "wait for the data"),))
     golden(str(error))
 
@@ -206,7 +207,7 @@ def test_the_tail_is_short_enough_to_read() -> None:
     assert len(error.details.splitlines()) == 40
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("seen", "steps", "kind", "words"),
     [
         (
@@ -220,7 +221,7 @@ def test_the_tail_is_short_enough_to_read() -> None:
         (["Trainer"], 3, NoMeasurement, "after 3 steps"),
     ],
 )
-def test_a_script_that_ends_too_soon_is_told_why(
+def test_a_script_that_ends_too_soon_is_reported_why(
     seen: list[str], steps: int, kind: type, words: str
 ) -> None:
     error = early_end(seen, "t.py", steps)

@@ -44,7 +44,7 @@ def test_a_typo_ends_the_study_with_its_last_lines(folder: Path) -> None:
     assert "no plan can avoid this" in str(error.hint)
 
 
-def test_a_failure_that_a_plan_might_mend_is_tried_with_one(folder: Path) -> None:
+def test_a_failure_that_a_plan_might_fix_is_tried_with_one(folder: Path) -> None:
     (folder / "train.py").write_text("raise ValueError('8 samples do not divide by 3 ranks')\n")
     assert "the next plan fail in the same way" in str(tuned_in_vain(folder, "train.py").hint)
 
@@ -72,6 +72,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.matrix
 @pytest.mark.torch
 @pytest.mark.slow
 def test_a_pool_that_was_forked_after_openmp_threads_costs_no_patience(folder: Path) -> None:

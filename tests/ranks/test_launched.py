@@ -98,7 +98,7 @@ def test_a_program_that_does_not_exist_is_said(script):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_nothing_outlives_whoever_observes(number, script, tmp_path):
+def test_nothing_outlives_the_observer(number, script, tmp_path):
     pids = tmp_path / "pids"
     child = script(
         f"""

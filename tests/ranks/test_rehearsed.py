@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rows import every_row
 
 import cputune
 from cputune import Plan, Workload
@@ -38,7 +39,7 @@ def wrote(**files: set[str] | None) -> Rehearsed:
     return Rehearsed(written=keys)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("plan", "says"),
     [
         (wrote(model__pt={"layer.weight"}, log=None), ()),
@@ -58,7 +59,7 @@ def test_what_a_plan_writes_is_compared_with_what_the_launch_as_typed_writes(
     assert differences(wrote(model__pt={"layer.weight"}, log=None), plan, ranks=2) == says
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("files", "ranks", "missing"),
     [
         (("rng.pth",), 1, ()),
@@ -127,7 +128,7 @@ def test_the_keys_of_files_are_read_without_running_their_code(tmp_path: Path) -
     assert keys_of(tmp_path / "train.log") is None
 
 
-def test_a_folder_is_copied_and_what_is_large_or_beside_it_is_linked(
+def test_a_folder_is_copied_and_what_is_large_or_next_to_it_is_linked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rehearsal, "LARGEST_COPIED", 10)

@@ -93,6 +93,6 @@ def test_a_planted_link_is_not_followed(tmp_path: Path, place: Path) -> None:
         assert elsewhere.is_dir(), "its run lives on another host"
 
 
-def test_nobody_else_can_look_into_it() -> None:
+def test_no_one_else_can_look_into_it() -> None:
     with WorkFolder() as work:
         assert work.path.stat().st_mode & 0o077 == 0

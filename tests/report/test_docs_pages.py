@@ -10,6 +10,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 from report.result_cases import CASES, tuned
+from rows import every_row
 
 from cputune import Result
 from cputune.doctor.registry import all_checks
@@ -19,7 +20,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 PAGES = runpy.run_path(str(DOCS / "generate.py"))["PAGES"]
 
 
-@pytest.mark.parametrize("name", sorted(PAGES))
+@every_row("name", sorted(PAGES))
 def test_the_page_is_what_make_doc_writes(name: str) -> None:
     assert (DOCS / name).read_text(encoding="utf-8") == PAGES[name]()
 
@@ -38,7 +39,7 @@ def test_the_schema_has_every_key_of_a_recipe() -> None:
 SCHEMA = json.loads((DOCS / "result.schema.json").read_text())
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+@every_row("case", CASES.values(), ids=CASES.keys())
 def test_every_result_is_as_its_schema_says(case: Callable[[], Result]) -> None:
     document = json.loads(json.dumps(case().to_json()))
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
@@ -46,7 +47,7 @@ def test_every_result_is_as_its_schema_says(case: Callable[[], Result]) -> None:
     assert set(document) <= set(SCHEMA["properties"])
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("key", "value"),
     [("schema", "cputune.result/0"), ("trials", None), ("best", {}), ("outcome", "surely")],
 )

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from xml.etree import ElementTree
 
-import pytest
+from rows import every_row
 from terminal import COMMANDS, PICTURES, RESULT, WIDTHS
 
 from cputune import Result
@@ -16,15 +16,15 @@ MOST_BYTES = 48 << 10
 PASTED = re.compile(r"\s*\$|variables |flags ")
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize("width", WIDTHS)
+@every_row("command", COMMANDS)
+@every_row("width", WIDTHS)
 def test_text_is_plain_and_within_its_columns(command: str, width: int) -> None:
     lines = (DOCS / "terminal" / f"{command}-{width}.txt").read_text().splitlines()
     assert all(line.isprintable() for line in lines)
     assert all(len(line) <= width for line in lines if not PASTED.match(line))
 
 
-@pytest.mark.parametrize("name", [name for name in PICTURES if name.endswith(".svg")])
+@every_row("name", [name for name in PICTURES if name.endswith(".svg")])
 def test_a_picture_is_small_and_fetches_nothing(name: str) -> None:
     text = (DOCS / name).read_text()
     assert len(text.encode()) < MOST_BYTES

@@ -6,11 +6,11 @@ import io
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
 from golden_texts import Golden
 from in_process import Run
 from report.result_cases import tuned
 from rich.console import Console
+from rows import every_row
 from tuner.fakes import SMALL
 
 import cputune
@@ -101,9 +101,7 @@ def test_a_plan_that_touches_nothing_has_nothing_to_choose() -> None:
     assert ladder_of(replace(result, rungs=())) == ()
 
 
-@pytest.mark.parametrize(
-    ("keep", "number"), [("numbers", 0), ("mathematics", 1), ("distribution", 2), (None, 2)]
-)
+@every_row(("keep", "number"), [("numbers", 0), ("mathematics", 1), ("distribution", 2), (None, 2)])
 def test_a_launch_can_leave_out_what_changes_more(keep: str | None, number: int) -> None:
     result = climbed()
     plan = result.rungs[number].plan

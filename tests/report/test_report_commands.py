@@ -5,9 +5,9 @@ from __future__ import annotations
 import shlex
 from dataclasses import replace
 
-import pytest
 from golden_texts import Golden
 from report.result_cases import tuned
+from rows import every_row
 from tuner.fakes import SMALL
 
 from cputune import TuneOptions
@@ -30,7 +30,7 @@ def test_what_narrowed_a_search_is_told(golden: Golden) -> None:
     golden(search)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("ranks", "launchers", "variables", "usual"),
     [
         (1, (), {}, "torchrun"),

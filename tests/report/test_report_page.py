@@ -26,6 +26,7 @@ from report.result_cases import (
     profiled,
     tuned,
 )
+from rows import like_others
 
 from cputune import MissingPackageError, Result
 from cputune.records.result import WIDTH
@@ -199,7 +200,7 @@ def test_the_page_is_opened_by_the_program_of_the_desktop(
     assert cputune("report", "--open", "-o", "-").code == 2
 
 
-@pytest.mark.parametrize("width", [canvas.NARROW, WIDTH])
+@pytest.mark.parametrize("width", [canvas.NARROW, *like_others([WIDTH])])
 @pytest.mark.parametrize("case", CASES)
 def test_the_name_of_an_axis_is_not_longer_than_the_axis(case: str, width: float) -> None:
     result = CASES[case]()

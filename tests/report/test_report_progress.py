@@ -6,6 +6,7 @@ from itertools import islice
 
 import pytest
 from golden_texts import Golden
+from rows import every_row
 from tuner.fakes import BY_NAME, SMALL, VARIED, FakeRunner, truthful
 
 import cputune
@@ -142,14 +143,14 @@ def test_delays_who_is_waited_for_and_what_the_runner_says_are_shown() -> None:
         assert said in lines(standing)[1]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("seconds", "text"), [(59.4, "59 s"), (89.4, "89 s"), (300, "5 min"), (7500, "2 h 5 min")]
 )
 def test_a_duration(seconds: float, text: str) -> None:
     assert duration(seconds) == text
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("seconds", "text"),
     [(45, "45 s"), (150, "2 min 30 s"), (360, "6 min"), (5400, "1 h 30 min"), (0, "0 s")],
 )

@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 from report.result_cases import CASES, hostile, profiled, tuned
 from rich.console import Console
+from rows import every_row
 from tuner.fakes import SMALL
 
 from cputune import Result
@@ -62,7 +63,7 @@ def test_nothing_is_lost_in_a_narrow_terminal(result: Result, width: int) -> Non
     assert "…" not in text
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+@every_row("case", CASES.values(), ids=CASES.keys())
 def test_the_answer_has_thirty_lines_of_eighty_columns(case: Callable[[], Result]) -> None:
     text = in_terminal(ResultToShow(result=case()), width=80, short=True)
     assert text.count("\n") <= MOST_LINES
@@ -80,7 +81,7 @@ def test_what_would_pay_has_its_command_in_a_line_of_its_own() -> None:
     assert f"- tcmalloc is not installed: ×1.12–1.30, 2 x86 cores\n  $ {do}\n" in text
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+@every_row("case", CASES.values(), ids=CASES.keys())
 def test_every_study_is_shown_in_both_forms(case: Callable[[], Result]) -> None:
     terminal, text = both_forms(case())
     assert terminal.count("\n") > 10

@@ -5,10 +5,10 @@ from __future__ import annotations
 import io
 from dataclasses import replace
 
-import pytest
 from confirmed import BUSY, UNCOMPARED
 from golden_texts import Golden
 from rich.console import Console
+from rows import every_row
 from tuner.fakes import SMALL, VARIED
 
 import cputune
@@ -32,7 +32,7 @@ def shown(renderable: object, width: int = 120) -> str:
     return out.getvalue()
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("event", "line"),
     [
         (StudyStarted(space=SPACE, budget=20), f"{len(SPACE)} plans, at most 20 trials; {LEGEND}"),

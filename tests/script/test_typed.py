@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 from golden_texts import Golden
+from rows import every_row
 
 from cputune import UsageError, Workload
 from cputune.plans.training_command import read_typed
 from cputune.text.documents import record_of
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("typed", "argv"),
     [
         ("train.py --epochs 3", "train.py --epochs 3"),
@@ -39,7 +40,7 @@ def test_the_script_is_seen_in_what_was_typed(typed: str, argv: str) -> None:
     assert record_of(Workload, job.to_json()) == job
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("typed", "ranks"),
     [
         ("torchrun train.py", 1),
@@ -97,7 +98,7 @@ def test_trl_starts_a_script_of_its_own(
             read_typed(["trl", "sft", *words])
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("typed", "said"),
     [
         ("--epochs 3", "'--epochs' is an option, not a script"),
@@ -130,7 +131,7 @@ def test_what_is_no_training_command_is_refused(typed: str, said: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["taskset -c 0", "numactl -N 0"])
-def test_what_confines_a_launch_may_stand_before_cputune(name: str) -> None:
+def test_what_confines_a_launch_may_be_before_cputune(name: str) -> None:
     with pytest.raises(UsageError) as caught:
         Workload.script([*name.split(), "python", "train.py"])
     assert f"put {name.split()[0]} before cputune" in str(caught.value.hint)

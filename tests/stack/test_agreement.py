@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from rows import every_row
 from stacks import machine
 
 from cputune import HostFacts, Workload
@@ -112,7 +113,7 @@ def test_about_oneccl(one_of: int) -> None:
     assert set(met) == {(True, True), (True, False), (False, True), (False, False)}
 
 
-@pytest.mark.parametrize("torch", [row.version for row in STACK.torch])
+@every_row("torch", [row.version for row in STACK.torch])
 def test_bindings_that_do_not_fit_are_refused_by_both(torch: object) -> None:
     for bindings in STACK.oneccl:
         facts = facts_of(

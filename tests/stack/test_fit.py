@@ -1,7 +1,7 @@
 """Whether versions fit each other: each rule where it breaks, and where it does not."""
 
-import pytest
 from packaging.version import Version
+from rows import every_row
 
 from cputune.stack import Versions, load
 from cputune.stack.fit import misfits, pythons, pythons_for
@@ -11,7 +11,7 @@ def versions(**texts):
     return Versions(**{name: Version(text) for name, text in texts.items()})
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("stack", "said"),
     [
         ({"torch": "2.13.0", "ipex": "2.8.0"}, "built for torch 2.8, not 2.13.0"),
@@ -47,7 +47,7 @@ def test_a_broken_rule_is_said_with_both_versions(stack, said):
     assert said in sentence
 
 
-@pytest.mark.parametrize(
+@every_row(
     "stack",
     [
         {"torch": "2.8.0+cpu", "ipex": "2.8.0+cpu", "oneccl": "2.8.0+cpu"},

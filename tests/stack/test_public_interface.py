@@ -7,8 +7,8 @@ import subprocess
 import sys
 from importlib import resources
 
-import pytest
 from packaging.version import Version
+from rows import every_row
 
 from cputune.stack import interface
 from cputune.stack.tables import load, minor
@@ -40,7 +40,7 @@ def test_it_is_read_only_when_a_question_needs_it() -> None:
     assert done.stdout == "bus-error\n", done.stderr
 
 
-@pytest.mark.parametrize("row", load().transformers.arguments, ids=lambda row: row.name)
+@every_row("row", load().transformers.arguments, ids=lambda row: row.name)
 def test_rows_by_hand_say_what_the_wheels_say(row: object) -> None:
     found = interface.argument("transformers", "TrainingArguments", row.name)  # type: ignore[attr-defined]
     assert found is not None
@@ -52,7 +52,7 @@ def test_rows_by_hand_say_what_the_wheels_say(row: object) -> None:
     assert (None if found.still else minor(found.last)) == last
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("package", "called", "name", "words"),
     [
         ("transformers", "TrainingArguments", "eval_strategy", "from 4.41 on"),

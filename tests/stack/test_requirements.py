@@ -3,6 +3,7 @@
 import pytest
 from clean_machine import CLEAN, changed
 from golden_texts import Golden
+from rows import every_row
 
 from cputune.doctor.checks.packages import requirement_unmet
 from cputune.host.facts import Package
@@ -58,7 +59,7 @@ def test_what_is_met_is_not_said():
         ),
     ],
 )
-def test_what_is_not_met_is_named_with_its_cure(packages, said, command):
+def test_what_is_not_met_is_named_with_its_fix(packages, said, command):
     (finding,) = requirement_unmet(machine(**packages))
     assert (finding.evidence, finding.command) == (said, command)
 
@@ -96,7 +97,7 @@ def test_no_package_is_downgraded_if_who_requires_it_can_be_upgraded(golden: Gol
     golden(finding.command)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("specifiers", "there"),
     [
         ("==2.0.1,>=2.0.0,>=2.6", False),

@@ -1,7 +1,7 @@
 """How a flag is spelled, at every release where that changes."""
 
-import pytest
 from packaging.version import Version
+from rows import every_row
 
 from cputune.stack import (
     Versions,
@@ -19,7 +19,7 @@ def stack(transformers=None, torch=None, accelerate=None):
     return Versions(**{name: Version(text) for name, text in named.items() if text})
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("transformers", "flag"),
     [("4.31.0", "--no_cuda"), ("4.32.0", "--use_cpu"), ("5.0.0", "--use_cpu"), (None, "--use_cpu")],
 )
@@ -39,7 +39,7 @@ def test_masks_of_ours_in_torch():
     assert why_no_masks(stack(torch="2.0.0")) is None
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("transformers", "accelerate", "backend", "expected"),
     [
         ("4.10.3", "0.10.0", "ccl", ()),
@@ -61,7 +61,7 @@ def test_the_backend(transformers, accelerate, backend, expected):
     assert backend_flags(stack(transformers, accelerate=accelerate), backend) == expected
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("transformers", "torch", "default", "taken"),
     [
         ("4.15.0", "1.10.2", None, ()),

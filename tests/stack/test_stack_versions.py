@@ -1,14 +1,14 @@
 """What is installed, or named, becomes versions."""
 
-import pytest
 from packaging.version import Version
+from rows import every_row
 from stacks import machine
 
 from cputune.stack import Versions, versions_of
 from cputune.stack.tables import short_name
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("distribution", "name"),
     [
         ("Intel-Extension-for-PyTorch", "ipex"),

@@ -4,8 +4,8 @@ import ast
 import dataclasses
 from datetime import date
 
-import pytest
 from packaging.version import Version
+from rows import every_row
 from sources import modules, one_worker
 
 from cputune.stack import Versions, load, tables
@@ -31,7 +31,7 @@ def test_the_ipex_of_a_torch_is_of_its_minor_the_newest_first():
     assert STACK.bindings_for(None) == STACK.bindings_for(Version("2.13.0")) == ()
 
 
-def test_what_was_the_newest_when_the_tables_were_checked_stands_beside_the_day():
+def test_what_was_the_newest_when_the_tables_were_checked_stands_next_to_the_day():
     newest = {name: str(rows[-1]) for name, rows in STACK.releases().items() if name != "numpy"}
     day = date.fromisoformat(STACK.checked["day"])
     assert {"day": day.isoformat(), **newest} == dict(STACK.checked)
@@ -42,7 +42,7 @@ def test_every_row_has_a_source():
     assert all(row.source for row in rows)
 
 
-def test_rows_stand_in_the_order_of_their_versions():
+def test_rows_are_in_the_order_of_their_versions():
     for rows in (
         [row.version for row in STACK.torch],
         [row.version for row in STACK.ipex],
@@ -104,7 +104,7 @@ def test_no_behaviour_is_asked_for_that_no_table_has():
     assert asked <= {row.name for row in (*rows, *STACK.torch_behaviours)}
 
 
-@pytest.mark.parametrize("row", list(features()), ids=lambda row: row.name)
+@every_row("row", list(features()), ids=lambda row: row.name)
 def test_a_row_ends_with_its_last_minor_release(row):
     if row.first is not None:
         major, small = row.first

@@ -5,8 +5,8 @@ What is expected was read in the wheels of transformers and the tags of accelera
 
 from dataclasses import replace
 
-import pytest
 from golden_texts import Golden
+from rows import every_row
 
 from cputune.stack import Versions, ccl_use, ipex_off, ipex_use, load, oneccl_module
 from cputune.stack.uses import why_too_few_ccl_workers
@@ -19,7 +19,7 @@ def stack(pair=PAIR, **others):
     return Versions.from_names({**pair, **others})
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("transformers", "accelerate", "state", "caller"),
     [
         # Trainer alone, when --use_ipex asks it: 4.20 to 4.52.
@@ -51,7 +51,7 @@ def test_ipex_under_trainer(transformers, accelerate, state, caller):
     assert use.possible is state.startswith("used")
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("accelerate", "old_torch", "new_torch"),
     [
         ("0.19.0", "ignored", "ignored"),
@@ -68,7 +68,7 @@ def test_ipex_under_an_accelerator(accelerate, old_torch, new_torch):
         assert ipex_use(asked, framework="accelerate").state == state
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("changes", "state", "said"),
     [
         ({"intel_extension_for_pytorch": None}, "absent", "the last, 2.8.0, is for torch 2.8"),
@@ -87,7 +87,7 @@ def test_why_ipex_cannot_be_used(changes, state, said):
     assert said in use.reason
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("others", "off"),
     [
         ({"transformers": "4.31.0", "accelerate": "0.21.0"}, True),
@@ -104,7 +104,7 @@ def test_a_run_without_ipex_switches_it_off_where_somebody_uses_it_unasked(other
 BINDINGS = {"torch": "2.0.1", "oneccl_bind_pt": "2.0.100"}
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("transformers", "accelerate", "refused"),
     [
         ("4.10.3", "0.10.0", "transformers 4.10.3 does not take"),
@@ -141,7 +141,7 @@ def test_bindings_that_are_not_there_are_named_with_the_last_that_were():
     assert f"is not installed (the last, {last.version}, is for torch" in why
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("bindings", "module"),
     [
         ("1.9.0", "torch_ccl"),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
 from golden_texts import Golden
+from rows import every_row
 
 from cputune.stack import Versions
 from cputune.stack.uses import vocabulary
@@ -21,7 +21,7 @@ def said(spelling: str, stack: dict[str, str], **others: str) -> str | None:
     return found[0] if found else None
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("spelling", "transformers", "expected"),
     [
         ("--use_cpu", "5.23.0", "accepted: --use_cpu"),
@@ -56,7 +56,7 @@ def test_fp16_of_transformers_4_41_depends_on_torch(golden: Golden) -> None:
     golden(said("--fp16", old))
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("stack", "expected"),
     [
         (TODAY, "refused: --use_ipex (instead: nothing, torch itself runs AMX and bf16)"),
@@ -74,11 +74,11 @@ def test_fp16_of_transformers_4_41_depends_on_torch(golden: Golden) -> None:
         ),
     ],
 )
-def test_use_ipex_hangs_on_who_calls_it(stack: dict[str, str], expected: str) -> None:
+def test_use_ipex_depends_on_who_calls_it(stack: dict[str, str], expected: str) -> None:
     assert said("--use_ipex", stack) == expected
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("transformers", "accelerate", "expected"),
     [
         (
@@ -100,7 +100,7 @@ def test_ccl_is_asked_of_both(transformers: str, accelerate: str, expected: str)
     assert said("--ddp_backend ccl", stack) == expected.format("--ddp_backend ccl")
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("spelling", "accelerate", "expected"),
     [
         ("ipex_config:", "1.12.0", "accepted"),

@@ -42,7 +42,7 @@ def compared(before: Result, after: Result | None, runner: Any = None, **more: A
     return cputune.compare(before, after, facts=SMALL.facts, runner=runner, **more)
 
 
-def test_the_second_plan_is_held_against_the_first() -> None:
+def test_the_second_plan_is_compared_with_the_first() -> None:
     slow, fast = plans()
     truth = SMALL.seconds(slow) / SMALL.seconds(fast)
     found = compared(of(slow), of(fast))
@@ -56,7 +56,7 @@ def test_the_second_plan_is_held_against_the_first() -> None:
     assert back.speedup.ratio == pytest.approx(1 / truth, rel=0.02)
 
 
-def test_one_result_alone_is_held_against_todays_launch() -> None:
+def test_one_result_alone_is_compared_with_todays_launch() -> None:
     found = compared(tuned(), None)
     assert (found.before, found.after) == (tuned().baseline.plan, tuned().best.plan)
     assert found.speedup is not None

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from golden_texts import Golden
 from machines import machine
+from rows import every_row
 
 import cputune
 from cputune import HostFacts, SearchSpace, UsageError, Workload
@@ -57,7 +58,7 @@ FOUR_OF_SMT = {"cores_per_socket": 4, "threads_per_core": 2}
 EIGHT = {"cores_per_socket": 8}
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("shape", "fixed", "layouts"),
     [
         # All cores, three quarters, half and a quarter of them, then all siblings.
@@ -124,7 +125,7 @@ TOO_FEW_FOR_CCL = {
 }
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("shape", "fixed", "reasons"),
     [
         (EIGHT, {"ranks": 2, "threads": 3}, NO_SIBLINGS),
@@ -187,7 +188,7 @@ def test_many_rank_counts_of_one_reason_are_one_line() -> None:
         assert said == [f"ranks={line}" for line in lines]
 
 
-def test_memory_that_does_not_suffice_is_told_in_gibibytes(golden: Golden) -> None:
+def test_memory_that_does_not_suffice_is_reported_in_gibibytes(golden: Golden) -> None:
     job = Workload.from_recipe("bert-large-squad")
     small = machine(cores_per_socket=4, memory_limit_gib=20)
     assert told(laid(small, job=job, ranks=1, threads="all")) == ["1×4"]

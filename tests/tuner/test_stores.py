@@ -130,7 +130,7 @@ class TestEveryStore:
             (FAILED, (0.5,), None),
         ],
     )
-    def test_what_is_told_of_a_trial_comes_back(
+    def test_what_is_reported_of_a_trial_comes_back(
         self, store: Store, state: State, logs: tuple[float, ...], value: float | None
     ) -> None:
         rate = RATE if state == COMPLETED else None

@@ -6,13 +6,14 @@ import math
 from statistics import NormalDist
 
 import pytest
+from rows import every_row
 
 from cputune.tuner.student import students_quantile
 
 SHARES = (0.5001, 0.6, 0.9, 0.975, 0.9925, 0.9995, 0.999999)
 
 
-@pytest.mark.parametrize("share", SHARES)
+@every_row("share", SHARES)
 def test_one_two_and_four_degrees_of_freedom_have_a_closed_form(share: float) -> None:
     """Shaw 2006, "Sampling Student's T distribution"."""
     spread = 4 * share * (1 - share)
@@ -24,7 +25,7 @@ def test_one_two_and_four_degrees_of_freedom_have_a_closed_form(share: float) ->
     assert students_quantile(share, 4) == pytest.approx(2 * math.sqrt(of_four - 1), rel=1e-9)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("share", "freedom", "value"),
     [
         (0.975, 3, 3.1824463052837078),
@@ -45,7 +46,7 @@ def test_values_are_those_of_tables(share: float, freedom: float, value: float) 
     assert students_quantile(share, freedom) == pytest.approx(value, rel=1e-11)
 
 
-@pytest.mark.parametrize("share", SHARES)
+@every_row("share", SHARES)
 def test_with_many_degrees_of_freedom_it_is_the_normal_distribution(share: float) -> None:
     normal = NormalDist().inv_cdf(share)
     # The first term of the expansion in 1 / freedom (Abramowitz and Stegun 26.7.5).

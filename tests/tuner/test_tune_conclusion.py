@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from confirmed import confirmed
 from golden_texts import Golden
+from rows import every_row
 from tuner.fakes import PLANS, SMALL
 
 import cputune
@@ -118,7 +119,7 @@ class TestWithoutConfirmation:
         assert (result.speedup is None) is (blocks == 1)
         assert result.best.plan == (TODAY if blocks == 1 else FIRST)
 
-    @pytest.mark.parametrize(
+    @every_row(
         ("findings", "why", "step"),
         [
             (
@@ -211,7 +212,7 @@ class TestConfirmed:
         rivals = contender(1, *[0.4] * 8, out=out), contender(2, *[0.5] * 8)
         assert ended(found(contender(0, *[1.0] * 8), *rivals)).best.plan == SECOND
 
-    def test_what_each_change_is_worth_is_told_with_a_recommendation_alone(self) -> None:
+    def test_what_each_change_is_worth_is_reported_with_a_recomfixation_alone(self) -> None:
         worth = (Worth(knob="precision", value="bf16", speedup=Speedup(ratio=2, low=1.9, high=2)),)
         assert ended(found(contender(0, 1, 1), contender(1, 0.3, 0.3), worth=worth)).worth == worth
         assert ended(found(contender(0, 1, 1), contender(1, 1, 1), worth=worth)).worth == ()
@@ -295,7 +296,7 @@ class TestNothingValid:
 
 
 class TestCannotWork:
-    @pytest.mark.parametrize(
+    @every_row(
         "wrong",
         [
             [],

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import pytest
 from golden_texts import Golden
+from rows import every_row
 from tuner.fakes import SMALL, VARIED, FakeKeepingRunner
 
 import cputune
@@ -89,7 +89,7 @@ ENDS = {
 }
 
 
-@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS.keys())
+@every_row("end", ENDS.values(), ids=ENDS.keys())
 def test_without_pairs_nothing_is_claimed(end: End) -> None:
     result = run(end)
     assert result.speedup is None
@@ -111,7 +111,7 @@ def test_without_pairs_nothing_is_claimed(end: End) -> None:
     assert result.to_json()["not_compared"] == result.not_compared
 
 
-def test_with_pairs_the_ratio_is_told() -> None:
+def test_with_pairs_the_ratio_is_reported() -> None:
     result = run(End())
     assert result.speedup is not None
     assert result.not_compared is None

@@ -13,6 +13,7 @@ import pytest
 from golden_texts import Golden
 from machines import MACHINES, SEEN_WARMUP, Machine, Model, machine, simulated
 from report.result_cases import tuned
+from rows import every_row
 from tuner.fakes import (
     PLANS,
     SMALL,
@@ -102,7 +103,7 @@ class TestWho:
         assert [rival.plan for rival in findings.rivals] == PLANS[:1:-1]
         assert {rival.role for rival in findings.rivals} == {"candidate"}
 
-    @pytest.mark.parametrize(
+    @every_row(
         ("best", "behind", "deviation", "rivals"),
         [
             (0, 0.09, 0.01, 2),
@@ -148,16 +149,16 @@ class TestWho:
         assert told == [TODAY, PLANS[5], PLANS[4]]
         assert findings.turns == 0
 
-    @pytest.mark.parametrize(
+    @every_row(
         "trials",
         [[], [trial(TODAY)], [trial(PLANS[0])], [trial(TODAY), trial(PLANS[0], kind="crashed")]],
     )
-    def test_nobody_where_there_is_nothing_to_compare(self, trials: list[Trial]) -> None:
+    def test_no_one_where_there_is_nothing_to_compare(self, trials: list[Trial]) -> None:
         findings, told = confirmed(*trials)
         assert (told, findings.rivals) == ([], [])
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("state", "reason", "steps", "may"),
     [
         (COMPLETED, None, 0, True),
@@ -184,7 +185,7 @@ def test_a_trial_that_did_not_lose_is_worth_a_closer_look(
 
 
 class TestAgainstWhat:
-    def test_the_first_plan_that_ran_stands_in_for_a_launch_that_does_not(self) -> None:
+    def test_the_first_plan_that_ran_replaces_a_launch_that_does_not(self) -> None:
         findings, told = confirmed(trial(TODAY, kind="crashed"), *ALL[2:4])
         assert findings.notes == [
             "Your current launch does not run (crashed: no reason given); the speed-up is "
@@ -228,7 +229,7 @@ def result() -> Result:
     return cputune.tune(TCMALLOC.workload, facts=TCMALLOC.facts, runner=TCMALLOC.runner(0))
 
 
-@pytest.mark.parametrize("of", MACHINES, ids=lambda of: of.name)
+@every_row("of", MACHINES, ids=lambda of: of.name)
 def test_the_way_leads_to_the_best_plan_one_knob_after_another(of: Machine) -> None:
     space = cputune.search_space(of.facts, of.workload)
     best = min(space.plans(), key=of.seconds)
@@ -261,7 +262,7 @@ def test_where_the_cores_stay_the_same_the_layout_is_no_change() -> None:
     ]
 
 
-def test_the_gain_is_told_for_each_kind_of_change(result: Result) -> None:
+def test_the_gain_is_reported_for_each_kind_of_change(result: Result) -> None:
     kinds = [rung.kind for rung in result.rungs]
     assert kinds == sorted(kinds, key=KINDS.index)
     assert result.rungs[-1].plan == result.best.plan
@@ -338,7 +339,7 @@ def test_products_that_one_rank_does_not_know_are_not_known() -> None:
     )
 
 
-def test_it_is_said_in_words_and_percent_and_held_against_the_limit(golden: Golden) -> None:
+def test_it_is_said_in_words_and_percent_and_compared_with_the_limit(golden: Golden) -> None:
     golden(tuple(profile_lines(replace(tuned(), profile=profile()))))
     assert tuple(profile_lines(replace(tuned(), profile=None))) == ()
 

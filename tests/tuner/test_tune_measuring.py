@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 from golden_texts import Golden
+from rows import every_row
 from tuner.fakes import PLANS, SMALL, FakeKeepingRunner, FakeRunner, Script, measuring, truthful
 
 import cputune
@@ -193,8 +194,8 @@ class TestConfirmation:
         (kept,) = study.findings.confirm_runs
         assert (kept.samples_per_second, kept.reason) == (None, "crashed: rank 0 died")
 
-    @pytest.mark.parametrize("shared", [True, False])
-    @pytest.mark.parametrize("never_quiet", [True, False])
+    @every_row("shared", [True, False])
+    @every_row("never_quiet", [True, False])
     def test_believes_a_machine_that_is_shared_and_never_quiet(
         self, shared: bool, never_quiet: bool
     ) -> None:
@@ -205,7 +206,7 @@ class TestConfirmation:
         assert study.measuring.rules(PLANS[0]).believe_delayed is (shared and never_quiet)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("threads", "quota", "itself"),
     [(2, None, False), (3, None, True), (2, 2.0, False), (2, 1.9, True)],
 )
@@ -302,7 +303,7 @@ def test_a_bound_above_the_fastest_says_nothing_and_is_not_told() -> None:
     assert (trial.reason or "").startswith("stopped after one step: most likely slower")
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("kind", "delayed", "disturbed"),
     [(None, 2, False), (None, 3, True), ("contended", 0, True), ("crashed", 2, False)],
 )
@@ -319,7 +320,7 @@ def ended(reason: str | None) -> ConfirmRun:
     return ConfirmRun(round=0, role="baseline", plan=plan, samples_per_second=None, reason=reason)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("findings", "disturbed"),
     [
         (Findings(), False),
@@ -390,7 +391,7 @@ def test_the_slowest_ends_where_too_many_are_alive_but_never_todays_launch() -> 
     assert len(alive) == 1 + MOST_RIVALS
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("room", "needed", "ended"),
     [(3, 0, 0), (3, 0.5, 1), (3, 1.5, 2), (3, 2.5, 3), (1, 5, 3)],
 )
@@ -434,7 +435,7 @@ def held(*peaks: float, state: State = COMPLETED) -> Trial:
     return Trial(number=0, plan=TODAY, state=state, observed=ranks)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("free", "trials", "room"),
     [
         (16, [held(2)], 6),

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from machines import machine
+from rows import every_row
 from tuner.fakes import BY_NAME
 
 import cputune
@@ -103,7 +104,7 @@ def test_what_trials_tell_is_what_the_textbook_says(trials: int) -> None:
     assert told.deviation == pytest.approx(right.deviation, abs=1e-6)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("mean", "deviation", "expected"),
     [
         (0.0, 1.0, 0.398942),  # the density of the normal distribution at 0
@@ -128,7 +129,7 @@ def plan(threads: int, *cpus: tuple[int, ...]) -> Plan:
     return Plan(processes_per_node=len(cpus), threads_per_process=threads, cpus=cpus)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("one", "occupied"),
     [
         # (busy cores of a rank, on siblings, share of the machine, its sockets, nodes, all sockets)

@@ -9,6 +9,7 @@ from statistics import fmean
 
 import numpy as np
 import pytest
+from rows import every_row
 from tuner.fakes import PLANS, FakeRunner, gain_over, measuring, ratio
 
 from cputune import Plan, Step
@@ -112,7 +113,7 @@ def test_a_few_rounds_are_taken_to_scatter_as_steps_usually_do() -> None:
     assert _scatter([[0.0, 0.2]], NOISE) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("count", [3, 6, 12, 30])
+@every_row("count", [3, 6, 12, 30])
 def test_the_interval_holds_the_truth(count: int) -> None:
     rng = random.Random(count)
     gains = [gain_side_by_side([drawn(rng, count)], NOISE) for _ in range(400)]
@@ -133,7 +134,7 @@ def test_the_centre_is_the_median_of_the_means_of_all_pairs() -> None:
     assert center_of([0.0, 1.0, 2.0, 4.0, 8.0, 16.0]) == 4.0
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("low", "high", "outcome", "decided"),
     [
         (0.021, 0.1, "faster", True),
@@ -153,7 +154,7 @@ def test_a_comparison_goes_on_until_it_is_decided(
     assert (gain.speedup.outcome, gain.is_decided) == (outcome, decided)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("mean", "half", "further", "can"),
     [
         (0.0, 0.06, 2, True),  # four blocks make it +-2.3 %: equivalent
@@ -178,8 +179,8 @@ def test_how_long_it_takes_to_decide_is_said() -> None:
     assert Gain(mean=0.0, low=-1.0, high=1.0, pairs=9).seconds_to_decide(20, 30.0) is None
 
 
-@pytest.mark.parametrize("apart", [0.0, 0.013, 0.03])
-@pytest.mark.parametrize("blocks", [2, 4, 8])
+@every_row("apart", [0.0, 0.013, 0.03])
+@every_row("blocks", [2, 4, 8])
 def test_the_interval_covers_what_processes_differ_by(blocks: int, apart: float) -> None:
     rng, held = random.Random(blocks), 0
     for _ in range(200):
@@ -397,7 +398,7 @@ def test_a_gain_needs_two_rounds_that_both_have() -> None:
     assert (gain.pairs, gain.mean) == (2, pytest.approx(0.25))
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("factor", "blocks"), [(1.05, MOST_BLOCKS), (1.1, 7), (1.3, 5), (1.5, 3), (2.0, 2), (5.0, 2)]
 )
 def test_a_large_gain_needs_fewer_blocks(factor: float, blocks: int) -> None:

@@ -7,6 +7,7 @@ import random
 
 import pytest
 from hypothesis import given, strategies as st
+from rows import every_row
 
 from cputune.tuner.race import (
     LONG_STEP_SECONDS,
@@ -67,7 +68,7 @@ def test_half_of_the_usual_warm_up_is_believed_before_any_was_seen() -> None:
     assert last.error == pytest.approx(math.hypot(Race().estimate([0.0] * 7).error, 0.025))
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("seen", "typical", "most"),
     [
         ([], 0.55, 1.1),
@@ -110,7 +111,7 @@ def test_warm_up_is_what_stands_out_of_the_noise(excess: float, warmup: int) -> 
     assert Race().warmup == 1
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("steps", "verdict"),
     [
         ([2.49], "more"),  # one step alone may have been delayed
@@ -181,7 +182,7 @@ def test_warm_up_is_found_and_does_not_count() -> None:
     assert math.exp(now.center) == pytest.approx(0.493, abs=0.01)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("noise", "first", "warmup"),
     [(0.1, 0.25, 0), (0.1, 0.3, 1), (0.01, 0.07, 0), (0.01, 0.09, 1)],
 )
@@ -206,14 +207,14 @@ def test_steps_are_skipped_where_two_follow(steps: int, warmup: int) -> None:
     assert estimate([0.0] * steps, 0.05, skip=3).warmup == warmup
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("noise", "last", "kept"), [(0.1, 0.4, 5), (0.1, 0.45, 4), (0.01, 0.12, 5), (0.01, 0.2, 4)]
 )
 def test_steps_far_above_the_median_were_delayed(noise: float, last: float, kept: int) -> None:
     assert len(estimate([0.0, 0.0, 0.0, 0.0, last], noise).kept) == kept
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("steps", "noise", "level"),
     [
         ([0.0], 0.05, False),  # one says nothing

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 import pytest
+from rows import every_row
 from tuner.fakes import SMALL, FakeRunner, steady
 
 import cputune
@@ -68,7 +69,7 @@ def test_time_that_is_up_ends_a_run() -> None:
     assert run.cut == "after 2 steps"
 
 
-def test_time_that_is_up_before_the_first_step_is_told_in_the_runners_words() -> None:
+def test_time_that_is_up_before_the_first_step_is_reported_in_the_runners_words() -> None:
     def script(plan: Plan, before: int) -> Iterable[Step]:
         yield from [Step(1.0, 8)] * before
         raise TimeUp("while it loaded")
@@ -145,7 +146,7 @@ def test_what_goes_wrong_while_ending_does_not_hide_the_steps() -> None:
     assert len(run.logs) == 5
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("losses", "reference", "said"),
     [
         ([5.0, 4.9, 4.8], [5.0, 4.9, 4.8], None),

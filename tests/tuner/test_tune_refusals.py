@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-import pytest
 from machines import machine
+from rows import every_row
 from tuner.fakes import FakeRunner, steady
 
 import cputune
@@ -113,7 +113,7 @@ def test_nothing_is_blamed_that_a_plan_had_which_ran() -> None:
     assert names(ran(TODAY), crash, ran(plan(precision="bf16", padding="cut"))) == []
 
 
-@pytest.mark.parametrize("kind", [OutOfMemory.kind, "contended", "host lost", "no measurement"])
+@every_row("kind", [OutOfMemory.kind, "contended", "host lost", "no measurement"])
 def test_what_is_no_fault_of_a_value_blames_none(kind: str) -> None:
     assert names(ran(TODAY), failed(plan(precision="bf16"), "gone", kind=kind)) == []
 

@@ -7,6 +7,7 @@ from itertools import repeat
 
 import pytest
 from golden_texts import Golden
+from rows import every_row
 from tuner.fakes import SMALL, VARIED, FakeLife, FakeRunner
 
 import cputune
@@ -66,7 +67,7 @@ def test_it_is_recommended_if_the_whole_script_has_run_with_it(golden: Golden) -
     golden(said)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("end", "says"),
     [
         (RehearsalEnd(compared=("files", "keys", "metrics")), "the same files, keys and metrics"),

@@ -11,6 +11,7 @@ from unittest import mock
 import numpy as np
 import pytest
 from machines import Model, machine, simulated
+from rows import every_row
 
 import cputune
 from cputune import Plan, Workload
@@ -49,7 +50,7 @@ def proposed(past: History, number: int = 1, seed: int = 0) -> Plan:
     return plan
 
 
-def test_every_plan_is_proposed_once_and_then_there_are_none() -> None:
+def test_every_plan_is_proposed_once_and_then_there_are_no_more() -> None:
     past = history((TODAY, 0.0))
     sampler = PlanSampler(SPACE, past, seed=0)
     for number in range(len(PLANS)):
@@ -109,7 +110,7 @@ def test_a_clear_promise_is_not_left_to_the_seed() -> None:
     assert {proposed(past, seed=seed) for seed in range(20)} == {fast[1]}
 
 
-def test_equal_promises_are_told_apart_by_the_seed_and_the_trial() -> None:
+def test_equal_promises_are_distinguished_by_the_seed_and_the_trial() -> None:
     past = history()
     assert len({proposed(past, seed=seed) for seed in range(9)}) > 1
     assert len({proposed(past, number=number) for number in range(9)}) > 1
@@ -135,7 +136,7 @@ def of_ranks(count: int, batches: int | None = None) -> Plan:
     return one if batches is None else one.with_setting("accumulation", batches)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("ran", "died", "ranks", "fits"),
     [
         ([], [], 64, True),
@@ -156,7 +157,7 @@ def test_no_plan_has_as_many_ranks_as_one_that_died_of_memory(
     assert sampler.fits(of_ranks(ranks)) is fits
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("died", "ran", "plan", "fits"),
     [
         ((4, 2), None, (4, 4), True),  # smaller ones than those that died

@@ -8,6 +8,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
+from rows import every_row
 from tuner.fakes import (
     PLANS,
     SMALL,
@@ -142,7 +143,7 @@ def test_one_that_was_delayed_has_not_shown_that_it_is_slower() -> None:
 
 
 @pytest.mark.parametrize("failing", [0, 1])
-def test_where_there_is_nobody_to_compare_it_ends(failing: int) -> None:
+def test_where_there_is_no_one_to_compare_it_ends(failing: int) -> None:
     def steps(number: int) -> Iterator[Step]:
         for _ in range(12 if number == failing else 10_000):
             yield Step(seconds=0.5, samples=8)
@@ -189,7 +190,7 @@ def test_without_a_gain_there_is_no_way_to_look_at() -> None:
     assert findings.worth == ()
 
 
-def test_a_runner_that_is_punctual_is_told_how_long_it_may_wait() -> None:
+def test_a_runner_that_is_punctual_is_reported_how_long_it_may_wait() -> None:
     class FakePunctual(FakeLivingRunner):
         left = 0.0
 
@@ -300,7 +301,7 @@ def test_a_time_that_was_given_is_used_until_there_is_an_answer() -> None:
     assert max(clear.blocks) == 1
 
 
-@pytest.mark.parametrize("after", [5, 6, 8, 12])
+@every_row("after", [5, 6, 8, 12])
 def test_a_short_script_is_confirmed_all_the_same(after: int) -> None:
     def steps(number: int) -> Iterator[Step]:
         yield from [Step(seconds=SMALL.seconds(PLANS[number]), samples=8)] * after

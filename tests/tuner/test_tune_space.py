@@ -9,6 +9,7 @@ import pytest
 from golden_texts import Golden
 from hypothesis import given, settings, strategies as st
 from machines import AMX, AVX512, IPEX_ERA, TODAY, machine
+from rows import every_row
 
 import cputune
 from cputune import HostFacts, SearchSpace, UsageError, Workload, search_space
@@ -137,7 +138,7 @@ class TestFixing:
             cputune.search_space(machine(), JOB, **call)
         assert hint in str(caught.value.hint)
 
-    @pytest.mark.parametrize(
+    @every_row(
         ("fix", "message"),
         [
             ({"ranks": "many"}, "whole number"),
@@ -259,9 +260,9 @@ class TestSuggestions:
         space = search_space(facts, JOB, fix=held)
         assert dict(space.suggestions)["guide"].describe() == guide
 
-    @pytest.mark.parametrize("packages", [IPEX_ERA, TODAY], ids=["ipex", "today"])
-    @pytest.mark.parametrize("launchers", [(), (INTEL_MPI,)], ids=["no mpi", "intel mpi"])
-    @pytest.mark.parametrize(
+    @every_row("packages", [IPEX_ERA, TODAY], ids=["ipex", "today"])
+    @every_row("launchers", [(), (INTEL_MPI,)], ids=["no mpi", "intel mpi"])
+    @every_row(
         ("sockets", "cores", "nodes"), [(1, 2, 1), (2, 1, 1), (2, 2, 1), (2, 28, 2), (8, 14, 1)]
     )
     def test_what_emit_writes_without_a_result_is_what_the_tuner_calls_the_guides(

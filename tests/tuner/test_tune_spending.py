@@ -6,6 +6,7 @@ import math
 
 import pytest
 from machines import AVX512, TODAY, Model, machine, simulated
+from rows import every_row
 from starting import tuned
 from tuner.fakes import PLANS, measuring
 
@@ -56,7 +57,7 @@ def test_two_blocks_are_kept_even_if_they_take_more_than_half() -> None:
     assert reserved > block_seconds(known, (30.0, 10.0)) + DELAYED_STEPS * 30.0
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("round_seconds", "first", "later"), [(1.0, 6, 3), (5.0, 4, 2), (15.0, 2, 2), (40.0, 1, 1)]
 )
 def test_longer_rounds_are_fewer(round_seconds: float, first: int, later: int) -> None:

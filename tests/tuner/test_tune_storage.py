@@ -17,6 +17,7 @@ import optuna
 import pytest
 from golden_texts import Golden
 from in_process import ran
+from rows import every_row
 from tuner.fakes import SMALL, FakeRunner, truthful
 
 import cputune
@@ -109,9 +110,7 @@ class TestDamagedStudies:
         assert caught.value.hint
         assert study.read_bytes() == before
 
-    @pytest.mark.parametrize(
-        "text", ["steps: 3\n", "steps: 3", "a\nb\n", '{"steps": 3}\n', "[]\n", "\0\n", "\n"]
-    )
+    @every_row("text", ["steps: 3\n", "steps: 3", "a\nb\n", '{"steps": 3}\n', "[]\n", "\0\n", "\n"])
     def test_the_file_of_another_program_is_left_alone(self, tmp_path: Path, text: str) -> None:
         (tmp_path / "s.db").write_text(text)
         self.refused(tmp_path / "s.db", match="it has no study of cputune")
@@ -166,7 +165,7 @@ class TestDamagedStudies:
         result = tuned(study, resume=True, budget=3)
         assert [trial for trial, _ in read(study)] == list(result.trials)
 
-    @pytest.mark.parametrize("name", ["a?b=c.db", "a#b.db", "100%.db", "{x}.db", "a b.db", "ü.db"])
+    @every_row("name", ["a?b=c.db", "a#b.db", "100%.db", "{x}.db", "a b.db", "ü.db"])
     def test_any_name_is_the_name_of_the_file(self, tmp_path: Path, name: str) -> None:
         StudyStorage(tmp_path / name, resume=False).close()
         assert [path.name for path in tmp_path.iterdir()] == [name]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from golden_texts import Golden
 from machines import AMX, MACHINES, Machine, machine
+from rows import every_row, like_others
 from tuner.fakes import (
     BY_NAME,
     PLANS,
@@ -58,8 +59,14 @@ def fastest(of: Machine) -> Plan:
     return min(space.plans(), key=of.seconds)
 
 
+KINDS = ("one-socket", "two-sockets-sub-numa", "eight-sockets", "two-sockets-ipex-ccl")
+"""Machines that differ in kind; the others are like these."""
+USUAL = [of for of in MACHINES if of.name in KINDS]
+OTHERS = [of for of in MACHINES if of.name not in KINDS]
+
+
 class TestWellBehaved:
-    @pytest.mark.parametrize("of", MACHINES, ids=lambda m: m.name)
+    @pytest.mark.parametrize("of", [*USUAL, *like_others(OTHERS)], ids=lambda m: m.name)
     def test_the_recommendation_is_near_the_optimum(self, of: Machine) -> None:
         shares, rivals, best = [], [], of.seconds(fastest(of))
         for seed in range(3):
@@ -206,7 +213,7 @@ def shown_by(plan: Plan, rank: int) -> RankState:
 
 
 class TestFailures:
-    @pytest.mark.parametrize(
+    @every_row(
         ("error", "kind", "words"),
         [
             (Infeasible("threads: 1, the plan says 2"), "infeasible", "the plan says 2"),
@@ -216,8 +223,8 @@ class TestFailures:
             (GeneratorExit(), "crashed", "GeneratorExit"),
         ],
     )
-    @pytest.mark.parametrize("after", [0, 1])
-    def test_of_a_plan_are_told_and_the_study_goes_on(
+    @every_row("after", [0, 1])
+    def test_of_a_plan_are_reported_and_the_study_goes_on(
         self, error: BaseException, kind: str, words: str, after: int
     ) -> None:
         result = tune(SMALL, FakeRunner(failing(error, after=after, when="bf16")))
@@ -385,7 +392,7 @@ class TestInterrupt:
 
 
 class TestLimits:
-    @pytest.mark.parametrize(
+    @every_row(
         ("named", "value"),
         [
             *(("budget", budget) for budget in (0, -1, 2.5, True, "20")),

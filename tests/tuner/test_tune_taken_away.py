@@ -81,7 +81,7 @@ def test_no_ratio_holds_of_a_confirmation_in_which_it_happened() -> None:
         ),
     ],
 )
-def test_what_is_gone_is_told_by_its_numbers(
+def test_what_is_gone_is_reported_by_its_numbers(
     now: tuple[int, ...], said: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(LiveHost, "affinity", lambda self: (0, 1, 2, 3))
@@ -101,7 +101,7 @@ def test_what_is_gone_is_told_by_its_numbers(
         (2.0, 1.0, "the CPU quota was lowered during the measurement, from 2 to 1"),
     ],
 )
-def test_a_quota_that_is_lowered_is_told(
+def test_a_quota_that_is_lowered_is_reported(
     first: float | None, now: float | None, said: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cputune.host.probing.limits._own_quota", lambda host: first)

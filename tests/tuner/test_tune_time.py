@@ -13,6 +13,7 @@ from typing import ClassVar
 import pytest
 from golden_texts import Golden
 from machines import AVX512, MACHINES, TODAY, Model, SimulatedRunner, machine, simulated
+from rows import every_row
 from starting import tuned
 from tuner.fakes import SMALL, FakeKeepingRunner, FakeRunner, steady, truthful
 
@@ -133,8 +134,8 @@ def study(
     )
 
 
-@pytest.mark.parametrize("seconds", [5.0, 20.0, 21.0, 25.0, 30.0, 44.0, 60.0, 90.0, 200.0])
-@pytest.mark.parametrize("step", [0.3, 4.0])
+@every_row("seconds", [5.0, 20.0, 21.0, 25.0, 30.0, 44.0, 60.0, 90.0, 200.0])
+@every_row("step", [0.3, 4.0])
 def test_it_is_over_one_step_later_at_most(seconds: float, step: float) -> None:
     ended = study(seconds, startup=20.0, step=step)
     assert ended.seconds <= seconds + step
@@ -171,7 +172,7 @@ def test_a_baseline_that_is_known_by_then_is_a_result(golden: Golden) -> None:
     golden(result.not_compared)
 
 
-def test_a_later_trial_that_is_cut_short_is_told_with_what_is_known() -> None:
+def test_a_later_trial_that_is_cut_short_is_reported_with_what_is_known() -> None:
     result = study(120.0, startup=lambda plan: 1.0 if plan.as_found else 108.0, step=0.5).result
     assert result is not None
     assert [trial.state for trial in result.trials] == [COMPLETED, PRUNED]

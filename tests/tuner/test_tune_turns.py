@@ -9,6 +9,7 @@ from itertools import chain, repeat
 
 import pytest
 from golden_texts import Golden
+from rows import every_row
 from tuner.fakes import PLANS, FakeLife
 
 from cputune import Plan, Step
@@ -116,7 +117,7 @@ class TestWarmUp:
 
 
 class TestTurn:
-    @pytest.mark.parametrize(
+    @every_row(
         ("seconds", "read"),
         [
             (0.01, 1 + 8),  # no more than eight that count
@@ -130,7 +131,7 @@ class TestTurn:
             (20.0, 1),
         ],
     )
-    @pytest.mark.parametrize("plan", [LONE, TWO])
+    @every_row("plan", [LONE, TWO])
     def test_takes_about_six_tenths_of_a_second(
         self, plan: Plan, seconds: float, read: int
     ) -> None:
@@ -140,7 +141,7 @@ class TestTurn:
         assert one.turn(0) == pytest.approx(math.log(seconds))
         assert asked(one) == [3, read]
 
-    @pytest.mark.parametrize(
+    @every_row(
         ("seconds", "read"),
         [
             ((0.5, 0.2), (1 + 2, 1 + 3)),
@@ -182,7 +183,7 @@ class TestTurn:
         assert one.turn(0) == pytest.approx((math.log(0.5) + math.log(0.7)) / 2)
         assert (one.turns, one.delayed, len(one.counted)) == (1, 0, 1)
 
-    @pytest.mark.parametrize(
+    @every_row(
         ("late", "counts"),
         [([], True), ([0], True), ([3], True), ([0, 1], True), ([1, 2], False), ([1, 2, 3], False)],
     )

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from golden_texts import Golden
 from machines import Model, machine, simulated
+from rows import every_row
 from tuner.fakes import SMALL, FakeKeepingRunner, FakeLife, FakeRunner, truthful
 
 import cputune
@@ -115,7 +116,7 @@ def hard(way: Way, *, scale: float = 1.0, steps: int | None = None) -> FakeKeepi
     return FakeKeepingRunner(script)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("way", "scale", "steps"),
     [
         (lambda k, rng: 1.0, 0.0005 / TODAY, None),

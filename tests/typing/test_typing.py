@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from golden_texts import Golden
 from in_process import ran
+from rows import every_row
 
 import cputune
 from cputune import Unreachable
@@ -79,7 +80,7 @@ FUNCTIONS = (
 ALIASES = ("Event", "OnEvent")
 
 
-@pytest.mark.parametrize("name", cputune.__all__)
+@every_row("name", cputune.__all__)
 def test_a_public_name_is_a_plain_object_with_readable_hints(name: str) -> None:
     public = getattr(cputune, name)
     if name in ALIASES:

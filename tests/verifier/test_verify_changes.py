@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 from emitters.emit_machines import two_sockets_smt
+from rows import every_row
 from verifier.jobs import Job, container, pod, variable
 
 from cputune import Cluster, emit, verify
@@ -559,7 +560,7 @@ def test_so_many_changes_are_planted() -> None:
     assert len(HONEST_PYTORCHJOB) >= 30
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("format", "change", "check"),
     [*cases("pytorchjob", PYTORCHJOB), *cases("trainjob", TRAINJOB)],
 )
@@ -570,7 +571,7 @@ def test_a_planted_change_fails_its_check(
     assert seen[check][0] == "failed", seen
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("format", "change"),
     [*cases("pytorchjob", HONEST_PYTORCHJOB), *cases("trainjob", HONEST_OF_BOTH)],
 )

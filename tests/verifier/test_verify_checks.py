@@ -4,6 +4,7 @@ import statistics
 
 import pytest
 from golden_texts import Golden
+from rows import every_row
 
 from cputune import Plan, Step
 from cputune.inside.messages import NOT_HEARD
@@ -77,7 +78,7 @@ def test_a_launch_whose_ranks_could_not_report_is_not_checked():
     assert [row.seen for row in check.evidence] == ["srun: error: no step"]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("state", "failed"),
     [
         ({"world_size": 1}, "world size"),
@@ -230,7 +231,7 @@ def test_the_interval_of_a_median_holds_it_often_enough():
     assert inside >= 0.95 * 2000
 
 
-@pytest.mark.parametrize(("count", "first"), [(5, 0), (6, 0), (9, 1), (12, 2), (20, 5)])
+@every_row(("count", "first"), [(5, 0), (6, 0), (9, 1), (12, 2), (20, 5)])
 def test_the_interval_of_a_median_has_the_ranks_of_the_tables(count, first):
     """Conover, Practical Nonparametric Statistics, the sign test's interval of 95 %."""
     assert median_interval(range(count)) == (first, count - 1 - first)
@@ -307,7 +308,7 @@ def check(name, state, expected, python=None):
     return next((one for one in found if one.name == name), None)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("shown", "state", "said"),
     [
         (SHOWN, "passed", "OMP_NUM_THREADS=1"),

@@ -11,6 +11,7 @@ import pytest
 import yaml
 from emitters.emit_machines import TODAY, one_socket, tuned
 from golden_texts import Golden
+from rows import every_row
 from verifier.jobs import Job, container, pod, variable
 
 from cputune import Cluster, emit, verify
@@ -83,7 +84,7 @@ def test_so_many_changes_are_planted() -> None:
     assert (len(PYTORCHJOB), len(TRAINJOB)) == (28, 16)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("format", "change"),
     [("pytorchjob", one) for one in PYTORCHJOB] + [("trainjob", one) for one in TRAINJOB],
 )

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from emitters.emit_machines import MACHINES
+from rows import every_row
 
 from cputune import emit, verify
 from cputune.verifier import promised_of
@@ -92,7 +93,7 @@ PLANTED: list[tuple[str, str, Edit | None]] = [
     ("pytorchjob", "constraints.txt", replaced("torch==", "torch>=")),
     ("pytorchjob", "constraints.txt", without(r"^transformers==.*\n")),
     ("pytorchjob", "constraints.txt", added("torch==2.1.0")),
-    ("pytorchjob", "rank.py", replaced("os.sched_setaffinity(0, cpus", "id((0, cpus")),
+    ("pytorchjob", "rank.py", replaced("os.sched_setaffinity(0, wanted)", "id((0, wanted))")),
     ("pytorchjob", "rank.py", None),
     ("pytorchjob", "place.py", added("raise SystemExit")),
     ("trainjob", "train.py", replaced("import ", "import  ")),
@@ -169,21 +170,21 @@ def cases(rows: list[tuple[str, str, Edit | None]]) -> list[object]:
     return [pytest.param(*row, id=f"{number}-{row[0]}-{row[1]}") for number, row in enumerate(rows)]
 
 
-@pytest.mark.parametrize(("format", "name", "edit"), cases(PLANTED))
+@every_row(("format", "name", "edit"), cases(PLANTED))
 def test_a_planted_change_is_seen(
     format: str, name: str, edit: Edit | None, folders: dict[str, Path], tmp_path: Path
 ) -> None:
     assert failed(folders[format], name, edit, tmp_path)
 
 
-@pytest.mark.parametrize(("format", "name", "edit"), cases(HONEST))
+@every_row(("format", "name", "edit"), cases(HONEST))
 def test_an_honest_edit_is_no_alarm(
     format: str, name: str, edit: Edit | None, folders: dict[str, Path], tmp_path: Path
 ) -> None:
     assert failed(folders[format], name, edit, tmp_path) == set()
 
 
-@pytest.mark.parametrize("format", ["pytorchjob", "trainjob", "slurm", "torchrun", "accelerate"])
+@every_row("format", ["pytorchjob", "trainjob", "slurm", "torchrun", "accelerate"])
 def test_every_file_of_a_folder_is_promised(format: str, folders: dict[str, Path]) -> None:
     """By a mark, a digest or its meaning: without any of its lines, each is missed."""
     of_meaning = {"pvc.yaml", "kustomization.yaml", "plan.json"}

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
+from rows import every_row
 
 from cputune import UsageError, verify
 
@@ -73,8 +74,8 @@ def test_a_job_of_each_kind_passes(kind: str, tmp_path: Path) -> None:
     assert failed(JOBS[kind], tmp_path) == set()
 
 
-@pytest.mark.parametrize("kind", JOBS)
-@pytest.mark.parametrize(
+@every_row("kind", JOBS)
+@every_row(
     ("change", "check"),
     [
         ({"metadata": {"name": "Bert"}}, "names"),
@@ -87,7 +88,7 @@ def test_a_fault_of_each_kind_fails(kind: str, change: Job, check: str, tmp_path
     assert check in failed({**JOBS[kind], **change}, tmp_path)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("kind", "more", "check"),
     [
         ("Job", {"suspend": True}, "lifetime"),
@@ -110,7 +111,7 @@ def test_a_field_of_one_kind(kind: str, more: Job, check: str, tmp_path: Path) -
     assert check in failed(document, tmp_path)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("command", "ranks", "refused"),
     [
         (["python", "train.py"], None, False),

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from emitters.emit_machines import one_socket, two_sockets_smt
 from golden_texts import Golden
+from rows import every_row
 
 from cputune import Plan, Step, UsageError, emit, verify
 from cputune.emitters import FORMATS
@@ -71,7 +72,7 @@ def planted(folder: Path, format: str, line: str) -> Path:
     return changed
 
 
-@pytest.mark.parametrize("format", ["mpirun", "accelerate", "torchrun"])
+@every_row("format", ["mpirun", "accelerate", "torchrun"])
 def test_every_variable_that_is_planted_is_seen(format: str, folder: Path) -> None:
     assert seen(folder / FORMATS[format].main)["variables"][0] == "passed"
     passed = [
@@ -140,7 +141,7 @@ def of_rank(environment: dict[str, str], outer: dict[str, str], **more: object) 
     return states.get("environment", "passed")
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("environment", "outer", "more", "state"),
     [
         ({}, {}, {}, "passed"),

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rows import every_row
 
 from cputune import Plan
 from cputune.emitters.promise import PromisedTraining
@@ -130,7 +131,7 @@ def test_what_a_measured_launch_has_shown_is_held() -> None:
     assert other.state == "passed", "IPEX lays weights out anew"
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("shown", "what", "seen"),
     [
         ([*SHOWN[:5], "1e-2", *SHOWN[6:]], "the command after --lr", "1e-2"),

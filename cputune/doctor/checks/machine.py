@@ -18,14 +18,14 @@ PRESSURE_PERCENT = 10.0
 """Share of time in which some task waited for a CPU (Documentation/accounting/psi.rst). Assumed."""
 
 MEMORY_PRESSURE_PERCENT = 5.0
-"""The same for memory. Assumed."""
+"""The share of time in which processes wait for memory. Assumed."""
 
 STEAL_SHARE = 0.02
 """Share of CPU time that the hypervisor gives to others. Assumed."""
 
 LITTLE_MEMORY_BYTES = 2 * GIB
 LITTLE_MEMORY_SHARE = 0.05
-"""With less than the larger of both a training soon swaps or is killed. Assumed."""
+"""If less than the larger of both is free, a training soon swaps or is killed. Assumed."""
 
 
 @check("facts-missing", Severity.WARNING)
@@ -252,7 +252,7 @@ def numa_balancing(facts: HostFacts) -> Iterator[Finding]:
 
 
 LITTLE_FREE_BYTES = 2 * GIB
-"""With less free memory on a NUMA node, ranks bound to it get memory of another. Assumed."""
+"""If a NUMA node has less free memory, ranks bound to it get memory of another. Assumed."""
 
 
 @check("siblings-together", Severity.ADVICE)

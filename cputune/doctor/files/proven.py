@@ -150,7 +150,7 @@ def refused(host: Host, text: str, fixed: str) -> str | None:
 
 
 LETTERS_AT_MOST = 100_000
-"""Of one argument of a process; Linux takes 128 KiB."""
+"""The longest argument that a process is given; Linux takes 128 KiB."""
 READ_SECONDS = 20.0
 """Time limit of one reader."""
 _READERS = (
@@ -159,4 +159,4 @@ _READERS = (
 )
 
 Proof = Callable[[str, str], "str | None"]
-"""Of a text and its fix: why the fix is not printed, or None."""
+"""A function that says why the fix of a text is not printed, or None."""

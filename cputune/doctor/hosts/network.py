@@ -28,7 +28,7 @@ from cputune.plans.delivery.network_interface import (
 from cputune.text.documents import record_of
 
 PORTS_SHARE = 1 / 3
-"""Of the time limit of a host, what its connections may take once all hosts are ready."""
+"""The share of a host's time limit that its connections may take once all hosts are ready."""
 
 MASTER_PORT = 29500
 """torchrun's default."""

@@ -24,7 +24,7 @@ LONG_SECONDS = 0.3
 """A transfer that takes so long is long enough to be timed."""
 
 MOST_PAIRS = 28
-"""Of eight hosts. Of more, each is tried with the next one."""
+"""All pairs of eight hosts. If there are more hosts, each is tried with the next one."""
 
 
 def wait_for_others() -> bool:

@@ -18,7 +18,7 @@ from cputune.errors import CannotError, UsageError
 from cputune.host.remote.named import Node
 
 OLDEST_PYTHON = (3, 7)
-"""Of other hosts. The scripts that are sent there need no later one."""
+"""The oldest Python of other hosts: the scripts that are sent there need no later one."""
 
 NO_PYTHON = "there is no python3"
 

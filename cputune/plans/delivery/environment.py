@@ -123,7 +123,7 @@ CLEARED = (
     Cleared("workers of oneCCL, pinning of Intel MPI", ("CCL_*", "I_MPI_PIN*")),
     Cleared("another malloc or OpenMP", ("LD_PRELOAD", "MALLOC_*", "GLIBC_TUNABLES", "TCMALLOC_*")),
 )
-"""In the order in which emitted scripts list them."""
+"""Emitted scripts list them in this order."""
 
 
 def is_cleared(name: str) -> bool:

@@ -19,21 +19,13 @@ from cputune.plans.knobs.gradients import GRADIENT_PRECISION, GRADIENTS
 from cputune.plans.knobs.kernels import DROPOUT, IPEX, OPTIMIZER
 from cputune.plans.knobs.libraries import ALLOCATOR, MALLOC, OPENMP
 from cputune.plans.knobs.precision import PRECISION
-from cputune.plans.knobs.record import (
-    KEPT,
-    KINDS,
-    Argument,
-    Keeps,
-    Kind,
-    Knob,
-    KnobValue,
-    State,
-)
+from cputune.plans.knobs.record import KEPT, KINDS, Argument, Keeps, Kind, Knob, State
+from cputune.plans.plan import Plan
+from cputune.plans.values import KnobValue
 from cputune.text import cpulist
 
 if TYPE_CHECKING:
     from cputune.host.facts import HostFacts
-    from cputune.plans.plan import Plan
     from cputune.plans.workload import Workload
 
 KNOBS: tuple[Knob, ...] = (
@@ -57,7 +49,7 @@ KNOBS: tuple[Knob, ...] = (
     ORDER,
     DROPOUT,
 )
-"""In the order in which they are shown: the layout first, then the libraries."""
+"""They are shown in this order: the layout first, then the libraries."""
 
 NAMES = tuple(knob.name for knob in KNOBS)
 

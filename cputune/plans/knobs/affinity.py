@@ -8,13 +8,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from cputune.plans.knobs.record import Effect, Knob, Shown
+from cputune.plans.plan import Plan
 from cputune.text import cpulist
-
-if TYPE_CHECKING:
-    from cputune.plans.plan import Plan
 
 ALL = "all"
 """A thread on each core of the rank that no oneCCL worker uses."""

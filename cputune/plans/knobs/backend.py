@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING
 
 from cputune.plans.knobs.record import (
     Ask,
@@ -14,6 +14,8 @@ from cputune.plans.knobs.record import (
     unless,
     variable_shown,
 )
+from cputune.plans.plan import Plan
+from cputune.plans.values import BACKENDS
 from cputune.stack import ccl_use, versions_of
 from cputune.text import cpulist
 from cputune.text.plain import count
@@ -22,10 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from cputune.host.facts import HostFacts
-    from cputune.plans.plan import Plan
-
-Backend = Literal["gloo", "ccl", "mpi"]
-BACKENDS: tuple[Backend, ...] = get_args(Backend)
 
 
 def _backends(facts: HostFacts, ask: Ask) -> Choices:

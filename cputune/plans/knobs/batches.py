@@ -18,12 +18,13 @@ from cputune.plans.knobs.record import (
     in_settings,
     unless,
 )
+from cputune.plans.plan import Plan
+from cputune.plans.values import KnobValue
 from cputune.text.plain import count
 
 if TYPE_CHECKING:
     from cputune.host.facts import HostFacts
-    from cputune.plans.knobs.record import KnobValue
-    from cputune.plans.plan import Plan
+    from cputune.plans.values import KnobValue
 
 DEFAULT = "default"
 

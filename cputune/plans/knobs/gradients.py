@@ -13,10 +13,10 @@ from cputune.plans.knobs.record import (
     in_settings,
     unless,
 )
+from cputune.plans.plan import Plan
 
 if TYPE_CHECKING:
     from cputune.host.facts import HostFacts
-    from cputune.plans.plan import Plan
 
 WORTH = 0.8
 """Above this share of touched gradients, sending all is as fast."""

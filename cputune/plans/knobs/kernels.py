@@ -17,6 +17,7 @@ from cputune.plans.knobs.record import (
     in_settings,
     unless,
 )
+from cputune.plans.plan import Plan
 from cputune.stack import (
     Versions,
     default_optimizer,
@@ -28,7 +29,6 @@ from cputune.stack import (
 
 if TYPE_CHECKING:
     from cputune.host.facts import HostFacts
-    from cputune.plans.plan import Plan
 
 
 def _why_no_ipex(facts: HostFacts, ask: Ask) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING
 
 from cputune.host.files import real_path
 from cputune.plans.knobs.record import (
@@ -11,7 +11,6 @@ from cputune.plans.knobs.record import (
     Choices,
     Effect,
     Knob,
-    KnobValue,
     LeftOut,
     Put,
     Shown,
@@ -20,18 +19,13 @@ from cputune.plans.knobs.record import (
     unless,
     variable_shown,
 )
+from cputune.plans.plan import Plan
+from cputune.plans.values import ALLOCATORS, OPENMP_RUNTIMES, KnobValue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from cputune.host.facts import HostFacts
-    from cputune.plans.plan import Plan
-
-Allocator = Literal["default", "tcmalloc", "jemalloc"]
-ALLOCATORS: tuple[Allocator, ...] = get_args(Allocator)
-
-OpenMP = Literal["default", "libgomp", "libiomp5"]
-OPENMP_RUNTIMES: tuple[OpenMP, ...] = get_args(OpenMP)
 
 JEMALLOC_SETTINGS = "dirty_decay_ms:-1,muzzy_decay_ms:-1,oversize_threshold:0"
 """Freed memory is kept, also of large blocks: one page fault a step. With Intel's launcher's

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING
 
 from cputune.plans.knobs.record import (
     Ask,
@@ -16,16 +16,14 @@ from cputune.plans.knobs.record import (
     in_field,
     unless,
 )
+from cputune.plans.plan import Plan
+from cputune.plans.values import PRECISIONS, Precision
 from cputune.stack import versions_of, why_no_bf16
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from cputune.host.facts import HostFacts
-    from cputune.plans.plan import Plan
-
-Precision = Literal["fp32", "bf16", "fp16"]
-PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 """torch's names, which the output of a layer shows."""

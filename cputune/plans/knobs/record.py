@@ -11,14 +11,13 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from cputune.errors import UsageError
+from cputune.plans.plan import Plan
+from cputune.plans.values import KnobValue, as_text
 
 if TYPE_CHECKING:
     from cputune.host.facts import HostFacts
-    from cputune.plans.plan import Plan
     from cputune.plans.workload import Workload
     from cputune.stack.uses import Framework
-
-KnobValue = int | str | bool
 
 Argument = bool | int | str | None
 """Value of a field of TrainingArguments; None leaves it unset."""
@@ -217,7 +216,7 @@ class Effect:
     source: str
 
 
-Put = Callable[["Plan", KnobValue, "HostFacts"], "Plan | None"]
+Put = Callable[[Plan, KnobValue, "HostFacts"], Plan | None]
 
 
 def in_settings(name: str, needless: Callable[[Plan], bool] = lambda plan: False) -> Put:
@@ -238,15 +237,6 @@ def in_settings(name: str, needless: Callable[[Plan], bool] = lambda plan: False
 def in_field(name: str) -> Put:
     """A function that puts the value of a knob into the field of this name."""
     return lambda plan, value, facts: replace(plan, **{name: value})  # type: ignore[arg-type]
-
-
-def as_text(value: KnobValue) -> str:
-    """A value as people type it."""
-    if isinstance(value, bool):
-        if value:
-            return "yes"
-        return "no"
-    return str(value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

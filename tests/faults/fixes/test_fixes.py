@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from in_process import ran
 from planted import FAULTS, Environment, Fault
+from rows import every_row
 
 DOCTOR = "cputune doctor --hosts none --json --fail-on never"
 TRAINED_SECONDS = 240
@@ -49,7 +50,7 @@ def fix(made: Environment, fault: Fault) -> str:
 
 @pytest.mark.fixes
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault.code}-{fault.name}")
-def test_after_the_cure_a_trainer_trains(fault: Fault, tmp_path: Path) -> None:
+def test_after_the_fix_a_trainer_trains(fault: Fault, tmp_path: Path) -> None:
     made = Environment(tmp_path, fault)
     if fault.ends and os.environ.get("CURES_BEFORE"):
         before = shell(made, fault, f"timeout 60 {fault.launch}")
@@ -63,8 +64,8 @@ def test_after_the_cure_a_trainer_trains(fault: Fault, tmp_path: Path) -> None:
     assert {name: shown[name] for name in fault.shows} == dict(fault.shows)
 
 
-@pytest.mark.parametrize("code", SAMPLE)
-def test_after_the_cure_the_doctor_finds_it_no_more(code: str, tmp_path: Path) -> None:
+@every_row("code", SAMPLE)
+def test_after_the_fix_the_doctor_finds_it_no_more(code: str, tmp_path: Path) -> None:
     fault = next(fault for fault in FAULTS if fault.code == code)
     made = Environment(tmp_path, fault)
     done = shell(made, fault, fix(made, fault), DOCTOR)
