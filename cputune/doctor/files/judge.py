@@ -425,9 +425,14 @@ def _of_a_rank(
         if unsure:
             severity = Severity.WARNING
         if unsure and text_of(launch, context) is None:
+            if (launch.inner or launch).launcher != "accelerate":
+                continue  # nothing shows that the script uses Trainer or accelerate
             title = "Each rank trains alone if this script uses Trainer or accelerate"
             severity = Severity.ADVICE
             evidence = f"{evidence}; the script could not be read"
+        for name, place in launch.set_in.items():
+            if f"{name}={kept.get(name)}" in evidence:
+                evidence = f"{evidence}; {place} sets {name}"
         evidence = context.at(launch.line, evidence)
         takes_out = (command or "").startswith("unset ")
         yield replace(
