@@ -14,6 +14,7 @@ from in_process import ran
 
 import cputune
 from cputune import HostFacts, Workload, diagnose
+from cputune.doctor.checks.limits import GUIDES, MOST_GUIDE_BYTES
 from cputune.plans.memory import (
     LOGIT_BYTES,
     PROCESS_BYTES,
@@ -44,6 +45,7 @@ def test_doctor_and_tuner_name_the_same_number() -> None:
 
 
 def test_both_let_the_same_machine_pass() -> None:
+    assert max(needed_bytes(Workload.from_recipe(name)) for name in GUIDES) < MOST_GUIDE_BYTES
     enough = changed(limits={"memory_bytes": needed_bytes(LARGE)})
     assert not any(f.code == "memory-limit" for f in diagnose(enough).findings)
     ranks = {plan.processes_per_node for plan in cputune.search_space(enough, LARGE).plans()}
