@@ -16,6 +16,7 @@ from cputune.stack.tables import (
     LIBRARIES,
     REMEMBERED,
     Compiled,
+    Conflict,
     ImportedName,
     Library,
     Versions,
@@ -128,13 +129,32 @@ def imported_name(v: Versions, library: Library, row: ImportedName) -> str | Non
     version, other = v.get(library), v.get(row.of)
     if version is None or other is None or not row.covers(version):
         return None
-    presence = symbol(row.of, row.of, row.name)
+    home = row.home or row.of
+    presence = symbol(row.of, home, row.name)
     if presence is None or presence.at(other):
         return None
     return (
-        f"{library} {version} imports {row.name} from {row.of}, which {row.of} {other} does not "
+        f"{library} {version} imports {row.name} from {home}, which {row.of} {other} does not "
         f"have ({row.of} has it {presence.range_text()})"
     )
+
+
+def conflicts(v: Versions, *, trains: bool) -> str | None:
+    """What a release does beside another one, although no metadata forbid it."""
+    for library in LIBRARIES:
+        for row in load().library(library).conflicts:
+            problem = conflict(v, library, row)
+            if problem is not None and row.trains is trains:
+                return problem
+    return None
+
+
+def conflict(v: Versions, library: Library, row: Conflict) -> str | None:
+    """The same of one row."""
+    version, other = v.get(library), v.get(row.of)
+    if version is None or other is None or not row.covers(version, other):
+        return None
+    return f"{library} {version} beside {row.of} {other}: {row.says}"
 
 
 def numpy_torch(v: Versions) -> str | None:
@@ -165,6 +185,8 @@ def python_wheel(v: Versions, name: str) -> str | None:
         return None
     if name in LIBRARIES:
         return declared(v, name, "python")
+    if name == "numpy":
+        return _numpy_wheel(v)
     if name not in COMPILED:
         return None
     row = load().row(name, v.get(name))
@@ -196,6 +218,9 @@ def _rules() -> Iterator[tuple[tuple[str, ...], Rule]]:
     for library in LIBRARIES:
         for row in load().library(library).imports:
             yield (library, row.of), partial(imported_name, library=library, row=row)
+        for pair in load().library(library).conflicts:
+            if not pair.trains:
+                yield (library, pair.of), partial(conflict, library=library, row=pair)
     yield ("numpy", "torch"), numpy_torch
     yield ("ipex", "torch"), ipex_torch
     for built in BUILT_FOR_TORCH:
@@ -224,6 +249,18 @@ def declared_by(name: str, version: Version | None) -> Iterator[tuple[str, str]]
 
 
 @cache
+def _numpy_wheel(v: Versions) -> str | None:
+    """The newest Python for which a release of numpy has wheels. None if that is not exceeded."""
+    if v.python is None or v.numpy is None:
+        return None
+    for row in load().numpy_pythons:
+        if row.first <= (v.numpy.major, v.numpy.minor) <= row.last:
+            if (v.python.major, v.python.minor) > row.newest:
+                newest = f"{row.newest[0]}.{row.newest[1]}"
+                return f"numpy {v.numpy} has no wheel for Python {_x(v.python)}, only to {newest}"
+    return None
+
+
 def pythons() -> tuple[str, ...]:
     """Python versions with a torch in the tables, the oldest first."""
     tags = set[str]()
