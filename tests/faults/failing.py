@@ -17,12 +17,15 @@ import torch.distributed as dist
 """
 JOINS = 'dist.init_process_group("gloo")\nrank = dist.get_rank()\nx = torch.ones(4)\n'
 GROUP = RANKS + JOINS
-WATCHED = RANKS + """
+WATCHED = (
+    RANKS
+    + """
 import faulthandler
 faulthandler.register(signal.SIGUSR1, file=open(f"stack-{os.environ.get('RANK', 0)}", "w"))
 def ready():
     open(f"ready-{os.environ.get('RANK', 0)}", "w").close()
 """
+)
 TRAINER = """
 from transformers import HfArgumentParser, Trainer, TrainingArguments
 (args,) = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()
@@ -54,7 +57,8 @@ class Failing:
         before: one of these codes is found by ``doctor -- LAUNCH``.
         hangs: it is examined with --pid once all of its ranks are ready, and ended.
         during: codes that --pid finds; ``shown`` is in the evidence of one.
-        after: one of these rows of ``known_errors/``, or the code of a check, explains the log.
+        after: one of these rows of ``known_errors/`` (or "interface", "unknown") explains the log.
+        says: words of the failure that is shown.
         fast: it takes a second, so that CI runs it.
     """
 
@@ -71,6 +75,7 @@ class Failing:
     during: tuple[str, ...] = ()
     shown: str = ""
     after: tuple[str, ...] = ()
+    says: str = ""
     fast: bool = False
 
 
@@ -79,86 +84,84 @@ FAILING: dict[str, Failing] = {
     "a module is missing": Failing(
         script="import no_such_library\n",
         before=("launch-import",),
-        after=("module-missing",),
-        fast=True,
+        after=("interface",),
     ),
     "a file of ours hides a module": Failing(
         script="import random\nprint(random.randint(0, 1))\n",
         files={"random.py": "seed = 1\n"},
         before=("module-shadowed", "launch-import"),
-        after=("module-shadowed",),
-        fast=True,
+        after=("shadowed",),
     ),
     "the script is not there": Failing(
-        launch=("{python}", "trian.py"), before=("launch-script",), after=("?",), fast=True
+        launch=("{python}", "trian.py"), before=("launch-script",), after=("script-absent",)
     ),
-    "keyboard input in a job": Failing(script="input('go on? ')\n", after=("?",), fast=True),
+    "keyboard input in a job": Failing(script="input('go on? ')\n", after=("asks-input",), fast=True),
     "a segfault": Failing(
         script="import ctypes\nctypes.string_at(0)\n", after=("segfault",), fast=True
     ),
     "weights of several types": Failing(
         script="import torch\nn = torch.nn.Linear(4, 4).bfloat16()\nn(torch.ones(2, 4))\n",
         before=("rehearsal-fails",),
-        after=("?",),
+        after=("mixed-dtype",),
     ),
     "a pickle that torch.load refuses": Failing(
         script="import torch\nclass A: pass\ntorch.save(A(), 'a.pt')\ntorch.load('a.pt')\n",
-        after=("?",),
+        after=("weights-only",),
     ),
     "half of a checkpoint": Failing(
         script="import torch\ntorch.save(torch.ones(999), 'a.pt')\n"
         "open('b.pt', 'wb').write(open('a.pt', 'rb').read()[:900])\ntorch.load('b.pt')\n",
-        after=("?",),
+        after=("file-truncated",),
     ),
     "rows of different lengths": Failing(
-        script=LOADER.format(row="return torch.ones(at)", workers=0), after=("?",)
+        script=LOADER.format(row="return torch.ones(at)", workers=0), after=("batch-mismatch",)
     ),
     "a worker of the loader raises": Failing(
         script=LOADER.format(row="raise ValueError(f'row {at} is broken')", workers=1),
-        after=("?",),
+        says="row 0 is broken", after=("unknown",),
     ),
     "a worker of the loader is killed": Failing(
-        script=LOADER.format(row="os.kill(os.getpid(), signal.SIGKILL)", workers=1), after=("?",)
+        script=LOADER.format(row="os.kill(os.getpid(), signal.SIGKILL)", workers=1), after=("killed",)
     ),
     "a function that spawn cannot send": Failing(
         script="import torch.multiprocessing as mp\n"
         "if __name__ == '__main__':\n    mp.spawn(lambda rank: 1, nprocs=1)\n",
-        after=("?",),
+        after=("pickle",),
     ),
     "no fallback for a module of the stack": Failing(
-        script="import torch._six\n", before=("rehearsal-fails",), after=("?",)
+        script="import torch._six\n", before=("rehearsal-fails",), after=("interface",)
     ),
     # --- arguments ----------------------------------------------------------------------
     "a flag that is gone": Failing(
         script=TRAINER,
         launch=("{python}", "train.py", "--output_dir", "out", "--no_cuda"),
         before=("file-flag-refused",),
-        after=("?",),
+        after=("interface",),
     ),
     "an optimizer of another package": Failing(
         script=TRAINER + "import torch\nTrainer(torch.nn.Linear(2, 2), args, train_dataset=[1])"
         ".create_optimizer()\n",
         launch=("{python}", "train.py", "--output_dir", "o", "--optim", "galore_adamw"),
         before=("launch-import", "argument-package"),
-        after=("?",),
+        says="galore_torch", after=("unknown",),
     ),
     "a model that may not be downloaded": Failing(
         script="from transformers import AutoConfig\nAutoConfig.from_pretrained('no/model')\n",
         variables={"HF_HUB_OFFLINE": "1"},
         before=("rehearsal-fails",),
-        after=("?",),
+        after=("hub-unreachable",),
     ),
     # --- ranks --------------------------------------------------------------------------
     "a backend that needs GPUs": Failing(
         script=RANKS + "dist.init_process_group('nccl')\n",
         launch=(*TORCHRUN, "train.py"),
         before=("rehearsal-fails", "file-backend"),
-        after=("?",),
+        after=("nccl",),
     ),
     "a rank without an address": Failing(
         script=RANKS + "dist.init_process_group('gloo')\n",
         before=("rehearsal-fails",),
-        after=("?",),
+        after=("master-addr",),
     ),
     "an address that nobody knows": Failing(
         script=RANKS + "dist.init_process_group('gloo')\n",
@@ -184,16 +187,16 @@ FAILING: dict[str, Failing] = {
     "one rank raises": Failing(
         script=GROUP + "if rank == 1: raise ValueError('the labels are wrong')\n"
         "dist.all_reduce(x)\n",
-        launch=(*TORCHRUN, "train.py"), after=("?",),
+        launch=(*TORCHRUN, "train.py"), says="the labels are wrong", after=("unknown",),
     ),
     "one rank is late": Failing(
         script=RANKS + "dist.init_process_group('gloo', timeout=datetime.timedelta(seconds=2))\n"
         "if dist.get_rank() == 1: time.sleep(9)\ndist.all_reduce(torch.ones(4))\n",
-        launch=(*TORCHRUN, "train.py"), after=("?",),
+        launch=(*TORCHRUN, "train.py"), after=("timed-out",),
     ),
     "shapes that differ between ranks": Failing(
         script=GROUP + "dist.all_reduce(torch.ones(4 + rank))\n",
-        launch=(*TORCHRUN, "train.py"), after=("?",),
+        launch=(*TORCHRUN, "train.py"), after=("barrier",),
     ),
     "two collectives at once": Failing(
         script=WATCHED + JOINS + "dist.all_reduce(x); ready()\n"
@@ -232,36 +235,36 @@ FAILING: dict[str, Failing] = {
     # --- the machine --------------------------------------------------------------------
     "no loopback": Failing(
         script=GROUP, launch=(*TORCHRUN, "train.py"), inside="unshare -rn",
-        before=("loopback-down",), after=("?",),
+        before=("loopback-down",),
     ),
     "shared memory is full": Failing(
         script=LOADER.format(row="return torch.ones(1 << 20)", workers=1),
         inside="unshare -rm sh -c 'mount -t tmpfs -o size=1m none /dev/shm && exec \"$@\"' sh",
-        before=("shm-small",), after=("?",),
+        before=("shm-small",), after=("shm-full",),
     ),
     "the disk is full": Failing(
         script="import torch\ntorch.save(torch.ones(1 << 20), 'out/a.pt')\n",
         files={"out/here": ""},
         inside="unshare -rm sh -c 'mount -t tmpfs -o size=1m none out && exec \"$@\"' sh",
-        after=("?",),
+        after=("checkpoint-not-written",),
     ),
     "a folder that cannot be written": Failing(
         script="open('out/log.txt', 'w')\n", files={"out/here": ""},
         inside="unshare -rm sh -c 'mount -t tmpfs -o ro none out && exec \"$@\"' sh",
-        after=("?",), fast=True,
+        after=("read-only",), fast=True,
     ),
     "too little address space": Failing(
         script="import torch\ntorch.ones(1 << 28).sum()\n", limits=("--as=1500000000",),
-        before=("?",), after=("?",),
+        before=("virtual-memory",), after=("cannot-allocate",),
     ),
     "too few open files": Failing(
         script="files = [open('train.py') for _ in range(99)]\n", limits=("--nofile=50",),
-        before=("?",), after=("?",), fast=True,
+        before=("open-files",), after=("open-files",),
     ),
     "too few processes": Failing(
         script="import threading, time\nfor _ in range(90):\n"
         "    threading.Thread(target=time.sleep, args=(3,), daemon=True).start()\n",
-        cgroup=("pids", {"pids.max": "40"}), before=("?",), after=("?",), fast=True,
+        cgroup=("pids", {"pids.max": "40"}), before=("rehearsal-fails",), after=("threads",),
     ),
     "a tenth of a CPU": Failing(
         script=WATCHED + "ready()\na = torch.randn(900, 900)\nwhile True: a @ a\n",

@@ -63,7 +63,14 @@ class Started:
 
     def doctor(self, *words: str, inside: bool = False) -> list[dict[str, str]]:
         """The findings of the doctor in this folder."""
-        argv = [str(Path(sys.executable).with_name("cputune")), "doctor", "--json", "--fail-on", "never", *words]
+        argv = [
+            str(Path(sys.executable).with_name("cputune")),
+            "doctor",
+            "--json",
+            "--fail-on",
+            "never",
+            *words,
+        ]
         if inside:
             argv = self.argv(*argv)
         done = ran(argv, cwd=self.folder, env=self.environment)
@@ -187,3 +194,4 @@ def test_a_launch_that_fails(started: Started) -> None:
         explanation = explain(text)
         assert explanation is not None
         assert explanation.symptom.name in row.after, text[-2000:]
+        assert row.says in finding["evidence"]
