@@ -22,6 +22,7 @@ SPECIAL_ROWS = {
         "cuda-linker",
         "exec-interpreter",
         "library-absent",
+        "lock-removed",
         "numactl-absent",
         "oneccl-library",
         "srun-without-pmi",
@@ -40,7 +41,8 @@ SPECIAL_ROWS = {
     "omp-error": ("openmp-two", "omp-shm"),
     "parser-words": ("interface", "notebook-words"),
     "peer-closed": ("istio",),
-    "permission": ("start-denied",),
+    "permission": ("lock-of-another", "start-denied"),
+    "ssh": ("host-with-slots",),
     "undefined-symbol": ("ipex-symbol", "mkl-symbol", "oneccl-symbol", "torchaudio-torch"),
 }
 """For a general row those that say more about some of the texts that it knows."""

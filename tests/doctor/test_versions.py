@@ -304,7 +304,8 @@ def test_names_that_a_package_imports_and_another_lost(
 @pytest.mark.parametrize(
     ("packages", "code", "wrong"),
     [
-        ({"trl": "0.25.1", "transformers": "5.0.0"}, "pair-import", True),
+        ({"trl": "0.25.1", "transformers": "5.3.0"}, "pair-import", True),
+        ({"trl": "0.25.1", "transformers": "5.0.0"}, "pair-import", False),
         ({"trl": "0.25.1", "transformers": "4.57.1"}, "pair-import", False),
         ({"trl": "0.29.1", "transformers": "5.23.0"}, "pair-import", False),
         ({"transformers": "4.44.2", "torch": "2.13.0"}, "resume-fails", True),

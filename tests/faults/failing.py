@@ -174,7 +174,7 @@ FAILING: dict[str, Failing] = {
     ),
     "a port in use": Failing(
         script=GROUP, launch=(*TORCHRUN, "train.py"), listens=True,
-        before=("master-port-taken", "launcher-fails"), after=("?",),
+        before=("master-port-taken", "launcher-fails"), after=("port-taken",),
     ),
     "torchrun binds by GPUs": Failing(
         script=GROUP, launch=(*TORCHRUN, "--numa-binding=node", "train.py"),
