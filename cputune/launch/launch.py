@@ -57,7 +57,7 @@ class Launch:
         script: what is trained: a file, or the name of a ``module``; "" if it is not known.
         words: all of them, in their order.
         environment: what the file exports, and what the launcher passes on, with spans.
-        set_in: where a sourced file sets a variable of it, ``path.sh:3``.
+        set_in: the places in sourced files that set variables of it, ``path.sh:3``.
         removed: names that a file unsets, ``OMP_*`` for a prefix.
         part: it is one of several ranks although its words do not say so (a pod, a task).
         inner: the launcher that an mpirun starts, and its options; None if that is Python.

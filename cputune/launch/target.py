@@ -114,7 +114,7 @@ def _slurm(words: Sequence[str]) -> Target:
     each = _number(options.get("ntasks-per-node") or options.get("tasks-per-node"))
     cpus = _number(options.get("cpus-per-task") or options.get("c"))
     if tasks is not None:
-        # --ntasks decides: beside it --ntasks-per-node is the most that a node gets (sbatch(1)).
+        # If both are given, --ntasks-per-node is only the most that a node gets (sbatch(1)).
         spread = -(-tasks // (nodes or 1))
         each = min(spread, each or spread)
     return slurm_job(

@@ -215,16 +215,21 @@ def _rules() -> Iterator[tuple[tuple[str, ...], Rule]]:
             # which torch transformers accepts is checked at run time
             if needed and (library, other) != ("transformers", "torch"):
                 yield (library, other), partial(declared, name=library, other=other)
-    for library in LIBRARIES:
-        for row in load().library(library).imports:
-            yield (library, row.of), partial(imported_name, library=library, row=row)
-        for pair in load().library(library).conflicts:
-            if not pair.trains:
-                yield (library, pair.of), partial(conflict, library=library, row=pair)
+    yield from _rules_of_pairs()
     yield ("numpy", "torch"), numpy_torch
     yield ("ipex", "torch"), ipex_torch
     for built in BUILT_FOR_TORCH:
         yield (built, "torch"), partial(built_for_torch, name=built)
+
+
+def _rules_of_pairs() -> Iterator[tuple[tuple[str, ...], Rule]]:
+    for library in LIBRARIES:
+        table = load().library(library)
+        for row in table.imports:
+            yield (library, row.of), partial(imported_name, library=library, row=row)
+        for pair in table.conflicts:
+            if not pair.trains:
+                yield (library, pair.of), partial(conflict, library=library, row=pair)
 
 
 @cache
@@ -254,10 +259,10 @@ def _numpy_wheel(v: Versions) -> str | None:
     if v.python is None or v.numpy is None:
         return None
     for row in load().numpy_pythons:
-        if row.first <= (v.numpy.major, v.numpy.minor) <= row.last:
-            if (v.python.major, v.python.minor) > row.newest:
-                newest = f"{row.newest[0]}.{row.newest[1]}"
-                return f"numpy {v.numpy} has no wheel for Python {_x(v.python)}, only to {newest}"
+        is_meant = row.first <= minor(v.numpy) <= row.last
+        if is_meant and minor(v.python) > row.newest:
+            newest = f"{row.newest[0]}.{row.newest[1]}"
+            return f"numpy {v.numpy} has no wheel for Python {_x(v.python)}, only to {newest}"
     return None
 
 

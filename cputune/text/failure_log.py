@@ -363,12 +363,10 @@ def read_failures(text: str) -> FailureLog:
         stream._end_message()
         if stream.chained is not None:
             stream.found.append(stream.chained)
-    failures: list[Failure] = []
+    failures = list(others)
     for stream in streams.values():
         failures += stream.found
-    failures += others
-    if all(failure.kind == "warning" for failure in failures):
-        failures += _boxed(all_lines)
+    failures += _boxed(all_lines, failures)
     failures.sort(key=lambda failure: failure.line)
     versions: dict[str, str] = {}
     for named in _VERSION_LINE.finditer(text):
@@ -380,9 +378,11 @@ def read_failures(text: str) -> FailureLog:
 _EDGE = re.compile(r"\s*-{50,}\s*")
 
 
-def _boxed(lines: Sequence[Line]) -> list[Failure]:
-    """The texts between two lines of dashes, as Open MPI prints its errors."""
+def _boxed(lines: Sequence[Line], others: Sequence[Failure]) -> list[Failure]:
+    """The texts between two lines of dashes (errors of Open MPI), if nothing else failed."""
     found: list[Failure] = []
+    if any(failure.kind != "warning" for failure in others):
+        return found
     start = None
     for at, line in enumerate(lines):
         if not _EDGE.fullmatch(line.text):

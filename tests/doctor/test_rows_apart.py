@@ -31,7 +31,7 @@ SPECIAL_ROWS = {
     "compile-cpp": ("compile-shared-cache",),
     "compile-failed": ("compile-cpp", "no-compiler"),
     "cannot-allocate": ("static-tls",),
-    "cuda-not-compiled": ("map-location",),
+    "cuda-not-compiled": ("map-location", "torchrun-gpus"),
     "gloo-interface": ("gloo-hostname",),
     "index-refused": ("ipex-index",),
     "library-absent": ("oneccl-library",),

@@ -95,7 +95,9 @@ FAILING: dict[str, Failing] = {
     "the script is not there": Failing(
         launch=("{python}", "trian.py"), before=("launch-script",), after=("script-absent",)
     ),
-    "keyboard input in a job": Failing(script="input('go on? ')\n", after=("asks-input",), fast=True),
+    "keyboard input in a job": Failing(
+        script="input('go on? ')\n", after=("asks-input",), fast=True
+    ),
     "a segfault": Failing(
         script="import ctypes\nctypes.string_at(0)\n", after=("segfault",), fast=True
     ),
@@ -121,7 +123,8 @@ FAILING: dict[str, Failing] = {
         says="row 0 is broken", after=("unknown",),
     ),
     "a worker of the loader is killed": Failing(
-        script=LOADER.format(row="os.kill(os.getpid(), signal.SIGKILL)", workers=1), after=("killed",)
+        script=LOADER.format(row="os.kill(os.getpid(), signal.SIGKILL)", workers=1),
+        after=("killed",),
     ),
     "a function that spawn cannot send": Failing(
         script="import torch.multiprocessing as mp\n"
@@ -164,7 +167,8 @@ FAILING: dict[str, Failing] = {
         after=("master-addr",),
     ),
     "an address that nobody knows": Failing(
-        script=RANKS + "dist.init_process_group('gloo')\n",
+        script=RANKS
+        + "dist.init_process_group('gloo', timeout=datetime.timedelta(seconds=10))\n",
         variables={
             "RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "no-such-host.invalid",
             "MASTER_PORT": "29500",
@@ -178,11 +182,11 @@ FAILING: dict[str, Failing] = {
     ),
     "torchrun binds by GPUs": Failing(
         script=GROUP, launch=(*TORCHRUN, "--numa-binding=node", "train.py"),
-        before=("numa-binding-gpu", "launcher-fails"), after=("?",),
+        before=("numa-binding-gpu", "launcher-fails"), after=("torchrun-gpus",),
     ),
     "torchrun counts GPUs": Failing(
         script=GROUP, launch=("torchrun", "--nproc_per_node=gpu", "train.py"),
-        before=("variable-refused", "launcher-fails"), after=("?",),
+        before=("variable-refused", "launcher-fails"), after=("torchrun-gpus",),
     ),
     "one rank raises": Failing(
         script=GROUP + "if rank == 1: raise ValueError('the labels are wrong')\n"
@@ -219,8 +223,14 @@ FAILING: dict[str, Failing] = {
         script=WATCHED + "torch.set_num_threads(2)\na = torch.randn(900, 900); a @ a\n"
         "import multiprocessing\ndef work(n): return float((a @ a).sum())\nready()\n"
         "with multiprocessing.get_context('fork').Pool(2) as pool: pool.map(work, range(2))\n",
-        before=("fork-after-threads",), hangs=1,
+        hangs=1,
         during=("job-waits",), shown="forked after",
+    ),
+    "a pool that will be forked after threads": Failing(
+        script=RANKS + "torch.set_num_threads(2)\na = torch.randn(900, 900); a @ a\n"
+        "import multiprocessing\ndef work(n): return float((a @ a).sum())\n"
+        "with multiprocessing.get_context('fork').Pool(2) as pool: pool.map(work, range(2))\n",
+        before=("fork-after-threads",),
     ),
     "a process that is stopped": Failing(
         script=WATCHED + "ready()\nos.kill(os.getpid(), signal.SIGSTOP)\n",
