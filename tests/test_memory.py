@@ -15,6 +15,7 @@ from rows import every_row
 
 import cputune
 from cputune import HostFacts, Workload, diagnose
+from cputune.doctor.checks.limits import GUIDES, MOST_GUIDE_BYTES
 from cputune.plans.memory import (
     LOGIT_BYTES,
     PROCESS_BYTES,
@@ -45,6 +46,7 @@ def test_doctor_and_tuner_name_the_same_number() -> None:
 
 
 def test_both_let_the_same_machine_pass() -> None:
+    assert max(needed_bytes(Workload.from_recipe(name)) for name in GUIDES) < MOST_GUIDE_BYTES
     enough = changed(limits={"memory_bytes": needed_bytes(LARGE)})
     assert not any(f.code == "memory-limit" for f in diagnose(enough).findings)
     ranks = {plan.processes_per_node for plan in cputune.search_space(enough, LARGE).plans()}

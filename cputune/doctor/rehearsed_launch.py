@@ -1,7 +1,9 @@
-"""A typed launch, rehearsed: child processes run its script up to its data and first step.
+"""A typed launch, rehearsed: its launcher starts ranks that end at once, and then child processes
+run its script up to its data and first step.
 
-``looks/rehearse.py`` says what such a run leaves out. Failures are reported in the words of the
-installed libraries, also for versions that no table knows.
+``looks/launched.py`` starts the launcher; ``looks/rehearse.py`` says what a run of the script
+leaves out. Failures are reported in the words of the installed programs, also for versions that no
+table knows.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from cputune.doctor.deep import messages_of, run_look
 from cputune.doctor.finding import Finding, Severity, checks_of, fault
 from cputune.host import Completed, Host
 from cputune.host.facts import HostFacts
-from cputune.launch.launch import Launch
+from cputune.launch.launch import CONFINERS, Launch
+from cputune.launch.located_words import without_options
 from cputune.plans.knobs.precision import native_precisions
 from cputune.plans.script_settings import named, settings_of
 from cputune.text.failure_log import Failure, Frame
@@ -29,6 +32,12 @@ SECONDS = 25
 """Time limit for the ranks; with start and end a rehearsal takes at most 30 seconds."""
 MOST_RANKS = 2
 """What fails between many fails between two, and each loads torch."""
+
+_STARTED = ("torchrun", "accelerate", "deepspeed", "mpirun")
+"""Launchers that are started with ranks that end at once."""
+LAUNCHER_SECONDS = 20
+_LOGS = frozenset({"--log_dir", "--redirects", "--tee", "--output_filename"})
+"""Options that write files."""
 
 _NUMBERING = ("torchrun", "deepspeed")
 """Launchers that number a single rank too."""
@@ -65,6 +74,82 @@ def rehearsed(launch: Launch, text: str, facts: HostFacts, host: Host) -> Iterat
         elif finding.evidence.partition(": ")[2] not in reported:
             reported.add(finding.evidence.partition(": ")[2])  # of two ranks the same is said once
             yield finding
+
+
+def launcher_starts(launch: Launch, host: Host) -> Iterator[Finding]:
+    """What fails when the launcher is started as typed; empty if its ranks start and end."""
+    words = _words_of_launcher(launch)
+    if words is None or host.which(words[0]) is None:
+        return
+    variables = {**host.environment(), **launch.environment}
+    task = json.dumps({"words": words, "seconds": LAUNCHER_SECONDS})
+    done = run_look(host, "launched.py", task, **variables)
+    for message in messages_of(done):
+        code, output = message["code"], without_secrets(message["output"], variables)
+        if code is None:
+            text = f"{launch.program} did not start ranks in {LAUNCHER_SECONDS} seconds"
+            yield rehearsal_late.finding(text)
+        elif code != 0:
+            yield _launcher_failed(launch, code, output)
+
+
+def _words_of_launcher(launch: Launch) -> list[str] | None:
+    """The words before the script; None if the launch cannot be tried on this machine alone."""
+    several = launch.machines > 1 or bool(launch.hosts) or launch.host_file is not None
+    if launch.launcher not in _STARTED or several or launch.part or launch.inner is not None:
+        return None
+    if launch.option("--no_python") is not None:
+        return None
+    wrappers = [str(word) for word in launch.before]
+    while wrappers and re.match(r"[A-Za-z_]\w*=", wrappers[0]):
+        del wrappers[0]  # it is in the environment of the launch
+    if wrappers and wrappers[0].rpartition("/")[2] not in CONFINERS:
+        return None
+    at = len(launch.words) - len(launch.arguments) - 1
+    if at < 0 or launch.words[at] != launch.script:
+        return None
+    words = [str(word) for word in launch.words[len(launch.before) : at]]
+    if launch.module:
+        for name in ("-m", "--module"):
+            if name in words[1:] and words[-1] == name:
+                del words[-1]
+    return wrappers + list(without_options(words, _LOGS))
+
+
+def _launcher_failed(launch: Launch, code: int, output: str) -> Finding:
+    """The finding with the line that decides, and with the fix of ``--symptom`` if it is known."""
+    from cputune.doctor.symptoms import explain
+
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    problem = "".join(lines[-1:])
+    explanation = explain(output)
+    if explanation is not None and explanation.failure.kind not in ("launcher", "exit"):
+        problem = explanation.failure.title
+    finding = launcher_fails.finding(f"{launch.program} ended with {code}: {problem[:300]}")
+    if explanation is None or not explanation.is_known or explanation.symptom.goes_on:
+        return finding
+    symptom = explanation.symptom
+    return replace(
+        finding,
+        remedy=f"{symptom.title}: {symptom.fix}.",
+        command=symptom.command,
+        source=symptom.source,
+    )
+
+
+@fault("launcher-fails", Severity.ERROR)
+def launcher_fails() -> None:
+    """The launcher fails before its ranks start
+
+    Symptom: the error in the evidence, before the first line of the script.
+
+    Cause: the launcher was started here with the words before the script, and in its place with
+    ranks that end at once.
+
+    Remedy: Correct the option that the evidence names.
+
+    Source: https://docs.pytorch.org/docs/stable/elastic/run.html
+    """
 
 
 def _of_accelerate(launch: Launch) -> dict[str, str]:

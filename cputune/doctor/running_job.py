@@ -16,13 +16,13 @@ from cputune.doctor.finding import Finding, Severity, by_severity, checks_of, fa
 from cputune.errors import CannotError
 from cputune.host import Host
 from cputune.host.facts import HostFacts
+from cputune.host.probing.limits import with_quota_of
 from cputune.host.probing.scrub import Scrubber, read_environment
 from cputune.host.process_tree import (
     Running,
     look_at_job,
     peers_of,
     python_stack,
-    same_limits,
 )
 from cputune.launch.shell import read_words
 from cputune.text import cpulist
@@ -54,6 +54,9 @@ def judge_job(pid: int, facts: HostFacts, host: Host) -> tuple[Finding, ...]:
         hint = "run the doctor as its user, or as root"
         raise CannotError(f"process {pid} belongs to another user", hint=hint) from error
     ranks = _ranks(family)
+    if ranks:
+        limits = with_quota_of(facts.limits, host, ranks[0].pid)
+        facts = replace(facts, limits=limits)
     findings: list[Finding] = [job_seen.finding(_state_of(each)) for each in ranks]
     collectives = dict[str, str]()
     for each in ranks:
@@ -66,7 +69,7 @@ def judge_job(pid: int, facts: HostFacts, host: Host) -> tuple[Finding, ...]:
     findings += _mismatch(collectives)
     findings += _shared_cpus(ranks)
     if ranks:
-        findings += _variables(ranks[0], facts, same_limits(host, ranks[0].pid))
+        findings += _variables(ranks[0], facts)
     return by_severity(findings)
 
 
@@ -129,7 +132,7 @@ def _of_rank(each: Running, facts: HostFacts) -> Iterator[Finding]:
         yield job_threads.finding(
             f"{_name(each)}: {each.running} threads run on {len(each.cpus)} CPUs"
         )
-    elif ready > each.running and each.share < FEW_RUN * min(ready, len(each.cpus)):
+    elif ready > each.running and each.share < FEW_RUN * min(ready, _cpus_of(each, facts)):
         yield job_threads.finding(
             f"{_name(each)}: {ready} threads are ready to run "
             f"and get {each.share:.1f} CPUs: other processes use them"
@@ -146,6 +149,14 @@ def _of_rank(each: Running, facts: HostFacts) -> Iterator[Finding]:
     if len(each.openmp) > 1:
         yield job_openmp.finding(f"{_name(each)}: {', '.join(each.openmp)}")
     yield from _remote_memory(each, facts)
+
+
+def _cpus_of(each: Running, facts: HostFacts) -> float:
+    """The CPUs that a rank may use: its own, or the CPU time of its cgroup."""
+    quota = facts.limits.cpu_quota
+    if quota is None:
+        return len(each.cpus)
+    return min(quota, len(each.cpus))
 
 
 def _remote_memory(each: Running, facts: HostFacts) -> Iterator[Finding]:
@@ -177,18 +188,15 @@ def _shared_cpus(ranks: list[Running]) -> Iterator[Finding]:
                 return
 
 
-def _variables(each: Running, facts: HostFacts, limited: bool) -> Iterator[Finding]:
-    """Findings for the variables and CPUs of a rank, and for our cgroup."""
+def _variables(each: Running, facts: HostFacts) -> Iterator[Finding]:
+    """Findings for the variables, the CPUs and the cgroup of a rank."""
     around = replace(
         facts,
         environment=read_environment(each.environment, Scrubber()),
         topology=replace(facts.topology, allowed=each.cpus or facts.topology.allowed),
         preload_missing=(),
     )
-    checks = _CHECKS
-    if limited:
-        checks += _OF_CGROUP
-    for finding in findings_of(checks, around):
+    for finding in findings_of(_CHECKS + _OF_CGROUP, around):
         if finding.severity is not Severity.ADVICE and finding.code not in _OF_NEW_LAUNCHES:
             yield replace(finding, evidence=f"{_name(each)}: {finding.evidence}")
 

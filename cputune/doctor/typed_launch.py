@@ -20,7 +20,7 @@ from cputune.doctor.files.context import Context
 from cputune.doctor.files.judge import judge_launches
 from cputune.doctor.files.script_kind import is_own
 from cputune.doctor.finding import Finding, Severity, by_severity, checks_of, fault
-from cputune.doctor.rehearsed_launch import rehearsed
+from cputune.doctor.rehearsed_launch import launcher_starts, rehearsal_late, rehearsed
 from cputune.errors import UsageError
 from cputune.host import Around, Host, Interpreter, process
 from cputune.host.facts import HostFacts
@@ -155,9 +155,14 @@ def _tried(
             doubtful.append(finding)
         else:
             certain.append(finding)
-    if not text or any(one.severity is Severity.ERROR for one in (*before, *certain)):
-        return certain
-    failures = list(rehearsed(launch, text, facts, host))
+    if any(one.severity is Severity.ERROR for one in (*before, *certain)):
+        return certain + [one.alone for one in doubtful]
+    failures = list(launcher_starts(launch, host))
+    if not text or any(one.severity is Severity.ERROR for one in failures):
+        return certain + failures + [one.alone for one in doubtful]
+    failures += rehearsed(launch, text, facts, host)
+    if any(one.code == rehearsal_late.code for one in failures):
+        return certain + failures + [one.alone for one in doubtful]
     seen = [one.finding for one in doubtful if one.is_seen_in(failures)]
     return certain + failures + seen
 
@@ -172,6 +177,12 @@ class _Doubtful:
 
     finding: Finding
     error: str
+
+    @property
+    def alone(self) -> Finding:
+        """The finding if the script was not rehearsed."""
+        evidence = f"{self.finding.evidence}; by itself: the script was not run up to this line"
+        return replace(self.finding, evidence=evidence, severity=Severity.WARNING)
 
     def is_seen_in(self, failures: Sequence[Finding]) -> bool:
         return any(f": {self.error}: " in one.evidence for one in failures)

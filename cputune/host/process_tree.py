@@ -362,12 +362,6 @@ def _frame(frame: Mapping[str, object]) -> str:
     return f"{frame.get('name')} ({file}:{frame.get('line')})"
 
 
-def same_limits(host: Host, pid: int) -> bool:
-    """Whether a process is in the same cgroups as this one."""
-    ours, other = _text(host, "/proc/self/cgroup"), _text(host, f"/proc/{pid}/cgroup")
-    return bool(ours) and ours == other
-
-
 def peers_of(host: Host, pid: int) -> tuple[str, ...]:
     """Addresses and ports (``10.0.0.7:443``) of its established TCP connections. IPv4 only."""
     inodes = set()

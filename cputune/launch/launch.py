@@ -57,6 +57,7 @@ class Launch:
         script: what is trained: a file, or the name of a ``module``; "" if it is not known.
         words: all of them, in their order.
         environment: what the file exports, and what the launcher passes on, with spans.
+        set_in: the places in sourced files that set variables of it, ``path.sh:3``.
         removed: names that a file unsets, ``OMP_*`` for a prefix.
         part: it is one of several ranks although its words do not say so (a pod, a task).
         inner: the launcher that an mpirun starts, and its options; None if that is Python.
@@ -73,6 +74,7 @@ class Launch:
     environment: Mapping[str, str] = field(default_factory=dict)
     program: str = "python"
     before: tuple[str, ...] = ()
+    set_in: Mapping[str, str] = field(default_factory=dict)
     removed: frozenset[str] = frozenset()
     part: bool = False
     inner: Launch | None = None

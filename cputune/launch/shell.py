@@ -211,6 +211,7 @@ class _Reader:
     unread: list[Unread] = field(default_factory=list)
     beside: Callable[[str], str | None] = _no_file
     elsewhere: str = ""
+    set_in: dict[str, str] = field(default_factory=dict)
     branches: int = 0
     all_exported: bool = False
     nested: int = 0
@@ -306,6 +307,10 @@ class _Reader:
                 items = [*before[:-1], before[-1] + items[0]]
         unknown = [_of("$?"), *(items if listed else [])]
         self._set(named, items, either=not added, unknown=unknown)
+        self.set_in.pop(named, None)
+        if self.elsewhere:
+            line = self.tree.text.count("\n", 0, self.tree.span(node).start) + 1
+            self.set_in[named] = f"{self.elsewhere}:{line}"
         if exports:
             self.exported.add(named)
 
@@ -664,6 +669,7 @@ class _Reader:
                 line=line,
                 span=span,
                 environment={**kept, **launch.environment},
+                set_in={name: self.set_in[name] for name in kept if name in self.set_in},
                 removed=frozenset(self.removed),
             )
         )

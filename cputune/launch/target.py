@@ -113,8 +113,10 @@ def _slurm(words: Sequence[str]) -> Target:
     tasks = _number(options.get("ntasks") or options.get("n"))
     each = _number(options.get("ntasks-per-node") or options.get("tasks-per-node"))
     cpus = _number(options.get("cpus-per-task") or options.get("c"))
-    if each is None and tasks is not None:
-        each = -(-tasks // (nodes or 1))
+    if tasks is not None:
+        # If both are given, --ntasks-per-node is only the most that a node gets (sbatch(1)).
+        spread = -(-tasks // (nodes or 1))
+        each = min(spread, each or spread)
     return slurm_job(
         nodes=nodes,
         tasks=tasks,

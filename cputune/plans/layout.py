@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from itertools import chain
+from typing import TYPE_CHECKING
 
 from cputune.host.facts import Core, HostFacts
 from cputune.plans.cores import QUOTA_SHARE, paid_cores, usable_cores
@@ -22,9 +23,11 @@ from cputune.plans.knobs.record import Ask, Knob
 from cputune.plans.placing import LEAST_USED_SHARE, by_caches, groups, rank_slices, team
 from cputune.plans.plan import Plan
 from cputune.plans.values import ALLOCATORS, Backend, KnobValue, Precision
-from cputune.plans.workload import Workload
 from cputune.stack import LEAST_CCL_WORKERS
 from cputune.text import plain
+
+if TYPE_CHECKING:
+    from cputune.plans.workload import Workload
 
 MOST_RANKS_PER_NODE = 8
 """More ranks on a NUMA node hold more copies of the model and send more messages. Assumed."""

@@ -7,9 +7,13 @@ from the peaks with one and with three samples).
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from cputune.host.facts import HostFacts
 from cputune.plans.knobs.precision import native_precisions
-from cputune.plans.workload import Recipe, Workload
+
+if TYPE_CHECKING:
+    from cputune.plans.workload import Recipe, Workload
 
 SPARE = 0.8
 """Share of the memory that was free before the study."""

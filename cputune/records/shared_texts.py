@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from cputune.errors import UsageError
 from cputune.host.facts import HostFacts
@@ -28,6 +27,7 @@ from cputune.records.claims import (
 from cputune.records.ladder import ladder_of
 from cputune.records.next_command import KEEP_THE_LAUNCH, NextStep, command_of
 from cputune.records.result import COMPLETED, Result, TimeToEnd
+from cputune.records.verdict import Verdict
 from cputune.text import cpulist
 from cputune.text.plain import count, figure
 
@@ -40,31 +40,6 @@ def times_as_fast(ratio: Interval) -> str:
 def between(ratio: Interval) -> str:
     """``95 % interval 1.20–1.31``."""
     return f"95 % interval {ratio.low:.2f}–{ratio.high:.2f}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """The first lines of the output: what the result means, what to do now, and how sure it is.
-
-    ``do`` is a command, or "nothing: ...". ``when`` is a condition for it. ``good``: a gain was
-    measured. ``ladder`` has a line for each kind of change in the training.
-    """
-
-    means: str
-    do: str
-    sure: str
-    when: str | None = None
-    good: bool = False
-    ladder: tuple[str, ...] = ()
-
-    @property
-    def do_line(self) -> str:
-        """``Do now: COMMAND``, or ``When the machine is quiet: COMMAND``."""
-        label = self.when or "do now"
-        return f"{label[:1].upper()}{label[1:]}: {self.do}"
-
-    def lines(self) -> tuple[str, str, str]:
-        return self.means, self.do_line, f"How sure: {self.sure}"
 
 
 RESUME = "the same `cputune tune` command with --resume"

@@ -12,7 +12,7 @@ from cputune.host.facts import HostFacts
 from cputune.host.remote.named import folded
 from cputune.plans.delivery.network_interface import Chosen, choose_interface
 from cputune.plans.untried import SLOWER, times
-from cputune.records.shared_texts import Verdict
+from cputune.records.verdict import Verdict
 from cputune.report.machine_text import gib, host_document, machine_lines, nodes_in_brief
 from cputune.report.next_step import Examined, next_step
 from cputune.report.writing import Block, FindingRows, Heading, Labelled, Lines, Rows, source_urls
@@ -170,12 +170,13 @@ def _machine(facts: HostFacts, *, unfold: bool, recipe: str) -> Labelled:
 def _folded(findings: tuple[Finding, ...]) -> list[Finding]:
     """Fold findings that follow from another one into the evidence of that one."""
     from cputune.doctor.checks import CHECKS
-    from cputune.doctor.registry import all_checks
 
     codes = {finding.code for finding in findings}
-    checks = all_checks()
-    if codes <= {check.code for check in CHECKS}:
-        checks = CHECKS  # the others take long to import
+    checks = CHECKS
+    if not codes <= {check.code for check in CHECKS}:
+        from cputune.doctor.registry import all_checks  # which takes long to import
+
+        checks = all_checks()
     causes_of = {check.code: check.under for check in checks}
     follows: list[tuple[Finding, str]] = []
     kept: list[Finding] = []

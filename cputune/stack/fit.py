@@ -16,6 +16,7 @@ from cputune.stack.tables import (
     LIBRARIES,
     REMEMBERED,
     Compiled,
+    Conflict,
     ImportedName,
     Library,
     Versions,
@@ -128,13 +129,32 @@ def imported_name(v: Versions, library: Library, row: ImportedName) -> str | Non
     version, other = v.get(library), v.get(row.of)
     if version is None or other is None or not row.covers(version):
         return None
-    presence = symbol(row.of, row.of, row.name)
+    home = row.home or row.of
+    presence = symbol(row.of, home, row.name)
     if presence is None or presence.at(other):
         return None
     return (
-        f"{library} {version} imports {row.name} from {row.of}, which {row.of} {other} does not "
+        f"{library} {version} imports {row.name} from {home}, which {row.of} {other} does not "
         f"have ({row.of} has it {presence.range_text()})"
     )
+
+
+def conflicts(v: Versions, *, trains: bool) -> str | None:
+    """What a release does beside another one, although no metadata forbid it."""
+    for library in LIBRARIES:
+        for row in load().library(library).conflicts:
+            problem = conflict(v, library, row)
+            if problem is not None and row.trains is trains:
+                return problem
+    return None
+
+
+def conflict(v: Versions, library: Library, row: Conflict) -> str | None:
+    """The same of one row."""
+    version, other = v.get(library), v.get(row.of)
+    if version is None or other is None or not row.covers(version, other):
+        return None
+    return f"{library} {version} beside {row.of} {other}: {row.says}"
 
 
 def numpy_torch(v: Versions) -> str | None:
@@ -165,6 +185,8 @@ def python_wheel(v: Versions, name: str) -> str | None:
         return None
     if name in LIBRARIES:
         return declared(v, name, "python")
+    if name == "numpy":
+        return _numpy_wheel(v)
     if name not in COMPILED:
         return None
     row = load().row(name, v.get(name))
@@ -193,13 +215,21 @@ def _rules() -> Iterator[tuple[tuple[str, ...], Rule]]:
             # which torch transformers accepts is checked at run time
             if needed and (library, other) != ("transformers", "torch"):
                 yield (library, other), partial(declared, name=library, other=other)
-    for library in LIBRARIES:
-        for row in load().library(library).imports:
-            yield (library, row.of), partial(imported_name, library=library, row=row)
+    yield from _rules_of_pairs()
     yield ("numpy", "torch"), numpy_torch
     yield ("ipex", "torch"), ipex_torch
     for built in BUILT_FOR_TORCH:
         yield (built, "torch"), partial(built_for_torch, name=built)
+
+
+def _rules_of_pairs() -> Iterator[tuple[tuple[str, ...], Rule]]:
+    for library in LIBRARIES:
+        table = load().library(library)
+        for row in table.imports:
+            yield (library, row.of), partial(imported_name, library=library, row=row)
+        for pair in table.conflicts:
+            if not pair.trains:
+                yield (library, pair.of), partial(conflict, library=library, row=pair)
 
 
 @cache
@@ -224,6 +254,18 @@ def declared_by(name: str, version: Version | None) -> Iterator[tuple[str, str]]
 
 
 @cache
+def _numpy_wheel(v: Versions) -> str | None:
+    """The newest Python for which a release of numpy has wheels. None if that is not exceeded."""
+    if v.python is None or v.numpy is None:
+        return None
+    for row in load().numpy_pythons:
+        is_meant = row.first <= minor(v.numpy) <= row.last
+        if is_meant and minor(v.python) > row.newest:
+            newest = f"{row.newest[0]}.{row.newest[1]}"
+            return f"numpy {v.numpy} has no wheel for Python {_x(v.python)}, only to {newest}"
+    return None
+
+
 def pythons() -> tuple[str, ...]:
     """Python versions with a torch in the tables, the oldest first."""
     tags = set[str]()

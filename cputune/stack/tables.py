@@ -128,7 +128,8 @@ def _names_in(rows: Iterable[Feature], version: Version | None) -> frozenset[str
 class ImportedName:
     """A name of another package that releases import when they are imported themselves.
 
-    ``of`` is the package and ``name`` the name that its later releases do not have.
+    ``of`` is the package and ``name`` the name that its later releases do not have. ``home`` is the
+    module that has it, if it is not the package itself.
     """
 
     first: Minor
@@ -136,10 +137,40 @@ class ImportedName:
     of: str
     name: str
     source: str
+    home: str = ""
 
     def covers(self, version: Version) -> bool:
         """Whether this release imports it."""
         return self.first <= minor(version) <= self.last
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NumpyPython:
+    """The newest CPython for which these releases of numpy have wheels."""
+
+    first: Minor
+    last: Minor
+    newest: Minor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conflict:
+    """What releases from ``first`` to ``last`` do beside a release of ``of`` from ``since`` on.
+
+    ``trains``: training works, and what ``says`` describes comes later.
+    """
+
+    first: Minor
+    last: Minor
+    of: str
+    since: Minor
+    says: str
+    source: str
+    trains: bool = False
+
+    def covers(self, version: Version, other: Version) -> bool:
+        """Whether these two releases are meant."""
+        return self.first <= minor(version) <= self.last and minor(other) >= self.since
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +181,7 @@ class LibraryTable:
     read: tuple[Version, ...]
     needs: tuple[Needs, ...]
     imports: tuple[ImportedName, ...] = ()
+    conflicts: tuple[Conflict, ...] = ()
     arguments: tuple[Feature, ...] = ()
     backends: tuple[Feature, ...] = ()
     optimizers: tuple[Feature, ...] = ()
@@ -269,6 +301,7 @@ class Stack:
     mpirun: tuple[MpiOption, ...]
     wheels: Mapping[str, str]
     numpy: tuple[Version, ...]
+    numpy_pythons: tuple[NumpyPython, ...]
     torch: tuple[Release, ...]
     torch_behaviours: tuple[Feature, ...]
     ipex: tuple[Release, ...]

@@ -363,16 +363,37 @@ def read_failures(text: str) -> FailureLog:
         stream._end_message()
         if stream.chained is not None:
             stream.found.append(stream.chained)
-    failures: list[Failure] = []
+    failures = list(others)
     for stream in streams.values():
         failures += stream.found
-    failures += others
+    failures += _boxed(all_lines, failures)
     failures.sort(key=lambda failure: failure.line)
     versions: dict[str, str] = {}
     for named in _VERSION_LINE.finditer(text):
         versions.setdefault(named[1] or named[3], named[2] or named[4])
     lines = tuple(line.text for line in all_lines if line.text.strip())
     return FailureLog(failures=_with_root_rank(failures, all_lines), lines=lines, versions=versions)
+
+
+_EDGE = re.compile(r"\s*-{50,}\s*")
+
+
+def _boxed(lines: Sequence[Line], others: Sequence[Failure]) -> list[Failure]:
+    """The texts between two lines of dashes (errors of Open MPI), if nothing else failed."""
+    found: list[Failure] = []
+    if any(failure.kind != "warning" for failure in others):
+        return found
+    start = None
+    for at, line in enumerate(lines):
+        if not _EDGE.fullmatch(line.text):
+            continue
+        if start is not None and at > start + 1:
+            text = " ".join(" ".join(one.text.split()) for one in lines[start + 1 : at])
+            found.append(Failure(kind="error", line=lines[start + 1].number, text=text.strip()))
+            start = None
+        else:
+            start = at
+    return found
 
 
 def _following(lines: Sequence[Line]) -> list[str]:

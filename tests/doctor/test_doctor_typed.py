@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,8 +12,8 @@ from golden_texts import Golden
 from in_process import Run
 from machines import machine
 
-from cputune import Finding, HostFacts, UsageError, diagnose
-from cputune.doctor import typed_launch
+from cputune import Finding, HostFacts, Severity, UsageError, diagnose
+from cputune.doctor import rehearsed_launch, typed_launch
 from cputune.doctor.rehearsed_launch import _finding_of, rehearsal_fails
 from cputune.doctor.typed_launch import judge_typed, of_the_launch, python_of, read_launch
 from cputune.host import Completed, LiveHost, this_interpreter
@@ -254,6 +255,52 @@ def test_what_works_in_the_script_is_no_fault_although_it_fails_alone(
     Path("train.py").write_text(f"{before}{SCRIPT}")
     monkeypatch.setattr(typed_launch, "rehearsed", lambda *_: iter(()))
     assert "launch-import" not in judge("python", "train.py")
+
+
+LAUNCHER = """#!/bin/sh
+case "$*" in
+*--start-method*) echo "AssertionError: Torch not compiled with CUDA enabled" >&2; exit 1;;
+*--waits*) exec sleep 30;;
+esac
+for last; do :; done
+exec {python} "$last"
+"""
+
+
+@pytest.mark.parametrize(
+    ("option", "code", "evidence"),
+    [
+        ("--start-method=fork", "launcher-fails", "with 1: AssertionError: Torch not compiled"),
+        ("--waits", "rehearsal-late", "did not start ranks in 1 seconds"),
+        ("--standalone", None, ""),
+    ],
+)
+def test_the_launcher_is_started_with_its_words(
+    judge: Judge,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    option: str,
+    code: str | None,
+    evidence: str,
+) -> None:
+    launcher = tmp_path / "torchrun"
+    launcher.write_text(LAUNCHER.format(python=sys.executable))
+    launcher.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    if option == "--waits":
+        monkeypatch.setattr(rehearsed_launch, "LAUNCHER_SECONDS", 1)
+    monkeypatch.setattr(typed_launch, "rehearsed", lambda *_: iter(()))
+    Path("helper.py").write_text(READS_RANK)
+    Path("train.py").write_text(f"import helper\n{SCRIPT}")
+    found = judge("torchrun", "--nproc_per_node=2", option, "train.py", "-m", "x")
+    tried = found.keys() & {"launcher-fails", "rehearsal-late", "launch-import"}
+    if code is None:
+        assert not tried
+        return
+    assert tried == {code, "launch-import"}
+    assert evidence in found[code].evidence
+    # What decides about the import was not run.
+    assert found["launch-import"].severity is Severity.WARNING
 
 
 def test_what_fails_in_the_rehearsal_too_is_a_fault(

@@ -96,6 +96,18 @@ def test_variables_of_the_job_are_judged_not_those_of_the_shell(golden: Golden) 
     assert found["training-changed"][0].severity is Severity.WARNING
 
 
+def test_the_quota_is_that_of_the_cgroup_of_the_job() -> None:
+    files = process(70, states="RR") | {
+        "/proc/70/cgroup": "0::/job\n",
+        "/proc/self/cgroup": "0::/\n",
+        "/proc/self/mountinfo": "30 1 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n",
+        "/sys/fs/cgroup/job/cpu.max": "10000 100000\n",
+        "/sys/fs/cgroup/job/cpu.stat": "nr_periods 1000\nnr_throttled 900\n",
+    }
+    found = judged(70, files)
+    assert "the quota is 0.1 CPUs" in found["quota-throttled"][0].evidence
+
+
 @pytest.mark.parametrize(
     ("waits_in", "said"),
     [

@@ -80,6 +80,8 @@ def test_a_sourced_file_is_followed():
     text = "source env.sh\ntorchrun --nproc_per_node $RANKS train.py --use_cpu\n"
     env = "RANKS=2\nexport OMP_NUM_THREADS=8\nif true; then export A=1; fi\n"
     assert codes(text, env_sh=env) == {"ranks-oversubscribed", "threads-affinity"}
+    findings = found(text, env_sh=env)
+    assert any(one.evidence.endswith("; env.sh:2 sets OMP_NUM_THREADS") for one in findings)
     (launch,) = read_shell(text, "run.sh", beside={"env.sh": env}.get).launches
     assert (launch.ranks, launch.environment["OMP_NUM_THREADS"]) == (2, "8")
     # The file itself cannot be changed: the launch gets a line of its own.

@@ -289,6 +289,10 @@ def test_a_cache_that_transformers_no_longer_reads_is_named_with_the_one_that_it
         ("datasets", "2.15.0", {"huggingface_hub": "1.31.0"}, True),
         ("datasets", "2.15.0", {"huggingface_hub": "0.36.0"}, False),
         ("datasets", "2.16.1", {"huggingface_hub": "1.31.0"}, False),
+        ("trl", "0.20.0", {"transformers": "5.23.0"}, True),
+        ("trl", "0.7.11", {"transformers": "5.23.0"}, True),
+        ("trl", "0.8.6", {"transformers": "5.23.0"}, False),
+        ("trl", "0.20.0", {"transformers": "4.57.1"}, False),
     ],
 )
 def test_names_that_a_package_imports_and_another_lost(
@@ -296,6 +300,35 @@ def test_names_that_a_package_imports_and_another_lost(
 ) -> None:
     facts = machine({package: version, **beside})
     assert bool(list(BY_CODE["import-gone"].find(facts))) is gone
+
+
+@pytest.mark.parametrize(
+    ("packages", "code", "wrong"),
+    [
+        ({"trl": "0.25.1", "transformers": "5.3.0"}, "pair-import", True),
+        ({"trl": "0.25.1", "transformers": "5.0.0"}, "pair-import", False),
+        ({"trl": "0.25.1", "transformers": "4.57.1"}, "pair-import", False),
+        ({"trl": "0.29.1", "transformers": "5.23.0"}, "pair-import", False),
+        ({"transformers": "4.44.2", "torch": "2.13.0"}, "resume-fails", True),
+        ({"transformers": "4.44.2", "torch": "2.5.1"}, "resume-fails", False),
+        ({"transformers": "4.47.1", "torch": "2.13.0"}, "resume-fails", False),
+    ],
+)
+def test_pairs_that_metadata_allow(packages: dict[str, str], code: str, wrong: bool) -> None:
+    assert bool(list(BY_CODE[code].find(machine(packages)))) is wrong
+
+
+@pytest.mark.parametrize(
+    ("stack", "wrong"),
+    [
+        ("numpy=1.26.4,python=3.14", True),
+        ("numpy=1.26.4,python=3.12", False),
+        ("numpy=2.3.5,python=3.14", False),
+    ],
+)
+def test_a_numpy_without_wheels_for_this_python(stack: str, wrong: bool) -> None:
+    found = judge_stack(stack, machine(TODAY))
+    assert ("stack-python" in {one.code for one in found}) is wrong
 
 
 @every_row(

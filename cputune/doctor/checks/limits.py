@@ -17,7 +17,6 @@ from cputune.plans.memory import (
     needed_bytes,
     room_bytes,
 )
-from cputune.plans.workload import Workload
 from cputune.text import cpulist
 from cputune.text.plain import GIB, MIB
 
@@ -185,6 +184,10 @@ GUIDES = ("bert-mini", "distilbert-squad", "bert-base-squad", "bert-large-squad"
 """The default recipe, and what the Hugging Face CPU guides train."""
 
 
+MOST_GUIDE_BYTES = 17 * GIB
+"""No guide needs as much; with more room the recipes are not read."""
+
+
 @check("memory-limit", Severity.ADVICE)
 def memory_limit(facts: HostFacts) -> Iterator[Finding]:
     """The memory limit is too small for some workloads
@@ -200,8 +203,10 @@ def memory_limit(facts: HostFacts) -> Iterator[Finding]:
     Source: kubeflow/trainer#2407, https://huggingface.co/docs/transformers/perf_train_cpu
     """
     room = room_bytes(facts)
-    if room is None:
+    if room is None or room > MOST_GUIDE_BYTES:
         return
+    from cputune.plans.workload import Workload  # which takes long to import
+
     kept = least_value_bytes(facts)
     short = []
     for name in GUIDES:

@@ -124,8 +124,8 @@ def _one_slip(typed: str, meant: str) -> bool:
 def file_named_absent(facts: HostFacts) -> Iterator[Finding]:
     """A variable names a file that is not there
 
-    Symptom: "Could not find a suitable TLS CA certificate bundle, invalid path", or
-    "FileNotFoundError" from httpx or requests, at the first download.
+    Symptom: "Could not find a suitable TLS CA certificate bundle, invalid path", or a
+    FileNotFoundError from httpx or requests, at the first download.
 
     Cause: the variable was set on another machine, or in an image with other certificates.
 

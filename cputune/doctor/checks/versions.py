@@ -297,6 +297,42 @@ def import_gone() -> None:
     """
 
 
+@misfit("pair-import", Severity.ERROR, lambda v: fit.conflicts(v, trains=False))
+def pair_import() -> None:
+    """These releases cannot be imported together
+
+    Symptom: "Failed to import trl.trainer.sft_trainer", "No module named 'mergekit'".
+
+    Cause: the metadata of the older package allow the newer one, whose helpers return something
+    else. It was found by importing both.
+
+    Remedy: Upgrade the older package.
+
+    Source: https://github.com/huggingface/trl/releases
+    """
+
+
+def _newer_transformers(versions: Versions) -> tuple[str | None, str | None]:
+    return None, "pip install -U transformers accelerate"
+
+
+@misfit(
+    "resume-fails", Severity.WARNING, lambda v: fit.conflicts(v, trains=True), _newer_transformers
+)
+def resume_fails() -> None:
+    """This pair trains, and cannot resume
+
+    Symptom: "Weights only load failed" with --resume_from_checkpoint.
+
+    Cause: torch.load has weights_only=True from torch 2.6 on, and these releases of transformers
+    save what it refuses.
+
+    Remedy: Upgrade transformers to 4.47 or later, or use torch before 2.6.
+
+    Source: huggingface/transformers#34631
+    """
+
+
 @misfit("accelerate-torch", Severity.ERROR, lambda v: fit.declared(v, "accelerate", "torch"))
 def accelerate_torch() -> None:
     """accelerate needs a newer torch

@@ -415,19 +415,10 @@ def _of_a_rank(
                 command = None
         if _is_meant(finding, launch, context):
             continue
-        unsure = (
-            finding.code == ranks_alone.code
-            and launch.script
-            and not are_trainers(launch.arguments)
-        )
-        title = finding.title
-        severity: Severity = finding.severity
-        if unsure:
-            severity = Severity.WARNING
-        if unsure and text_of(launch, context) is None:
-            title = "Each rank trains alone if this script uses Trainer or accelerate"
-            severity = Severity.ADVICE
-            evidence = f"{evidence}; the script could not be read"
+        title, severity, evidence = _as_sure_as_it_is(finding, evidence, launch, context)
+        for name, place in launch.set_in.items():
+            if f"{name}={kept.get(name)}" in evidence:
+                evidence = f"{evidence}; {place} sets {name}"
         evidence = context.at(launch.line, evidence)
         takes_out = (command or "").startswith("unset ")
         yield replace(
@@ -442,10 +433,27 @@ def _of_a_rank(
         )
 
 
+def _as_sure_as_it_is(
+    finding: Finding, evidence: str, launch: Launch, context: Context
+) -> tuple[str, Severity, str]:
+    """Title, severity and evidence: that ranks train alone depends on the script."""
+    if finding.code != ranks_alone.code or not launch.script or are_trainers(launch.arguments):
+        return finding.title, finding.severity, evidence
+    if text_of(launch, context) is not None:
+        return finding.title, Severity.WARNING, evidence
+    title = "Each rank trains alone if this script uses Trainer or accelerate"
+    return title, Severity.ADVICE, f"{evidence}; the script could not be read"
+
+
 def _is_meant(finding: Finding, launch: Launch, context: Context) -> bool:
-    """Whether the file shows that what a machine's check finds is as it should be."""
+    """Whether the file shows that what a machine's check finds is as it should be.
+
+    Of a script that cannot be read nothing shows that it uses Trainer or accelerate.
+    """
     if finding.code == ranks_alone.code:
-        return is_own(launch, context)
+        by_accelerate = (launch.inner or launch).launcher == "accelerate"
+        shown = by_accelerate or are_trainers(launch.arguments) or not launch.script
+        return is_own(launch, context) or not (shown or text_of(launch, context) is not None)
     name = finding.evidence.partition("=")[0]
     return finding.code == variable_mistyped.code and context.reads_variable(name)
 

@@ -299,6 +299,35 @@ def watch_cpus(host: Host) -> Callable[[], str | None]:
     return look
 
 
+class _OfProcess(Host):
+    """The files of a host, with the cgroups of another process for ours."""
+
+    def __init__(self, host: Host, pid: int) -> None:
+        self._host, self._pid = host, pid
+
+    def read_text(self, path: str) -> str:
+        return self._host.read_text(path.replace("/proc/self/cgroup", f"/proc/{self._pid}/cgroup"))
+
+    def list_dir(self, path: str) -> tuple[str, ...]:
+        return self._host.list_dir(path)
+
+    def exists(self, path: str) -> bool:
+        return self._host.exists(path)
+
+
+def with_quota_of(limits: Limits, host: Host, pid: int) -> Limits:
+    """These limits with the CPU quota of another process, and how often that was stopped by it."""
+    look = Look(_OfProcess(host, pid))
+    quota, directory = _cpu_quota(look, find_groups(look)["cpu"])
+    statistics = _cpu_statistics(look, directory)
+    return replace(
+        limits,
+        cpu_quota=quota,
+        periods=statistics.get("nr_periods"),
+        throttled_periods=statistics.get("nr_throttled"),
+    )
+
+
 def _own_quota(host: Host) -> float | None:
     look = Look(host)
     return _cpu_quota(look, find_groups(look)["cpu"])[0]
