@@ -34,6 +34,7 @@ from cputune.cli.option_defaults import (
     record_from_options,
 )
 from cputune.cli.output import console, print_json, print_line
+from cputune.doctor.script_calls import require_possible
 from cputune.errors import (
     CannotError,
     Interrupted,
@@ -138,7 +139,7 @@ def command(ctx: click.Context, /, script: tuple[str, ...], **typed: Any) -> Non
     if typed["dry_run"]:
         _show_space(space, as_json=typed["json"])
         return
-    _print_warnings(facts)
+    _print_warnings(job, facts)
     if not options.resume:
         _make_room(destination, store, force=typed["force"])
     result: Result | None = None
@@ -341,10 +342,12 @@ def _make_room(destination: Path | None, store: StudyStore, *, force: bool) -> N
             )
 
 
-def _print_warnings(facts: HostFacts) -> None:
+def _print_warnings(job: Workload, facts: HostFacts) -> None:
     """Warn about findings with which every trial fails or misleads, and note what cannot be
-    tried.
+    tried. Raises CannotError if the script certainly fails with the installed versions.
     """
+    if job.recipe is None:
+        require_possible(job.argv, facts)
     from cputune.doctor import Severity, diagnose
     from cputune.doctor.checks.libraries import allocator_missing
 
