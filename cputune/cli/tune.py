@@ -69,6 +69,7 @@ _NEEDED_BY_RECIPES = ("transformers", "accelerate")
     name="tune",
     cls=ConfiguredCommand,
     groups=help_groups.TUNE,
+    usual=help_groups.USUAL_TUNE,
     context_settings={"allow_interspersed_args": False},
 )
 @click.option(
@@ -106,11 +107,13 @@ _NEEDED_BY_RECIPES = ("transformers", "accelerate")
 def command(ctx: click.Context, /, script: tuple[str, ...], **typed: Any) -> None:
     """Measure plans on this machine, or over several hosts, and find the fastest.
 
+    Give your training after --, as you start it today. Without it, a small BERT is trained.
+
     \b
+    cputune tune -- train.py --epochs 3
+    cputune tune --keep mathematics -- torchrun --nproc-per-node 2 train.py
+    cputune tune --hosts node1,node2 -- train.py
     cputune tune
-    cputune tune --hosts node1,node2
-    cputune tune --budget 10 --recipe distilbert-squad
-    cputune tune -- run_qa.py --model_name_or_path bert-base-uncased --do_train
     """
     started = time.monotonic()
     options = record_from_options(TuneOptions, typed)
@@ -361,21 +364,15 @@ def _print_warnings(job: Workload, facts: HostFacts) -> None:
 
 
 def _show(result: Result, file: str | None, facts: HostFacts, *, as_json: bool) -> None:
-    from cputune.emitters.prepared import usual_format
-    from cputune.report.show import ResultToShow, end_blocks
+    from cputune.report.answer import end_blocks
+    from cputune.report.show import ResultToShow
     from cputune.report.writing import print_blocks
 
     if as_json:
         print_json(result.to_json())
         return
-    out = console()
     shown = ResultToShow(result=result, file=file or "", facts=facts)
-    print_blocks(end_blocks(shown), out)
-    if file is None or result.disturbed:
-        return
-    format_name = usual_format(facts, result.best.plan.world_size)
-    launch = f"launch files: cputune emit --format {format_name}"
-    out.print(f"{launch} {file}", soft_wrap=True)
+    print_blocks(end_blocks(shown), console())
 
 
 def _require_packages(job: Workload, python: Interpreter) -> None:

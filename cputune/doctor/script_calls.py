@@ -118,7 +118,7 @@ def imported_modules(text: str) -> tuple[str, ...]:
 
 
 def changes_path(text: str) -> bool:
-    """Whether a script changes where Python looks for modules."""
+    """Whether a script changes the search path of modules."""
     return _CHANGES_PATH.search(text) is not None
 
 
@@ -146,7 +146,7 @@ def _take_out(module: str, torch: str) -> str:
         instead = "and train with gloo (--ddp_backend gloo)"
     ended = f"{module} {last} is the last release"
     if torch:
-        ended += f", and there is none for torch {torch}"
+        ended += f", and no release is for torch {torch}"
     return f"Remove the import {instead}. {ended}."
 
 
@@ -205,7 +205,7 @@ def _names(tree: ast.Module) -> dict[str, str]:
 
 
 def _certain(tree: ast.Module) -> Iterator[ast.AST]:
-    """The nodes that run when the script does: no condition, no other function around them."""
+    """The nodes that run when the script does: not under a condition or in another function."""
     for statement in tree.body:
         body = [statement]
         if isinstance(statement, ast.FunctionDef) and statement.name == "main":

@@ -19,6 +19,7 @@ from cputune.plans.knobs.precision import PRECISIONS, Precision
 from cputune.plans.knobs.record import KnobValue, as_text
 from cputune.text.cpulist import MAX_CPUS
 from cputune.text.documents import plain
+from cputune.text.plain import count
 
 MOST_RANKS = 4096  # per node: more than any machine has cores
 
@@ -130,11 +131,17 @@ class Plan:
             del settings[name]
         return replace(self, settings=dict(sorted(settings.items())))
 
+    def layout_words(self) -> str:
+        """``2 × 14 threads``, ``2 nodes, each 1 rank with 14 threads``."""
+        threads = count(self.threads_per_process, "thread")
+        if self.nodes > 1:
+            ranks = count(self.processes_per_node, "rank")
+            return f"{self.nodes} nodes, each {ranks} with {threads}"
+        return f"{self.processes_per_node} × {threads}"
+
     def describe(self) -> str:
         """``2 × 14 threads, bf16, tcmalloc``."""
         parts = []
-        if self.nodes > 1:
-            parts.append(f"{self.nodes} nodes")
         for knob in KNOBS:
             text = knob.description(self)
             if text is not None:

@@ -468,7 +468,7 @@ def typed_words(job: str | Sequence[str]) -> list[str]:
 
 
 def _is_name(job: str) -> bool:
-    """Whether this is one word that is no file, and looks like the name of a recipe."""
+    """Whether this is one word, not a file, that looks like the name of a recipe."""
     if re.fullmatch(r"[A-Za-z][\w-]*", job) is None or exists(job):
         return False
     return "-" in job or bool(difflib.get_close_matches(job, recipe_names(), n=1))
