@@ -15,8 +15,8 @@ from cputune.plans.knobs.record import KINDS, Kind
 from cputune.plans.plan import Plan
 from cputune.records.claims import FASTER, factor, machine_name
 from cputune.records.ladder import changes_between, checked
+from cputune.records.next_command import KEEP_THE_LAUNCH
 from cputune.records.result import Result
-from cputune.records.shared_texts import KEEP_THE_LAUNCH
 from cputune.report.show import ResultToShow, blocks, changes_of, launch_commands
 from cputune.report.study_table import speed_text
 from cputune.report.writing import Block, Labelled, print_blocks
