@@ -143,6 +143,7 @@ def command(ctx: click.Context, /, script: tuple[str, ...], **typed: Any) -> Non
         _show_space(space, as_json=typed["json"])
         return
     _print_warnings(job, facts)
+    earlier = _earlier(job, facts, destination, typed)
     if not options.resume:
         _make_room(destination, store, force=typed["force"])
     result: Result | None = None
@@ -156,6 +157,7 @@ def command(ctx: click.Context, /, script: tuple[str, ...], **typed: Any) -> Non
                 started=started,
                 on_event=on_event,
                 command=_typed_command(ctx, job),
+                earlier=earlier,
                 **keywords(options),
             )
         saved = _saved(result, destination, history=history, ended=store)
@@ -199,6 +201,27 @@ def _opened(
         elif opened.rate is not None:
             print_line(opened.rate.words)
     return opened
+
+
+def _earlier(
+    job: Workload, facts: HostFacts, destination: Path | None, typed: Mapping[str, Any]
+) -> Result | None:
+    """The newest result of this command on this machine, unless it recommends your launch."""
+    from cputune.records.history import result_path
+    from cputune.records.known_plans import newest_of
+    from cputune.records.result import Result
+
+    if typed["no_history"] or typed["resume"]:
+        return None
+    name = newest_of(job, facts, first=() if destination is None else (destination,))
+    if name is None:
+        return None
+    result = Result.load(result_path(name))
+    if result.best.plan.as_found or result.speedup is None:
+        return None
+    date = (result.created or "")[:10]
+    print_line(f"the plan of your result of {date} is tried first: {result.best.plan.describe()}")
+    return result
 
 
 def _print_limit(options: TuneOptions) -> float:

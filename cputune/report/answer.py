@@ -95,6 +95,8 @@ def _measured(shown: ResultToShow) -> Pairs:
     if not rows[1][1]:
         rows[1:3] = [("Measured", text) for _, text in rows[2:3]]
     rows += [("note", warning) for warning in shown.warnings()]
+    if result.earlier is not None:
+        rows.insert(1, ("Since", result.earlier.text(result.speedup)))
     return rows
 
 
