@@ -31,13 +31,15 @@ def ladder_of(result: Result) -> tuple[str, ...]:
     lines = []
     before = result.baseline.plan
     for rung in result.rungs:
-        ratio = "not known"
+        ratio = ""
         if rung.speedup.narrow:
             ratio = factor(rung.speedup)
             if rung.speedup.outcome != FASTER:
                 ratio += f" {rung.speedup.outcome},"
         changes = ", ".join(changes_between(before, rung.plan, rung.kind))
         line = f"{ratio} {KIND_WORDS[rung.kind]}: {changes}"
+        if not rung.speedup.narrow:
+            line = f"{KIND_WORDS[rung.kind]}, not measured alone: {changes}"
         if rung.kind == "same mathematics":
             line += f" ({checked(result.workload)})"
         lines.append(line)

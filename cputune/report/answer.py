@@ -142,7 +142,7 @@ def _to_do(shown: ResultToShow) -> Pairs:
             shown.file, result.best.plan.nodes, shown.facts, through=result.through
         )[1]
         if files != verdict.do:
-            rows.append(("or", f"{files}   # launch files"))
+            rows.append(("or", f"{files}   # as files"))
     return rows
 
 
@@ -182,6 +182,22 @@ def costs_of(result: Result) -> tuple[Cost, ...]:
     return tuple(costs)
 
 
+def cost_lines(result: Result) -> Iterator[str]:
+    """``the same numbers: allocator tcmalloc; ×1.17 (1.10–1.25)``, and what was checked."""
+    before = False
+    for cost in costs_of(result):
+        words = COST_WORDS[cost.kind]
+        if cost.gain == NOT_ALONE:
+            yield f"{words}: {cost.changes} ({NOT_ALONE})"
+        elif before:
+            yield f"{words}: {cost.changes}; with all above {cost.gain}"
+        else:
+            yield f"{words}: {cost.changes}; {cost.gain}"
+        before = True
+        if cost.kind == "same mathematics":
+            yield checked(result.workload)
+
+
 def _training(shown: ResultToShow) -> Pairs:
     """What the best plan costs in the training; nothing if it is not recommended."""
     result = shown.result
@@ -189,18 +205,8 @@ def _training(shown: ResultToShow) -> Pairs:
         return []
     costs = costs_of(result)
     rows: Pairs = []
-    for cost in costs:
-        label = "" if rows else "It costs"
-        words = COST_WORDS[cost.kind]
-        if cost.gain == NOT_ALONE:
-            text = f"{words}: {cost.changes} ({NOT_ALONE})"
-        elif rows:
-            text = f"{words}: {cost.changes}; with all above {cost.gain}"
-        else:
-            text = f"{words}: {cost.changes}; {cost.gain}"
-        rows.append((label, text))
-        if cost.kind == "same mathematics":
-            rows.append(("", checked(result.workload)))
+    for line in cost_lines(result):
+        rows.append(("" if rows else "It costs", line))
     if len(costs) > 1 and result.rungs and shown.file and shown.elsewhere is None:
         keep = "numbers"
         if costs[-2].kind == "same mathematics":
