@@ -42,12 +42,12 @@ from cputune.records.options import (
 )
 from cputune.records.result import ConfirmRun as ConfirmRun, Trial as Trial
 from cputune.records.steps import Runner as Runner, Step as Step, TrialError as TrialError
+from cputune.report.answer import show as show
 from cputune.report.drawing import (
     Kept as Kept,
     Result as Result,
     kept_results as kept_results,
 )
-from cputune.report.show import show as show
 from cputune.tuner import SearchSpace as SearchSpace, search_space as search_space
 from cputune.tuner.comparing import Comparison as Comparison, compare as compare
 from cputune.tuner.events import (

@@ -3,6 +3,7 @@
 - ``CputuneError``: a message, a hint (what to do next) and the exit code of the CLI
     - ``UsageError``: the call itself is wrong (exit 2)
         - ``RecipeError``: a recipe that does not exist or does not validate
+        - ``ArgumentsError``: a function does not take this argument (a ``TypeError``, too)
     - ``CannotError``: the call is right, but the work failed (exit 3)
         - ``HostError``: the machine, or its recording, cannot be read
         - ``ResultError``: a result file cannot be read or used
@@ -32,6 +33,20 @@ class CputuneError(Exception):
         self.hint = hint
         self.details = details
 
+    @property
+    def __notes__(self) -> list[str]:
+        """What Python 3.11 and later print below the message."""
+        if self.hint is None:
+            return []
+        return [f"hint: {self.hint}"]
+
+    def _render_traceback_(self) -> list[str]:
+        """What IPython and Jupyter print instead of a traceback through our modules."""
+        lines = [f"{type(self).__name__}: {self}"]
+        for line in (self.details or "").splitlines():
+            lines.append(f"  {line}")
+        return lines + self.__notes__
+
 
 class UsageError(CputuneError):
     """The call itself is wrong."""
@@ -41,6 +56,10 @@ class UsageError(CputuneError):
 
 class RecipeError(UsageError):
     """The recipe does not exist, or its file does not validate."""
+
+
+class ArgumentsError(UsageError, TypeError):
+    """A function was called with an argument that it does not take, or without one it needs."""
 
 
 class CannotError(CputuneError):

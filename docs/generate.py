@@ -18,6 +18,7 @@ from run import RUN
 from terminal import PICTURES
 
 from cputune.cli import cli
+from cputune.cli.option_defaults import show_every_option
 from cputune.plans.knobs.record import KEPT
 from cputune.plans.workload import Recipe
 from cputune.records.claims import Outcome
@@ -38,7 +39,8 @@ def cli_page() -> str:
         assert command is not None
         settings = {**command.context_settings, **wide}
         context = click.Context(command, info_name=name, parent=root, **settings)
-        lines += [f"## cputune {name}", "", "```text", command.get_help(context), "```", ""]
+        text = command.get_help(show_every_option(context))
+        lines += [f"## cputune {name}", "", "```text", text, "```", ""]
     return "\n".join(lines)
 
 

@@ -15,9 +15,10 @@ from pathlib import Path
 from rich.console import Console
 
 from cputune.records.result import Result
+from cputune.report.answer import end_blocks
 from cputune.report.figures import FiguresOf
 from cputune.report.figures.canvas import alone, svg
-from cputune.report.show import ResultToShow, end_blocks
+from cputune.report.show import ResultToShow
 from cputune.report.writing import print_blocks
 
 RESULT = Path(__file__).parent / "run" / "cputune.json"

@@ -72,7 +72,7 @@ def test_the_baseline_is_the_launch_as_it_is_typed() -> None:
     assert result.baseline.plan.as_found
     assert result.baseline.plan.processes_per_node == 2
     assert result.baseline.plan.environment() == {}
-    for name in ("tune.md", "results.md"):
+    for name in ("tune.md", "getting-started.md"):
         page = " ".join((DOCS / name).read_text(encoding="utf-8").split())
         assert "the command as you typed it, with its launcher and its ranks" in page
 

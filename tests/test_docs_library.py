@@ -118,6 +118,8 @@ def test_a_job_is_given_as_it_is_typed(
         ("train.py", {"max_time": "soon"}, "not a time"),
         ("train.py", {"max_time": "2m", "max_time_seconds": 3}, "cannot both be given"),
         ("train.py", {"budget": 0}, "--budget"),
+        ("bert-mni", {}, "no recipe is called 'bert-mni'"),
+        ("train.py", {"budgt": 3}, r"cputune\.tune\(\) has no argument 'budgt'"),
     ],
 )
 def test_what_cannot_be_tuned_is_an_error_with_a_hint(
@@ -126,6 +128,25 @@ def test_what_cannot_be_tuned_is_an_error_with_a_hint(
     with pytest.raises(cputune.UsageError, match=said) as error:
         cputune.tune(job, **options)
     assert error.value.hint
+    # Below the message in a traceback, and in a notebook instead of one.
+    hint = f"hint: {error.value.hint}"
+    assert getattr(error.value, "__notes__", None) == [hint]
+    shown = error.value._render_traceback_()
+    assert shown == [f"{type(error.value).__name__}: {error.value}", hint]
+
+
+@pytest.mark.parametrize(
+    ("options", "hint"),
+    [
+        ({"partition": "long"}, "cluster=cputune.Cluster(partition=…)"),
+        ({"nods": 2}, "did you mean nodes?"),
+        ({"xyz": 2}, "help(cputune.emit) lists its arguments"),
+    ],
+)
+def test_an_argument_that_emit_does_not_take_is_named(options: dict[str, Any], hint: str) -> None:
+    with pytest.raises(TypeError, match=r"cputune\.emit") as error:
+        cputune.emit(None, "slurm", **options)
+    assert getattr(error.value, "hint", None) == hint
 
 
 def test_a_time_limit_is_a_text_or_seconds() -> None:

@@ -120,7 +120,7 @@ def test_a_bounded_number_is_kept(
 
 
 def test_the_page_says_how_many_are_kept() -> None:
-    page = (Path(__file__).parent.parent / "docs" / "results.md").read_text()
+    page = (Path(__file__).parent.parent / "docs" / "getting-started.md").read_text()
     assert f"the newest {history.MOST_KEPT}." in page
 
 

@@ -32,7 +32,7 @@ _SUBCOMMANDS = {
     # name: (module.function below cputune.cli, line in `cputune --help`)
     "doctor": ("doctor.command", "Find what is wrong with this machine for training, and the fix."),
     "tune": ("tune.command", "Measure plans on this machine and find the fastest."),
-    "show": ("results.show", "Show a result: the verdict, what to change, the launch, the plans."),
+    "show": ("results.show", "Show a result: what was measured, what to do, how sure it is."),
     "compare": (
         "results.compare",
         "Measure the best plans of two results side by side.",
@@ -46,6 +46,9 @@ _SUBCOMMANDS = {
     "config": ("option_defaults.config", "Show the default of every option, and where it is set."),
     "recipes": ("recipes.command", "List the trainings that can be tuned without a script."),
 }
+_MORE = ("compare", "history", "report", "prove", "config", "recipes")
+"""The commands that the help lists below the others."""
+_HELP = {"--help", "-h", "--help-all"}
 _LINUX_ALONE = ("tune", "run", "prove", "verify")
 _NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 """Errors of a stream that cannot be written: full, lost, closed."""
@@ -70,7 +73,7 @@ class _LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         elsewhere = sys.platform != "linux" and not ctx.resilient_parsing
-        if elsewhere and args[0] in _LINUX_ALONE and not {"--help", "-h"} & set(args):
+        if elsewhere and args[0] in _LINUX_ALONE and not _HELP & set(args):
             raise CannotError(
                 f"{args[0]} starts training processes, which needs Linux",
                 hint="use WSL or a container; `doctor --root` and `emit --root` work here",
@@ -78,8 +81,16 @@ class _LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        usual, more = [], []
+        for name, (_, line) in _SUBCOMMANDS.items():
+            if name in _MORE:
+                more.append((name, line))
+            else:
+                usual.append((name, line))
         with formatter.section("Commands"):
-            formatter.write_dl([(name, line) for name, (_, line) in _SUBCOMMANDS.items()])
+            formatter.write_dl(usual)
+        with formatter.section("More commands"):
+            formatter.write_dl(more)
 
 
 def _print_version(ctx: click.Context, parameter: click.Parameter, requested: bool) -> None:

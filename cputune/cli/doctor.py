@@ -90,6 +90,7 @@ _ONE_MACHINE = (
     name="doctor",
     cls=ConfiguredCommand,
     groups=help_groups.DOCTOR,
+    usual=help_groups.USUAL_DOCTOR,
     more="Say why each finding matters",
 )
 @json_option

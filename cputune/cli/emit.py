@@ -50,7 +50,13 @@ DEFAULT_DIRECTORY = Path("launch")
 _NAMES = tuple(FORMATS) + tuple(PRINTED_FORMATS) + ("all",)
 
 
-@click.command(name="emit", cls=ConfiguredCommand, takes_script=True, groups=help_groups.EMIT)
+@click.command(
+    name="emit",
+    cls=ConfiguredCommand,
+    takes_script=True,
+    groups=help_groups.EMIT,
+    usual=help_groups.USUAL_EMIT,
+)
 @click.argument(
     "result",
     required=False,

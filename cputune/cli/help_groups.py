@@ -95,3 +95,17 @@ VERIFY: Groups = {
 
 OTHERS = "Other options"
 """The heading of options that every command has."""
+
+USUAL_DOCTOR = (
+    "check_file",
+    "print_fix",
+    "symptom",
+    "explain",
+    "stack",
+    "hosts",
+    "deep",
+    "json",
+)
+USUAL_TUNE = ("max_time", "keep", "hosts", "python", "recipe", "resume", "dry_run", "output")
+USUAL_EMIT = ("format", "output", "like", "nodes", "hosts", "self_contained", "keep", "force")
+"""The options that most users need: those of the short help. The others are in --help-all."""

@@ -9,7 +9,7 @@ never read, because it may be a download or /tmp.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -26,7 +26,7 @@ _SCRIPT = "cputune.script"
 NO_FILE = "none"
 MOST_BYTES = 1 << 20  # of a configuration file
 
-_ACT_AT_ONCE = ("version", "config")
+_ACT_AT_ONCE = ("version", "config", "help_all")
 """Options of ``cputune`` that act at once, and so have no default."""
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -109,6 +109,31 @@ MORE = "Print more"
 """What -v does by default."""
 
 
+_HELP_ALL = "cputune.help_all"
+
+
+def show_every_option(ctx: click.Context) -> click.Context:
+    """Let the help of this context list every option. Returns the context."""
+    ctx.meta[_HELP_ALL] = True
+    return ctx
+
+
+def _help_all_option() -> click.Option:
+    def act(ctx: click.Context, parameter: click.Parameter, requested: bool) -> None:
+        if requested and not ctx.resilient_parsing:
+            click.echo(show_every_option(ctx).get_help(), color=ctx.color)
+            ctx.exit()
+
+    return click.Option(
+        ["--help-all"],
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        callback=act,
+        help="Show every option.",
+    )
+
+
 def common_options(more: str = MORE) -> list[click.Parameter]:
     """-v and -q, which act when they are parsed, and are not passed to the command."""
 
@@ -141,7 +166,8 @@ class ConfiguredCommand(click.Command):
     """A command with -v and -q.
 
     ``takes_script``: the words after ``--`` are the user's script. ``groups``: headings of the help
-    with the names of their options. ``more``: what -v does.
+    with the names of their options. ``usual``: the options that the short help shows; --help-all
+    shows the others, too. ``more``: what -v does.
     """
 
     def __init__(
@@ -149,21 +175,31 @@ class ConfiguredCommand(click.Command):
         *args: Any,
         takes_script: bool = False,
         groups: Groups | None = None,
+        usual: Sequence[str] = (),
         more: str = MORE,
         **attributes: Any,
     ) -> None:
         super().__init__(*args, **attributes)
         self.takes_script = takes_script
         self.groups: Groups = groups or {}
+        self.usual = usual
         self.params += common_options(more)
+        if usual:
+            self.params.append(_help_all_option())
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options in their groups, those without a group last."""
-        records = {}
+        records, helps = {}, []
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
             if record is not None and isinstance(parameter, click.Option):
                 records[parameter.name or ""] = record
+                if parameter.is_eager:  # --help-all and --help
+                    helps.append(record)
+        if self.usual and not ctx.meta.get(_HELP_ALL):
+            with formatter.section("Options"):
+                formatter.write_dl([records[name] for name in self.usual] + helps)
+            return
         for heading, names in self.groups.items():
             with formatter.section(heading):
                 formatter.write_dl([records.pop(name) for name in names])

@@ -67,7 +67,8 @@ def show(result: str | None, json: bool, all: bool, as_markdown: bool, as_csv: b
     """
     if json + as_markdown + as_csv > 1:
         raise UsageError("--json, --markdown and --csv exclude each other", hint="give one of them")
-    from cputune.report.show import ResultToShow, blocks, document, end_blocks
+    from cputune.report.answer import end_blocks
+    from cputune.report.show import ResultToShow, blocks, document
 
     loaded, file = opened(result)
     if as_csv:

@@ -6,7 +6,6 @@ import os
 import shlex
 import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -25,7 +24,7 @@ from cputune.cli.inputs import (
     tuned,
 )
 from cputune.cli.option_defaults import ConfiguredCommand, script_of
-from cputune.errors import CannotError, CputuneError, MissingPackageError, UsageError
+from cputune.errors import CannotError, MissingPackageError, UsageError
 from cputune.host.facts import HostFacts
 from cputune.host.interpreter import Interpreter
 from cputune.host.process import keep_secrets
@@ -96,6 +95,7 @@ def command(
     cputune run --plan baseline
     cputune run -- python train.py --epochs 3
     """
+    from cputune.records.known_plans import newest_of
     from cputune.records.ladder import keeping
 
     script = script_of(ctx)
@@ -112,7 +112,7 @@ def command(
         keep_secrets(script, secret=secret)
         if os.path.exists(typed.argv[0]):
             require_trainable(typed.argv, python=trains)
-        result = _measured_result(typed, facts)
+        result = newest_of(typed, facts, first=(DEFAULT_RESULT,))
         unknown = result is None
         if unknown and plan == "best":
             _train_as_typed(typed, facts, dry_run=dry_run)
@@ -148,37 +148,6 @@ def _take_secrets(workload: Workload) -> None:
         if name not in os.environ and sys.stdin.isatty():
             prompt = f"{name}, which the result does not contain"
             os.environ[name] = click.prompt(prompt, hide_input=True, err=True)
-
-
-def _measured_result(workload: Workload, facts: HostFacts) -> str | None:
-    """The newest result of this machine and command: the file in this folder, or an id."""
-    from cputune.host import read_document
-    from cputune.records.history import kept_ids, result_path
-
-    names = list(kept_ids())
-    if DEFAULT_RESULT.exists():
-        names.insert(0, str(DEFAULT_RESULT))
-    for word in names:
-        path = result_path(word)
-        try:
-            if workload.program[-1] not in read_document(path):
-                continue
-            if _is_of(path, workload, facts):
-                return word
-        except (CputuneError, OSError, ValueError):
-            continue
-    return None
-
-
-def _is_of(path: Path, workload: Workload, facts: HostFacts) -> bool:
-    from cputune.records.result import Result
-    from cputune.records.shared_texts import machine_difference, missing_cpus
-
-    result = Result.load(path)
-    if result.workload.program != workload.program or result.disturbed:
-        return False
-    there = machine_difference(result.host, facts) or missing_cpus(result.best.plan, facts)
-    return there is None
 
 
 def _hosts_of(

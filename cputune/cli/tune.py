@@ -34,6 +34,7 @@ from cputune.cli.option_defaults import (
     record_from_options,
 )
 from cputune.cli.output import console, print_json, print_line
+from cputune.doctor.script_calls import require_possible
 from cputune.errors import (
     CannotError,
     Interrupted,
@@ -68,6 +69,7 @@ _NEEDED_BY_RECIPES = ("transformers", "accelerate")
     name="tune",
     cls=ConfiguredCommand,
     groups=help_groups.TUNE,
+    usual=help_groups.USUAL_TUNE,
     context_settings={"allow_interspersed_args": False},
 )
 @click.option(
@@ -105,11 +107,13 @@ _NEEDED_BY_RECIPES = ("transformers", "accelerate")
 def command(ctx: click.Context, /, script: tuple[str, ...], **typed: Any) -> None:
     """Measure plans on this machine, or over several hosts, and find the fastest.
 
+    Give your training after --, as you start it today. Without it, a small BERT is trained.
+
     \b
+    cputune tune -- train.py --epochs 3
+    cputune tune --keep mathematics -- torchrun --nproc-per-node 2 train.py
+    cputune tune --hosts node1,node2 -- train.py
     cputune tune
-    cputune tune --hosts node1,node2
-    cputune tune --budget 10 --recipe distilbert-squad
-    cputune tune -- run_qa.py --model_name_or_path bert-base-uncased --do_train
     """
     started = time.monotonic()
     options = record_from_options(TuneOptions, typed)
@@ -138,7 +142,8 @@ def command(ctx: click.Context, /, script: tuple[str, ...], **typed: Any) -> Non
     if typed["dry_run"]:
         _show_space(space, as_json=typed["json"])
         return
-    _print_warnings(facts)
+    _print_warnings(job, facts)
+    earlier = _earlier(job, facts, destination, typed)
     if not options.resume:
         _make_room(destination, store, force=typed["force"])
     result: Result | None = None
@@ -152,6 +157,7 @@ def command(ctx: click.Context, /, script: tuple[str, ...], **typed: Any) -> Non
                 started=started,
                 on_event=on_event,
                 command=_typed_command(ctx, job),
+                earlier=earlier,
                 **keywords(options),
             )
         saved = _saved(result, destination, history=history, ended=store)
@@ -195,6 +201,27 @@ def _opened(
         elif opened.rate is not None:
             print_line(opened.rate.words)
     return opened
+
+
+def _earlier(
+    job: Workload, facts: HostFacts, destination: Path | None, typed: Mapping[str, Any]
+) -> Result | None:
+    """The newest result of this command on this machine, unless it recommends your launch."""
+    from cputune.records.history import result_path
+    from cputune.records.known_plans import newest_of
+    from cputune.records.result import Result
+
+    if typed["no_history"] or typed["resume"]:
+        return None
+    name = newest_of(job, facts, first=() if destination is None else (destination,))
+    if name is None:
+        return None
+    result = Result.load(result_path(name))
+    if result.best.plan.as_found or result.speedup is None:
+        return None
+    date = (result.created or "")[:10]
+    print_line(f"the plan of your result of {date} is tried first: {result.best.plan.describe()}")
+    return result
 
 
 def _print_limit(options: TuneOptions) -> float:
@@ -341,10 +368,12 @@ def _make_room(destination: Path | None, store: StudyStore, *, force: bool) -> N
             )
 
 
-def _print_warnings(facts: HostFacts) -> None:
+def _print_warnings(job: Workload, facts: HostFacts) -> None:
     """Warn about findings with which every trial fails or misleads, and note what cannot be
-    tried.
+    tried. Raises CannotError if the script certainly fails with the installed versions.
     """
+    if job.recipe is None:
+        require_possible(job.argv, facts)
     from cputune.doctor import Severity, diagnose
     from cputune.doctor.checks.libraries import allocator_missing
 
@@ -358,21 +387,15 @@ def _print_warnings(facts: HostFacts) -> None:
 
 
 def _show(result: Result, file: str | None, facts: HostFacts, *, as_json: bool) -> None:
-    from cputune.emitters.prepared import usual_format
-    from cputune.report.show import ResultToShow, end_blocks
+    from cputune.report.answer import end_blocks
+    from cputune.report.show import ResultToShow
     from cputune.report.writing import print_blocks
 
     if as_json:
         print_json(result.to_json())
         return
-    out = console()
     shown = ResultToShow(result=result, file=file or "", facts=facts)
-    print_blocks(end_blocks(shown), out)
-    if file is None or result.disturbed:
-        return
-    format_name = usual_format(facts, result.best.plan.world_size)
-    launch = f"launch files: cputune emit --format {format_name}"
-    out.print(f"{launch} {file}", soft_wrap=True)
+    print_blocks(end_blocks(shown), console())
 
 
 def _require_packages(job: Workload, python: Interpreter) -> None:

@@ -265,7 +265,8 @@ class FoundOn:
             text = f"<b>{escape(finding.title)}</b><br>{escape(finding.evidence)}"
             text += f"<br><i>{escape(finding.remedy)}</i>{command}"
             cells = (finding.severity.value, text, f"<code>{finding.code}</code>")
-            rows.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
+            left = ' style="text-align:left"'  # the style sheet of Jupyter aligns to the right
+            rows.append("<tr>" + "".join(f"<td{left}>{cell}</td>" for cell in cells) + "</tr>")
         return f"<p>{self._counts() or 'Nothing is wrong.'}</p><table>{''.join(rows)}</table>"
 
     def _counts(self) -> str:

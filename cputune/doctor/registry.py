@@ -17,12 +17,13 @@ def all_checks() -> tuple[Check, ...]:
         named_stack,
         rehearsed_launch,
         running_job,
+        script_calls,
         symptoms,
         typed_launch,
     )
     from cputune.doctor.checkfile import FILE_CHECKS
 
-    launches = (FILE_CHECKS, typed_launch.CHECKS, rehearsed_launch.CHECKS)
+    launches = (FILE_CHECKS, typed_launch.CHECKS, script_calls.CHECKS, rehearsed_launch.CHECKS)
     needing_more = (
         named_stack.CHECKS,
         *launches,

@@ -68,7 +68,7 @@ def rehearsed(launch: Launch, text: str, facts: HostFacts, host: Host) -> Iterat
         if "half" in message:
             finding: Finding | None = _half(message, launch, text, facts)
         else:
-            finding = _finding_of(message, done, shown)
+            finding = _finding_of(message, done, shown, facts.installed_versions)
         if finding is None:
             _LOG.info("rehearsed: %s", message)
         elif finding.evidence.partition(": ")[2] not in reported:
@@ -166,7 +166,10 @@ def _of_accelerate(launch: Launch) -> dict[str, str]:
 
 
 def _finding_of(
-    message: Mapping[str, Any], done: Completed, variables: Mapping[str, str]
+    message: Mapping[str, Any],
+    done: Completed,
+    variables: Mapping[str, str],
+    versions: Mapping[str, str],
 ) -> Finding | None:
     """The finding for a message of a rank; None if it reports no fault."""
     rank = f"rank {message.get('rank', 0)}"
@@ -180,7 +183,7 @@ def _finding_of(
             severity = Severity.WARNING
         during = f", at {message['during']}"
         evidence = f"{rank}: {problem}{where}{during}"
-        return _explained(message, rehearsal_fails.finding(evidence, severity=severity))
+        return _explained(message, rehearsal_fails.finding(evidence, severity=severity), versions)
     if "exit" in message:
         lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
         usage = [line for line in lines if re.search(r"\berror: ", line)]
@@ -205,7 +208,9 @@ def _finding_of(
     return None
 
 
-def _explained(message: Mapping[str, Any], finding: Finding) -> Finding:
+def _explained(
+    message: Mapping[str, Any], finding: Finding, versions: Mapping[str, str]
+) -> Finding:
     """The finding with the fix that ``--symptom`` has for this error, if it is known."""
     from cputune.doctor.symptoms import explain_failure
 
@@ -221,7 +226,7 @@ def _explained(message: Mapping[str, Any], finding: Finding) -> Finding:
         message=str(message["said"]),
         frames=frames,
     )
-    explanation = explain_failure(failure, {})
+    explanation = explain_failure(failure, versions)
     symptom = explanation.symptom
     if not explanation.is_known or symptom.goes_on:
         return finding

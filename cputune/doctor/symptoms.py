@@ -512,9 +512,7 @@ def judge_symptom(text: str, facts: HostFacts) -> Iterator[Finding]:
 
     Raises CannotError if the text shows no failure.
     """
-    installed = {}
-    for package in facts.packages:
-        installed[package.name.replace("-", "_")] = package.version or ""
+    installed = facts.installed_versions
     explanation = explain(text, installed)
     if explanation is None:
         count = len([line for line in text.splitlines() if line.strip()])

@@ -7,7 +7,6 @@ with the variables of this shell. For a recorded machine nothing of this one is 
 
 from __future__ import annotations
 
-import ast
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,6 +20,13 @@ from cputune.doctor.files.judge import judge_launches
 from cputune.doctor.files.script_kind import is_own
 from cputune.doctor.finding import Finding, Severity, by_severity, checks_of, fault
 from cputune.doctor.rehearsed_launch import launcher_starts, rehearsal_late, rehearsed
+from cputune.doctor.script_calls import (
+    changes_path,
+    import_advice,
+    import_fails,
+    imported_modules,
+    refused_arguments,
+)
 from cputune.errors import UsageError
 from cputune.host import Around, Host, Interpreter, process
 from cputune.host.facts import HostFacts
@@ -140,6 +146,7 @@ def judge_typed(launch: Launch, facts: HostFacts, host: Host) -> tuple[Finding, 
     except UsageError as error:
         findings.append(script_unfit.finding(str(error), remedy=error.hint or None))
     findings += _absent(launch, facts, host)
+    findings += refused_arguments(text, str(launch.script), facts)
     findings += _tried(launch, text, facts, host, findings)
     return by_severity(findings)
 
@@ -150,7 +157,7 @@ def _tried(
     """What fails when the imports are tried, and, unless there is an error, the whole script."""
     certain = list[Finding]()
     doubtful = list[_Doubtful]()
-    for finding in _imports(launch, text, host):
+    for finding in _imports(launch, text, facts, host):
         if isinstance(finding, _Doubtful):
             doubtful.append(finding)
         else:
@@ -188,17 +195,16 @@ class _Doubtful:
         return any(f": {self.error}: " in one.evidence for one in failures)
 
 
-_CHANGES_PATH = re.compile(r"\bsys\.path\b|addsitedir|\bimportlib\b|\brunpy\b|\bchdir\b")
-
-
-def _imports(launch: Launch, text: str, host: Host) -> Iterator[Finding | _Doubtful]:
+def _imports(
+    launch: Launch, text: str, facts: HostFacts, host: Host
+) -> Iterator[Finding | _Doubtful]:
     """Faults of really importing the stack and the script's modules in a child.
 
     Their messages may quote a token of the launch.
     """
     variables = {**host.environment(), **launch.environment}
     folder = _folder(launch)
-    imported = list(_imported(text)) + list(_named_in_arguments(launch))
+    imported = list(imported_modules(text)) + list(_named_in_arguments(launch))
     modules = dict.fromkeys(list(_STACK) + imported)
     done = run_look(host, "imports.py", folder, *modules, **launch.environment)
     messages = messages_of(done)
@@ -211,11 +217,11 @@ def _imports(launch: Launch, text: str, host: Host) -> Iterator[Finding | _Doubt
             message["module"] in needed or message["error"] != "ModuleNotFoundError"
         ):
             said = without_secrets(message["said"], variables)
-            finding = _failed({**message, "said": said}, folder)
+            finding = _failed({**message, "said": said}, folder, facts)
             absent = message["error"] == "ModuleNotFoundError"
             if message["module"] in _STACK:
                 yield finding
-            elif message["module"] in own or (absent and (own or _CHANGES_PATH.search(text))):
+            elif message["module"] in own or (absent and (own or changes_path(text))):
                 yield _Doubtful(finding=finding, error=message["error"])
             else:
                 yield finding
@@ -232,19 +238,23 @@ def _is_beside(folder: str, name: str) -> bool:
     return exists(f"{folder}/{name}.py") or is_folder(f"{folder}/{name}")
 
 
-def _failed(failure: Mapping[str, str], folder: str) -> Finding:
+def _failed(failure: Mapping[str, str], folder: str, facts: HostFacts) -> Finding:
     """What was imported, how it failed, and in which file; one of our files by name."""
     evidence = f"import {failure['module']}: {failure['error']}: {failure['said']}"
     where = failure["where"]
     if where and where not in evidence:
         evidence += f" ({where})"
     missing = re.search(r"No module named '([\w.]+)'", failure["said"])
-    remedy = None
+    remedy, command = None, None
     if missing:
-        remedy = f"Install {missing[1].partition('.')[0]} into the environment that trains."
+        name = missing[1].partition(".")[0]
+        remedy, command = import_advice(name, facts) or (
+            f"Install {name} into the environment that trains.",
+            None,
+        )
     elif where.startswith(f"{folder}/"):
         remedy = "The file that fails is next to the script: rename it, or fix it."
-    return import_fails.finding(evidence, remedy=remedy)
+    return import_fails.finding(evidence, remedy=remedy, command=command)
 
 
 _REPORTERS = {"wandb", "mlflow", "comet_ml", "clearml", "swanlab", "neptune", "dvclive"}
@@ -316,23 +326,6 @@ def named_absent() -> None:
     """
 
 
-def _imported(text: str) -> tuple[str, ...]:
-    """Top-level modules that a script always imports: not in try, def or if."""
-    try:
-        body = ast.parse(text).body
-    except (SyntaxError, ValueError, RecursionError):
-        return ()
-    names = dict[str, None]()
-    for node in body:
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                names[alias.name.partition(".")[0]] = None
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            names[node.module.partition(".")[0]] = None
-    names.pop("__future__", None)
-    return tuple(names)
-
-
 @fault("launch-script", Severity.ERROR)
 def script_unfit() -> None:
     """This launch has nothing to run
@@ -345,22 +338,6 @@ def script_unfit() -> None:
     Remedy: Correct the command.
 
     Source: https://docs.python.org/3/using/cmdline.html#interface-options
-    """
-
-
-@fault("launch-import", Severity.ERROR, under=("module-shadowed",))
-def import_fails() -> None:
-    """What the script imports cannot be imported
-
-    Symptom: ModuleNotFoundError, "cannot import name", an undefined symbol, an end without a
-    message.
-
-    Cause: the typed Python really imported the script's top-level modules, with the search path and
-    variables of this launch.
-
-    Remedy: Install what is missing, or remove the file that hides it.
-
-    Source: https://docs.python.org/3/library/sys_path_init.html
     """
 
 

@@ -112,6 +112,15 @@ def missed(names: Sequence[str], hint: str = "copy it here") -> str:
     return f"{first}{between}{then}\n"
 
 
+def submitted(job: LaunchJob, wanted: str = "rank.py", started: str = "") -> str:
+    """Lines that find the folder of a batch script, in which ``wanted`` is.
+
+    ``started``: a folder to look in first.
+    """
+    beside_it = missed(beside(job), "LAUNCH_DIR=DIR sbatch slurm.sh")
+    return fill("submitted.sh", {"beside": beside_it, "wanted": wanted, "started": started})
+
+
 def clear(job: LaunchJob) -> str:
     """A line that removes what is set in this shell and would change the plan; usually none."""
     names = names_cleared(job)

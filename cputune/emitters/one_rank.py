@@ -23,8 +23,13 @@ Starting: TypeAlias = Callable[[LaunchJob, tuple[str, ...], tuple[str, ...]], La
 """Makes the launch of a training from a job, the words that bind it, and its own."""
 
 
-def _beside(job: LaunchJob) -> str:
-    """Lines that find the folder of the script, and report what is missing in it."""
+def _beside(job: LaunchJob, *, batch: bool) -> str:
+    """Lines that find the folder of the script, and report what is missing in it.
+
+    Slurm runs a copy of a ``batch`` script, from another folder.
+    """
+    if batch:
+        return bash.submitted(job, bash.beside(job)[0], '"${0%/*}" ')
     return bash.fill("here.sh", {"beside": bash.missed(bash.beside(job))})
 
 
@@ -65,7 +70,7 @@ def script_of_one(
         notes=notes,
         template="alone.sh",
         directives=directives,
-        here_if_needed=_beside(job) if here else "",
+        here_if_needed=_beside(job, batch=bool(directives)) if here else "",
         needs=bash.needs(job, bound=not offered),
         start=text + started.command(WIDTH),
         launches=(started.launch,),

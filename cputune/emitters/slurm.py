@@ -46,7 +46,7 @@ def emit_slurm(job: LaunchJob) -> tuple[EmittedFile, ...]:
         ranks=str(plan.processes_per_node * siblings),
         least=str(cpus_per_task(job)),
         rank=bash.rank(bash.rank_words(job, "slurm", offered=True)),
-        beside=bash.missed(bash.beside(job), "LAUNCH_DIR=DIR sbatch slurm.sh"),
+        submitted=bash.submitted(job),
         start=started.command(WIDTH),
         launches=(started.launch,),
     )

@@ -382,6 +382,11 @@ class HostFacts:
     files_missing: tuple[str, ...] = ()
     interpreter: Interpreter | None = field(default=None, compare=False)
 
+    @property
+    def installed_versions(self) -> dict[str, str]:
+        """The version of each package, by its name as it is imported."""
+        return {one.name.replace("-", "_"): one.version or "" for one in self.packages}
+
     def __repr__(self) -> str:
         cpu = self.cpu.codename or self.cpu.model_name or "an unknown processor"
         torch = self.package("torch")

@@ -26,6 +26,7 @@ from cputune.plans.values import (
 )
 from cputune.text.cpulist import MAX_CPUS
 from cputune.text.documents import plain
+from cputune.text.plain import count
 
 if TYPE_CHECKING:
     from cputune.plans.knobs.record import Knob
@@ -140,11 +141,17 @@ class Plan:
             del settings[name]
         return replace(self, settings=dict(sorted(settings.items())))
 
+    def layout_words(self) -> str:
+        """``2 × 14 threads``, ``2 nodes, each 1 rank with 14 threads``."""
+        threads = count(self.threads_per_process, "thread")
+        if self.nodes > 1:
+            ranks = count(self.processes_per_node, "rank")
+            return f"{self.nodes} nodes, each {ranks} with {threads}"
+        return f"{self.processes_per_node} × {threads}"
+
     def describe(self) -> str:
         """``2 × 14 threads, bf16, tcmalloc``."""
         parts = []
-        if self.nodes > 1:
-            parts.append(f"{self.nodes} nodes")
         for knob in _knobs():
             text = knob.description(self)
             if text is not None:

@@ -19,7 +19,7 @@ from msgspec import Meta
 
 from cputune.errors import RecipeError, UsageError
 from cputune.host import Interpreter, read_document
-from cputune.host.files import entries, is_folder
+from cputune.host.files import entries, exists, is_folder
 from cputune.host.process import variables
 from cputune.inside.messages import Framework
 from cputune.launch.located_words import value_of
@@ -249,6 +249,8 @@ class Workload:
         command = typed_words(job)
         if not command:
             raise UsageError("there is nothing to train", hint='"train.py --epochs 3", or a recipe')
+        if isinstance(job, str) and _is_name(job):
+            load_recipe(job)  # raises the error that suggests a recipe
         return cls.script(command, python=python)
 
     @classmethod
@@ -469,6 +471,13 @@ def typed_words(job: str | Sequence[str]) -> list[str]:
             f"cannot read the command {job!r}: {str(error).lower()}",
             hint="close the quotes, or give a list of words",
         ) from error
+
+
+def _is_name(job: str) -> bool:
+    """Whether this is one word, not a file, that looks like the name of a recipe."""
+    if re.fullmatch(r"[A-Za-z][\w-]*", job) is None or exists(job):
+        return False
+    return "-" in job or bool(difflib.get_close_matches(job, recipe_names(), n=1))
 
 
 def left_out(names: Iterable[str]) -> str:

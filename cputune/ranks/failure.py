@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from cputune.inside.messages import OF_LAUNCHERS, Raised
@@ -33,6 +33,7 @@ def failure(
     memory_kills: int | None,
     steps: int,
     script: str,
+    versions: Mapping[str, str] | None = None,
 ) -> TrialError:
     """Why a job ended too early, and the fix of a known error.
 
@@ -43,6 +44,7 @@ def failure(
             is not known.
         steps: how many steps there were before.
         script: its file name.
+        versions: of the packages with which it trains.
     """
     # A rank that died of a signal is the cause: the exceptions of the others follow from it.
     first = max(exits, key=lambda rank: (_signal(rank) > 0, rank["status"] != 0), default=None)
@@ -54,7 +56,7 @@ def failure(
     raised = (
         None if number else next((error for error in errors if not _only_a_status(error)), None)
     )
-    explained = _explained(first, raised, number)
+    explained = _explained(first, raised, number, versions or {})
     if number == signal.SIGKILL:
         error = _killed(memory_kills, after, tail)
     elif explained is not None and explained.symptom.name in _NO_MEMORY:
@@ -79,7 +81,9 @@ def failure(
     return error
 
 
-def _explained(first: Exit | None, raised: Raised | None, number: int) -> Explanation | None:
+def _explained(
+    first: Exit | None, raised: Raised | None, number: int, versions: Mapping[str, str]
+) -> Explanation | None:
     """What explains the end: the exception that a rank has reported, the tail, or the signal."""
     # Tables that most trials never read.
     from cputune.doctor.symptoms import explain, explain_failure
@@ -87,10 +91,10 @@ def _explained(first: Exit | None, raised: Raised | None, number: int) -> Explan
     if raised is not None:
         text = str(raised.get("text", ""))
         one = Failure(kind="exception", line=1, text=text, name=str(raised["kind"]), message=text)
-        return explain_failure(one, {})
+        return explain_failure(one, versions)
     explained = None
     if first is not None and first["status"]:
-        explained = explain(first["tail"])
+        explained = explain(first["tail"], versions)
     if number and (explained is None or not explained.is_known):
         return explain(signal_name(number)) or explained
     return explained

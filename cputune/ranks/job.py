@@ -115,6 +115,7 @@ class Job:
         on_note: gets the notes of ranks for people.
         start_seconds: the patience with the first step.
         clean: removes secrets from what a script has written.
+        versions: of the packages with which the ranks train; they explain errors.
         ranks: what each rank has reported, by its number.
         exits: of the processes that were started here, in the order of their ends.
         errors: exceptions that scripts raised, the first first.
@@ -133,6 +134,7 @@ class Job:
     start_seconds: float = STARTUP_SECONDS
     on_note: Callable[[str], None] = lambda text: None
     clean: Callable[[str], str] = lambda text: without_secrets(text, os.environ)
+    versions: Mapping[str, str] = field(default_factory=dict)
     ranks: dict[int, Rank] = field(default_factory=dict)
     exits: list[Exit] = field(default_factory=list)
     errors: list[Raised] = field(default_factory=list)
@@ -480,6 +482,7 @@ class Job:
             memory_kills=memory_kills,
             steps=self._gather.count,
             script=script,
+            versions=self.versions,
         )
 
 

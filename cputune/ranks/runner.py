@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from cputune.doctor.hosts.network import Rate
+from cputune.doctor.script_calls import require_possible
 from cputune.host.facts import HostFacts
 from cputune.host.hub import OFFLINE, hub_reachable
 from cputune.inside import NUDGE_VARIABLE
@@ -104,6 +105,7 @@ class ProcessRunner:
         self.source = ""
         if workload.recipe is None:
             require_trainable(workload.argv, python=facts.training_python)
+            require_possible(workload.argv, facts)
             self.source = script_text(workload.argv, facts.training_python)
         self.work = WorkFolder()
         self.seconds_left: Callable[[], float] = lambda: math.inf
@@ -554,6 +556,7 @@ class LivingPlan:
             start_seconds=runner.start_seconds,
             on_note=runner.on_note,
             clean=lambda text: runner.workload.hide(text, os.environ),
+            versions=runner.facts.installed_versions,
         )
         if emitted:
             offline_variables = OFFLINE if offline else {}

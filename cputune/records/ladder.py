@@ -32,13 +32,15 @@ def ladder_of(result: Result) -> tuple[str, ...]:
     lines = []
     before = result.baseline.plan
     for rung in result.rungs:
-        ratio = "not known"
+        ratio = ""
         if rung.speedup.narrow:
             ratio = factor(rung.speedup)
             if rung.speedup.outcome != FASTER:
                 ratio += f" {rung.speedup.outcome},"
-        changes = ", ".join(_changed(before, rung.plan, rung.kind))
+        changes = ", ".join(changes_between(before, rung.plan, rung.kind))
         line = f"{ratio} {KIND_WORDS[rung.kind]}: {changes}"
+        if not rung.speedup.narrow:
+            line = f"{KIND_WORDS[rung.kind]}, not measured alone: {changes}"
         if rung.kind == "same mathematics":
             line += f" ({checked(result.workload)})"
         lines.append(line)
@@ -46,7 +48,7 @@ def ladder_of(result: Result) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _changed(before: Plan, after: Plan, kind: Kind) -> Iterator[str]:
+def changes_between(before: Plan, after: Plan, kind: Kind) -> Iterator[str]:
     """Yield the differences between two plans of the ladder, those of this kind first."""
     for knob in sorted(changed(before, after), key=lambda knob: kind_of(knob) != kind):
         if knob.name == "ranks":

@@ -7,6 +7,7 @@ and the pages of docs/ are made from it.
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import math
 import re
@@ -26,7 +27,7 @@ from typing import (
     overload,
 )
 
-from cputune.errors import UsageError
+from cputune.errors import ArgumentsError, UsageError
 from cputune.text.quantities import kubernetes_memory, slurm_time
 
 Keep = Literal["numbers", "mathematics", "distribution"]
@@ -380,6 +381,25 @@ class EmitOptions:
     cluster: Cluster | None = option(None, "What only the user knows of a cluster.", None)
 
 
+def _not_taken(
+    function: str, shown: inspect.Signature, keywords: Iterable[str], problem: str
+) -> ArgumentsError:
+    """The error for arguments that a function does not take."""
+    for name in keywords:
+        if name in shown.parameters:
+            continue
+        message = f"cputune.{function}() has no argument {name!r}"
+        if "cluster" in shown.parameters and name in get_type_hints(Cluster):
+            return ArgumentsError(message, hint=f"cluster=cputune.Cluster({name}=…)")
+        near = difflib.get_close_matches(name, shown.parameters, n=1)
+        if near:
+            return ArgumentsError(message, hint=f"did you mean {near[0]}?")
+        return ArgumentsError(message, hint=f"help(cputune.{function}) lists its arguments")
+    return ArgumentsError(
+        f"cputune.{function}(): {problem}", hint=f"help(cputune.{function}) lists its arguments"
+    )
+
+
 P = ParamSpec("P")
 A = TypeVar("A")
 B = TypeVar("B")
@@ -414,7 +434,10 @@ def keywords_of(record: Callable[P, Record]) -> TakesKeywords[P, Record]:
 
         @wraps(function)
         def call(*args: Any, **keywords: Any) -> Any:
-            bound = shown.bind(*args, **keywords).arguments
+            try:
+                bound = shown.bind(*args, **keywords).arguments
+            except TypeError as error:
+                raise _not_taken(function.__name__, shown, keywords, str(error)) from None
             positional = [bound.pop(parameter.name) for parameter in leading]
             return function(*positional, record(**bound))  # type: ignore[call-arg]
 

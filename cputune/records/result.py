@@ -20,6 +20,7 @@ from cputune.plans.plan import Plan
 from cputune.plans.untried import UntriedGain
 from cputune.plans.workload import Workload
 from cputune.records.claims import Claim, Outcome, Speedup, outcome_of
+from cputune.records.earlier import Earlier
 from cputune.records.next_command import NextStep
 from cputune.records.steps import FailureKind
 from cputune.records.written_files import write_own
@@ -51,7 +52,7 @@ Note = Annotated[str, Meta(max_length=2048)]
 State = Literal["completed", "pruned", "failed"]
 """How a trial ended: measured, stopped because it had clearly lost, or without a number."""
 
-Origin = Literal["baseline", "guide", "topology", "sampler"]
+Origin = Literal["baseline", "earlier", "guide", "topology", "sampler"]
 """What proposed a plan: your current launch, the vendors' guides, the CPU topology, Optuna."""
 
 Role = Literal["baseline", "candidate"]
@@ -322,6 +323,7 @@ class Result:
     this machine alone. ``kernel`` is the Linux release, ``microcode`` that of the processor.
     ``asked`` are the options that changed the search. ``interface`` is that of the ranks if the
     plan does not name one. ``through`` reached the hosts (``ssh -F FILE``, ``srun``, ``mpirun``).
+    ``earlier`` is what became of the plan of an earlier study.
     """
 
     drawing: ClassVar[Drawing | None] = None
@@ -341,6 +343,7 @@ class Result:
     best: Measured
     speedup: Speedup | None
     not_compared: Note | None = None
+    earlier: Earlier | None = None
     next_step: NextStep | None = None
     compared: tuple[Measured, ...] = ()
     busy: Annotated[tuple[Note, ...], Meta(max_length=64)] = ()

@@ -281,7 +281,7 @@ def changed_since(result: Result, facts: HostFacts) -> tuple[str, ...]:
         # The build behind + does not matter: 2.13.0+cpu is 2.13.0.
         then, now = then.partition("+")[0], now.partition("+")[0]
         if then != now:
-            changes.append(f"{name} {then} then, {now} now")
+            changes.append(f"{name} {then} → {now}")
     return tuple(changes)
 
 

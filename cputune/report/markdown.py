@@ -74,8 +74,9 @@ def _labelled(block: Labelled | Lines) -> Iterator[str]:
         value = _plain(text)
         if label in pasted:
             value = _code(text)
-        if label and label != COMMAND:
-            value = f"{_plain(label)}: {value}"
+        name = label.strip()
+        if name and name != COMMAND:
+            value = f"{_plain(name)}: {value}"
         yield f"- {value}"
 
 

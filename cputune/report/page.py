@@ -15,6 +15,7 @@ from cputune import __version__
 from cputune.errors import MissingPackageError
 from cputune.host.interpreter import install_extra
 from cputune.records.result import Result
+from cputune.report.answer import cost_lines
 from cputune.report.figures import FiguresOf
 from cputune.report.figures.canvas import svg
 from cputune.report.show import (
@@ -70,6 +71,8 @@ class Picture:
 class Page:
     result: Result
     verdict: Verdict
+    earlier: str | None
+    costs: tuple[str, ...]
     launch: tuple[tuple[str, str], ...]
     speeds: Rows
     notes: tuple[str, ...]
@@ -123,9 +126,18 @@ def page_of(result: Result, file: str, facts: HostFacts | None = None) -> Page:
     for name, text in shown.launch().items():
         if name in LAUNCH_LABELS:
             launch.append((LAUNCH_LABELS[name], text))
+    verdict = shown.verdict()
+    costs: tuple[str, ...] = ()
+    if verdict.good:
+        costs = tuple(cost_lines(result))
+    earlier = None
+    if result.earlier is not None:
+        earlier = result.earlier.text(result.speedup)
     return Page(
         result=result,
-        verdict=shown.verdict(),
+        verdict=verdict,
+        earlier=earlier,
+        costs=costs,
         launch=tuple(launch),
         speeds=speeds(result),
         notes=shown.notes(),

@@ -6,7 +6,6 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import log
 from typing import TYPE_CHECKING
 
 from cputune.emitters import Emission
@@ -44,11 +43,11 @@ from cputune.records.verdict import Verdict
 from cputune.report.machine_text import gib
 from cputune.report.network_text import network_lines
 from cputune.report.study_table import plans, speed_text
-from cputune.report.writing import Bars, Block, Heading, Labelled, Lines, Rows, print_blocks
+from cputune.report.writing import Block, Heading, Labelled, Lines, Rows
 from cputune.text import cpulist
 from cputune.text.documents import plain
-from cputune.text.plain import count, figure
-from cputune.tuner.changes import LAYOUT, layout_words, separate_knobs, shape
+from cputune.text.plain import figure
+from cputune.tuner.changes import LAYOUT, separate_knobs, shape
 
 if TYPE_CHECKING:
     from cputune.host.facts import HostFacts
@@ -113,7 +112,7 @@ def _differences(today: Plan, best: Plan) -> Iterator[tuple[str, tuple[str, str]
     first.
     """
     if shape(today) != shape(best):
-        layouts = layout_words(today), layout_words(best)
+        layouts = today.layout_words(), best.layout_words()
         if layouts[0] == layouts[1]:
             layouts = _on_cpus(today), _on_cpus(best)
         yield LAYOUT, layouts
@@ -130,7 +129,7 @@ def _on_cpus(plan: Plan) -> str:
     cpus = list[int]()
     for rank_cpus in plan.cpus:
         cpus += rank_cpus
-    return f"{layout_words(plan)} on CPUs {cpulist.render(cpus)}"
+    return f"{plan.layout_words()} on CPUs {cpulist.render(cpus)}"
 
 
 def worth_words(change: ChangeMade) -> str:
@@ -236,50 +235,6 @@ def profile_lines(result: Result) -> Iterator[str]:
         yield "--fix dropout=bytes draws the masks on all threads (docs/knobs.md)"
 
 
-def time_bars(result: Result, most: int) -> Bars:
-    """The time of a step of the best plan as at most ``most`` bars, the rest as the last one."""
-    profile = result.profile
-    rate = result.best.samples_per_second.centre
-    if profile is None or profile.plan != result.best.plan or rate <= 0:
-        return Bars(())
-    shares = dict(profile.shares)
-    shares.pop(THE_REST, None)
-    kinds = sorted(shares, key=lambda kind: -shares[kind])[: most - 1]
-    shown = {kind: shares[kind] for kind in kinds}
-    shown[THE_REST] = sum(profile.shares.values()) - sum(shown.values())
-    seconds = (result.workload.global_batch_size or 1) / rate
-    longest = max(shown.values())
-    rows = []
-    for kind, share in shown.items():
-        rows.append((kind, _time(share * seconds), share / longest, f"{share:.0%}"))
-    return Bars(tuple(rows))
-
-
-def change_bars(result: Result) -> Bars:
-    """The changes, one line each. The bar is the gain of a change as a share of the largest one."""
-    changes = changes_of(result)
-    logs = []
-    for change in changes:
-        length = 0.0
-        if change.worth is not None:
-            length = max(0.0, log(change.worth.ratio))
-        logs.append(length)
-    longest = max(logs, default=0.0) or 1.0
-    rows = []
-    for change, length in zip(changes, logs, strict=True):
-        brings, unsure = worth_words(change).partition(", ")[::2]
-        rows.append((_brief(change), brings, length / longest, unsure or change.keeps))
-    return Bars(tuple(rows))
-
-
-def _brief(change: ChangeMade) -> str:
-    """For example ``precision fp32 → bf16``; ranks and threads as in a plan's short name."""
-    text = f"{change.knob} {change.today} → {change.best}"
-    if LAYOUT in change.knob:
-        text = text.replace(" × ", "×").replace(" threads", "").replace(LAYOUT, "ranks×threads")
-    return text
-
-
 SCHEMA = "cputune.summary/1"
 
 DEFAULT_FILE = "cputune.json"
@@ -287,12 +242,6 @@ DEFAULT_FILE = "cputune.json"
 
 PASTED = ("train", "the same", "launch files", "variables", "flags")
 """Parts of a launch that are copied, each in one line."""
-
-MOST_LINES = 30
-"""Lines of the end of a study, at 80 columns."""
-
-MOST_CHANGES, MOST_UNTRIED, MOST_KINDS = 6, 2, 7
-"""The rest is in ``cputune show --all``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -448,44 +397,6 @@ def blocks(shown: ResultToShow) -> Iterator[Block]:
     yield Labelled(rows=basis(result))
 
 
-def end_blocks(shown: ResultToShow) -> Iterator[Block]:
-    """The answer in at most 30 lines of 80 columns, which ``tune`` prints at its end."""
-    result = shown.result
-    yield shown.verdict()
-    yield speeds(result)
-    yield Lines(tuple(("note", warning) for warning in shown.warnings()))
-    launch = shown.launch()
-    is_new = result.best.plan != result.baseline.plan
-    by_hand = ""
-    if "the same" in launch and is_new:
-        by_hand = launch["train"]
-    if by_hand:
-        yield Heading("By hand")
-        yield Labelled(rows=(("", by_hand),), pasted=("",))
-    changes = Bars(change_bars(result).rows[:MOST_CHANGES])
-    if changes.rows:
-        yield Heading("What to change: what it brings, and what it computes")
-        yield changes
-    untried = result.untried[:MOST_UNTRIED]
-    lines = 2 * len(shown.verdict().ladder) + 2 * len(untried) + len(by_hand.splitlines())
-    taken = 15 + lines + len(changes.rows)
-    times = time_bars(result, max(3, min(MOST_KINDS, MOST_LINES - taken)))
-    if times.rows:
-        samples = result.workload.global_batch_size
-        heading = "Where the time goes"
-        if samples:
-            heading += f", in a step of {samples} samples"
-        yield Heading(heading)
-        yield times
-    yield from _untried(untried)
-    if not shown.file:  # it was not stored
-        return
-    more = shown.command("show --all")
-    if result.notes:
-        more += f", with {count(len(result.notes), 'note')} on it"
-    yield Lines((("all of it", more), ("as a page", shown.command("report"))))
-
-
 def _untried(gains: Sequence[UntriedGain]) -> Iterator[Block]:
     """What was not tried and may be faster: one line each, with its command below."""
     if not gains:
@@ -604,18 +515,6 @@ def document(shown: ResultToShow) -> dict[str, object]:
         "other_machine": shown.elsewhere,
         "result": result.to_json(),
     }
-
-
-def show(result: Result, *, every: bool = False) -> None:
-    """Print the answer as ``cputune show`` does. With ``every``, print all of the result."""
-    from rich.console import Console
-
-    console = Console(highlight=False, emoji=False, markup=False)
-    shown = ResultToShow(result=result)
-    if every:
-        print_blocks(blocks(shown), console)
-    else:
-        print_blocks(end_blocks(shown), console)
 
 
 def history_rows(kept: Sequence[Kept]) -> Rows:

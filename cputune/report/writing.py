@@ -61,11 +61,15 @@ class Rows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Labelled:
-    """Rows of label and text. Rows in ``pasted`` are never wrapped; with ``cut`` none is."""
+    """Rows of label and text. Rows in ``pasted`` are never wrapped; with ``cut`` none is.
+
+    ``strong`` is the text of an emphasized row.
+    """
 
     rows: tuple[tuple[str, str], ...]
     pasted: tuple[str, ...] = ()
     cut: bool = False
+    strong: str | None = None
 
 
 COMMAND = "$"
@@ -176,7 +180,10 @@ def _print_labelled(head: Text, label: str, text: str, block: Labelled, console:
             row.truncate(console.width, overflow="ellipsis")
         console.print(row, soft_wrap=True)
     else:
-        print_hanging(console, head, Text(visible(text)))
+        style = ""
+        if text == block.strong:
+            style = "bold"
+        print_hanging(console, head, Text(visible(text), style))
 
 
 def _print_line(label: str, text: str, console: Console) -> None:

@@ -39,6 +39,8 @@ class TuneArguments(TuneOptions):
         started: when the time limit began, by ``time.monotonic()``; None: now.
         command: the words of the command that starts the study; a result proposes the next one
             from them.
+        earlier: a result of the same command on this machine; its plan is tried first, and the new
+            result says what became of it.
     """
 
     facts: HostFacts | None = None
@@ -47,6 +49,7 @@ class TuneArguments(TuneOptions):
     hosts: RankHosts | str | Sequence[str] | None = None
     started: float | None = None
     command: Sequence[str] = ()
+    earlier: Result | None = None
 
 
 @keywords_of(TuneArguments)
@@ -121,6 +124,7 @@ def _tune(job: Workload, arguments: TuneArguments, hosts: RankHosts | None) -> R
             hosts=hosts,
             limited=runner is None,
             command=arguments.command,
+            earlier=arguments.earlier,
         )
         return study.run()
 

@@ -66,7 +66,7 @@ def changes(space: SearchSpace, baseline: Plan, best: Plan) -> tuple[Change, ...
         if name == LAYOUT:
             values.update(layout)
             if shape(baseline) != shape(best):
-                pending.append((LAYOUT, layout_words(best)))
+                pending.append((LAYOUT, best.layout_words()))
         elif values[name] != meant[name]:
             values[name] = meant[name]
             pending.append((name, str(meant[name])))
@@ -161,11 +161,3 @@ def shape(plan: Plan) -> tuple[int, int, int, frozenset[int]]:
     """What identifies a layout: nodes, ranks, threads of each, and the CPUs of all."""
     cpus = frozenset(chain.from_iterable(plan.cpus))
     return plan.nodes, plan.processes_per_node, plan.threads_per_process, cpus
-
-
-def layout_words(plan: Plan) -> str:
-    """``2 × 14 threads``, and the number of nodes if there are several."""
-    text = f"{plan.processes_per_node} × {plan.threads_per_process} threads"
-    if plan.nodes == 1:
-        return text
-    return f"{plan.nodes} nodes, {text}"

@@ -55,6 +55,7 @@ from cputune.records.steps import (
 from cputune.text.plain import count
 from cputune.tuner import rehearsals
 from cputune.tuner.conclusion import cannot_work, conclude
+from cputune.tuner.earlier import since_earlier, with_earlier
 from cputune.tuner.events import (
     Message,
     OnEvent,
@@ -99,12 +100,12 @@ if TYPE_CHECKING:
 
 
 def _first_choice(space: SearchSpace, sampler: PlanSampler) -> Plan | None:
-    """The plan to compare if no trial had the time: the topology's, else the guide's."""
+    """The plan to compare if no trial had the time: an earlier one, the topology's, the guide's."""
     first = None
     for origin, plan in space.suggestions:
         if not sampler.may_run(plan):
             continue
-        if origin == "topology":
+        if origin in ("earlier", "topology"):
             return plan
         if first is None:
             first = plan
@@ -151,11 +152,13 @@ class TuningStudy:
         hosts: RankHosts | None = None,
         limited: bool = False,
         command: Sequence[str] = (),
+        earlier: Result | None = None,
     ) -> None:
         """``hosts`` are those that plans run on, None: this machine; ``facts`` the first one's.
 
         ``taken_away`` says which CPUs may no longer be used. ``limited``: a study without a given
-        time has the default limit. ``command`` is what the user typed.
+        time has the default limit. ``command`` is what the user typed. ``earlier`` is a result of
+        the same command: its plan is tried first.
         """
         self._workload = workload
         self._facts = facts
@@ -166,6 +169,7 @@ class TuningStudy:
         self._neighbours = neighbours
         self._taken_away = taken_away
         self._command = tuple(command)
+        self._earlier = earlier
         self._hosts = hosts
         self._named = () if hosts is None else hosts.names
         if limited and options.max_time_seconds is None:
@@ -238,6 +242,16 @@ class TuningStudy:
         if delayed or findings.cut_off is not None:
             busy = self._neighbours.look()
         result = replace(self._conclusion(busy), command=self._command)
+        if self._earlier is not None and not findings.disturbed:
+            since = since_earlier(
+                result,
+                self._earlier,
+                space=self._space,
+                findings=findings,
+                facts=self._facts,
+                noise=self._race.noise.deviation,
+            )
+            result = replace(result, earlier=since)
         if findings.search_cut and self._space is not None and not findings.interrupted:
             note = self._note_of_time(result, len(self._space))
             result = replace(result, notes=(*result.notes, note))
@@ -449,6 +463,8 @@ class TuningStudy:
         if first is not None:
             today = first.plan
         space = space_of(options, self._facts, self._workload, self._hosts, baseline=today)
+        if self._earlier is not None:
+            space = with_earlier(space, self._earlier)
         self._space = space
         in_time = FEW_TRIALS
         if timer.limited:
@@ -553,7 +569,7 @@ class TuningStudy:
         """The next plan and its origin, if any."""
         suggestions = space.suggestions
         if self._few_trials:
-            suggestions = tuple(named for named in suggestions if named[0] == "topology")
+            suggestions = tuple(one for one in suggestions if one[0] in ("earlier", "topology"))
         for origin, plan in suggestions:
             if plan not in self._history.tried and sampler.may_run(plan):
                 return origin, plan

@@ -84,7 +84,7 @@ def test_recorded_machines_are_judged_and_their_launches_written(
     assert (tmp_path / "launch" / "slurm.sh").is_file()
     speedup = Result.load(RESULT).speedup
     assert speedup is not None
-    assert shown.out.startswith(f"{speedup.ratio:.2f} times as fast as your current launch")
+    assert f"Result     {speedup.ratio:.2f} times as fast as your current" in shown.out
 
 
 @pytest.mark.parametrize("system", ["darwin", "win32"])

@@ -16,6 +16,7 @@ from sources import Module, modules, one_worker
 
 from cputune.cli import cli
 from cputune.cli.help_groups import OTHERS
+from cputune.cli.option_defaults import show_every_option
 
 LONG = 10
 """Options above which a list without groups is not read any more."""
@@ -34,14 +35,18 @@ def test_each_option_stands_in_one_group(name: str, command: click.Command) -> N
     grouped = [member for names in groups.values() for member in names]
     assert sorted(grouped) == sorted(set(grouped))
     assert set(grouped) <= set(options)
-    left = set(options) - set(grouped) - {"verbose", "quiet"}
+    left = set(options) - set(grouped) - {"verbose", "quiet", "help_all"}
     assert not left or len(options) <= LONG
     context = click.Context(
         command,
         info_name=name,
         parent=click.Context(cli, info_name="cputune", **cli.context_settings),
     )
-    text = command.get_help(context)
+    usual = getattr(command, "usual", ())
+    short = command.get_help(context)
+    assert len(usual) <= 8
+    assert not usual or short.count("\n") <= 40
+    text = command.get_help(show_every_option(context))
     listed = text.partition(f"\n{next(iter(groups), 'Options')}:\n")[2]
     for parameter in command.params:
         if isinstance(parameter, click.Option):

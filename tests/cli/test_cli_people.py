@@ -71,13 +71,13 @@ def test_what_has_changed_since_it_was_tuned_is_a_reason_to_tune_again(cputune: 
     result = replace(tuned(), host=host, kernel=facts.settings.kernel, versions={})
     assert changed_since(result, facts) == ()
     replace(result, kernel="4.18.0-old").save("cputune.json")
-    why = f"kernel 4.18.0-old then, {facts.settings.kernel} now"
+    why = f"kernel 4.18.0-old → {facts.settings.kernel}"
     assert changed_since(Result.load("cputune.json"), facts) == (why,)
     shown = " ".join(cputune("show").out.split())
     assert f"{why}: tune again" in shown
     for changed, says in (
-        ({"versions": {"torch": "1.0"}}, "torch 1.0 then, "),
-        ({"microcode": "0x1"}, "microcode 0x1 then, 0x2 now"),
+        ({"versions": {"torch": "1.0"}}, "torch 1.0 → "),
+        ({"microcode": "0x1"}, "microcode 0x1 → 0x2"),
     ):
         now = replace(facts, cpu=replace(facts.cpu, microcode="0x2"))
         (said,) = changed_since(replace(result, **changed), now)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import sys
 from collections.abc import Callable
@@ -172,9 +173,8 @@ def test_what_to_do_now_runs_as_it_is_printed(
     if "mpirun" not in expected:
         monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:/bin")
     ended = cputune("show")
-    line = ended.out.splitlines()[verdict_length(ended.out)]
+    line, command = what_to_do(ended.out)
     assert line.startswith(expected)
-    command = line.partition(": ")[2]
     if command.startswith("nothing: "):
         return
     environment = {
@@ -188,7 +188,31 @@ def test_what_to_do_now_runs_as_it_is_printed(
     assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
 
 
-def verdict_length(text: str) -> int:
-    """The number of lines of the sentence before the command."""
+def what_to_do(text: str) -> tuple[str, str]:
+    """``Do now: COMMAND``, or ``When the machine is quiet: COMMAND``; and the command."""
     lines = text.splitlines()
-    return next(at for at, line in enumerate(lines) if line.startswith(("Do now: ", "When ")))
+    at = next(n for n, line in enumerate(lines) if re.match(r"Do(?: now)?  ", line))
+    label, _, value = lines[at].partition("  ")
+    if label == "Do now" or value.strip().startswith("nothing"):
+        return f"Do now: {value.strip()}", value.strip()
+    command = lines[at + 1].removeprefix("$").strip()
+    when = value.strip()
+    return f"{when[:1].upper()}{when[1:]} {command}", command
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_commands_show_what_is_on_the_screen(
+    cputune: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Not another result: cputune.json is an older one."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    made = CASES[name][0]()
+    replace(made, created="2025-01-01T00:00:00Z").save("cputune.json")
+    replace(made, created="2026-02-02T00:00:00Z").save("my run.json")
+    text = cputune("show", "my run.json").out
+    commands = re.findall(r"cputune ((?:show|report|run|emit|compare)\b.*?)(?:   #|$)", text, re.M)
+    assert {command.split()[0] for command in commands} >= {"show", "report"}
+    assert [command for command in commands if not command.endswith("'my run.json'")] == []
+    whole = next(command for command in commands if command.startswith("show"))
+    assert "2026-02-02" in cputune(*shlex.split(whole)).out

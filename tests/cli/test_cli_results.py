@@ -7,7 +7,6 @@ import io
 import json
 import os
 import re
-import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -241,21 +240,6 @@ def test_a_result_is_markdown_for_an_issue(cputune: Run, golden: Golden) -> None
     assert len(whole) > len(short)
     assert cputune("show", "--markdown", "--csv").code == 2
     assert cputune("show", "--json", "--csv").code == 2
-
-
-@pytest.mark.parametrize("name", ["cputune.json", "other.json", "my results.json"])
-def test_the_commands_at_the_end_show_what_is_on_the_screen(
-    name: str, cputune: Run, result: Result
-) -> None:
-    """Not another result: cputune.json is an older one."""
-    replace(result, created="2025-01-01T00:00:00Z").save("cputune.json", force=True)
-    replace(result, created="2026-02-02T00:00:00Z").save(name, force=True)
-    shown = cputune("show", name)
-    footers = re.findall(r"cputune ((?:show --all|report).*?)(?:, with .*)?$", shown.out, re.M)
-    show, report = map(shlex.split, footers)
-    assert "2026-02-02" in cputune(*show).out
-    assert report[1:] == show[2:]
-    assert shlex.quote(name) in cputune("show", name, "--all").out or name == "cputune.json"
 
 
 def test_a_result_of_the_history_is_named_by_its_id(cputune: Run) -> None:

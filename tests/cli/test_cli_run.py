@@ -206,7 +206,7 @@ def test_the_history_knows_the_plan_of_a_command(bare: Path, facts: HostFacts) -
     done = started(bare, "--", "train.py", "--mine")
     rank = json.loads(done.stdout)
     assert (rank["cpus"], rank["OMP_NUM_THREADS"]) == ([CPUS[-1]], "1")
-    assert "note: training with 1 × 1 threads" in done.stderr
+    assert "note: training with 1 × 1 thread" in done.stderr
     assert "measured" in done.stderr
 
 

@@ -12,9 +12,10 @@ from golden_texts import Golden
 from in_process import Run
 from machines import machine
 
-from cputune import Finding, HostFacts, Severity, UsageError, diagnose
+from cputune import CannotError, Finding, HostFacts, Severity, UsageError, diagnose
 from cputune.doctor import rehearsed_launch, typed_launch
 from cputune.doctor.rehearsed_launch import _finding_of, rehearsal_fails
+from cputune.doctor.script_calls import import_advice, refused_arguments, require_possible
 from cputune.doctor.typed_launch import judge_typed, of_the_launch, python_of, read_launch
 from cputune.host import Completed, LiveHost, this_interpreter
 
@@ -322,9 +323,59 @@ def test_an_error_of_the_rehearsal_is_explained_as_an_error_text() -> None:
         "during": "the script",
     }
     done = Completed(returncode=0)
-    finding = _finding_of(message, done, {})
+    finding = _finding_of(message, done, {}, {})
     assert finding is not None
     assert "load the model in float32" in finding.remedy
-    unknown = _finding_of({**message, "said": "something else"}, done, {})
+    unknown = _finding_of({**message, "said": "something else"}, done, {}, {})
     assert unknown is not None
     assert unknown.remedy.startswith("Correct what the evidence names")
+
+
+FROM = "from transformers import TrainingArguments"
+
+
+@pytest.mark.parametrize(
+    ("lines", "arguments"),
+    [
+        (f"{FROM}\nTrainingArguments(output_dir='o', use_ipex=True)", {"use_ipex": "error"}),
+        (f"{FROM} as A\ndef main():\n    a = A(no_cuda=1, evaluation_strategy='no')", "both"),
+        ("import transformers as t\na = t.TrainingArguments(bf1=True)", {"bf1": "error"}),
+        (f"{FROM}\nif bf16:\n    a = TrainingArguments(no_cuda=True)", {"no_cuda": "warning"}),
+        ("class TrainingArguments: ...\nTrainingArguments(no_cuda=True)", {}),
+        (f"{FROM}\nTrainingArguments(**words, use_cpu=True)", {}),
+        ("def broken(:", {}),
+    ],
+)
+def test_arguments_that_the_installed_transformers_refuses(
+    lines: str, arguments: dict[str, str] | str
+) -> None:
+    if arguments == "both":
+        arguments = {"no_cuda": "error", "evaluation_strategy": "error"}
+    seen = {}
+    for finding in refused_arguments(lines, "p/train.py", CLEAN):
+        assert finding.code == "file-flag-refused"
+        seen[finding.evidence.partition("(")[2].partition("=")[0]] = finding.severity.value
+    assert seen == arguments
+    older = changed(packages={"transformers": "4.40.0"})
+    kept = {
+        finding.evidence.partition("(")[2].partition("=")[0]
+        for finding in refused_arguments(lines, "train.py", older)
+    }
+    assert not kept & {"use_ipex", "no_cuda", "evaluation_strategy"}
+
+
+def test_a_script_of_the_ipex_era_is_refused_before_a_trial(tmp_path: Path, golden: Golden) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import intel_extension_for_pytorch as ipex\nfrom transformers import TrainingArguments\n"
+        "TrainingArguments(use_ipex=True)\n"
+    )
+    with pytest.raises(CannotError) as raised:
+        require_possible([str(script)], CLEAN)
+    golden(f"{raised.value.details}")
+    assert "[launch-import]" in str(raised.value.details)
+    advice = import_advice("intel_extension_for_pytorch", changed(packages={"torch": "2.7.0"}))
+    assert advice is not None
+    assert advice[1] == "pip install intel-extension-for-pytorch==2.7.0"
+    script.write_text("try:\n    import intel_extension_for_pytorch\nexcept ImportError: ...\n")
+    require_possible([str(script)], CLEAN)

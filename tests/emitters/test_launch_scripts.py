@@ -18,7 +18,7 @@ from golden_texts import Golden
 from in_process import ran
 from test_emit_contract import VERSION_TEXTS
 
-from cputune import emit
+from cputune import Workload, emit
 
 ALLOWED = tuple(sorted(os.sched_getaffinity(0)))
 MPIRUN = """#!/bin/sh
@@ -75,7 +75,8 @@ class Place:
             allocator="default",
         )
         result = replace(result, best=replace(result.best, plan=plan), **UNCOMPARED)
-        files = emit(result, format, workload=script_workload(), **options)  # type: ignore[arg-type]
+        asked: dict[str, object] = {"workload": script_workload(), **options}
+        files = emit(result, format, **asked)  # type: ignore[arg-type]
         for file in files:
             path = self.launch / file.name
             path.write_text(file.text, encoding="utf-8")
@@ -207,15 +208,21 @@ def test_the_exit_code_is_the_launchers(place: Place) -> None:
         assert place.run(str(script), MPI_SAYS=VERSION_TEXTS["intelmpi"]).returncode == 7
 
 
-def test_slurm_finds_its_companions_whatever_the_arguments_of_the_job(place: Place) -> None:
-    script = place.emit("slurm")
+@pytest.mark.parametrize(("ranks", "companion"), [(2, "rank.py"), (1, "train.py")])
+def test_slurm_finds_its_companions_whatever_the_arguments_of_the_job(
+    place: Place, ranks: int, companion: str
+) -> None:
+    workload = script_workload()
+    if ranks == 1:
+        workload = Workload.from_recipe("bert-mini")
+    script = place.emit("slurm", ALLOWED[:ranks], workload=workload)
     copy = place.root / "spool" / "slurm_script"
     copy.parent.mkdir()
     copy.write_text(script.read_text())
     place.program("scontrol", f"#!/bin/sh\necho '   Command={script} --data /some/where a/b'\n")
     answer = place.run("bash", str(copy), "--data", "/some/where", "a/b")
     assert answer.returncode == 0, answer.stderr
-    assert str(place.launch / "rank.py") in place.started
+    assert str(place.launch / companion) in place.started
 
 
 def _until(true: object) -> None:

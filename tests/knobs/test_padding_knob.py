@@ -55,7 +55,7 @@ def test_is_varied_where_the_ranks_have_seen_it_and_tried_first() -> None:
 
 def test_what_it_keeps_is_named(golden: Golden) -> None:
     assert kept_between(PLAN, CUT) == "mathematics"
-    assert CUT.describe() == "1 × 1 threads, fp32, padding cut"
+    assert CUT.describe() == "1 × 1 thread, fp32, padding cut"
     assert kept_between(CUT, ORDERED) == "distribution"
     golden(ORDERED.describe())
 

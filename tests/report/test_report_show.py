@@ -16,14 +16,8 @@ from tuner.fakes import SMALL
 from cputune import Result
 from cputune.plans.knobs.record import LeftOut
 from cputune.plans.untried import UntriedGain
-from cputune.report.show import (
-    MOST_LINES,
-    ResultToShow,
-    blocks,
-    document,
-    end_blocks,
-    time_rows,
-)
+from cputune.report.answer import MOST_LINES, end_blocks
+from cputune.report.show import ResultToShow, blocks, document, time_rows
 from cputune.report.writing import print_blocks
 
 
@@ -64,12 +58,16 @@ def test_nothing_is_lost_in_a_narrow_terminal(result: Result, width: int) -> Non
 
 
 @every_row("case", CASES.values(), ids=CASES.keys())
-def test_the_answer_has_thirty_lines_of_eighty_columns(case: Callable[[], Result]) -> None:
+def test_the_answer_has_24_lines_of_eighty_columns(case: Callable[[], Result]) -> None:
     text = in_terminal(ResultToShow(result=case()), width=80, short=True)
     assert text.count("\n") <= MOST_LINES
-    pasted = ("Do now: cputune ", "  $ ")  # a command that is wrapped cannot be pasted
+    pasted = ("Do now ", "or ", "Surer ", "$ ")  # a command that is wrapped cannot be pasted
     assert all(len(line) <= 80 or line.startswith(pasted) for line in text.splitlines())
     assert "…" not in text
+    asked = ["Result", "Measured", "Do", "It costs", "How sure", "Surer", "all of it", "page"]
+    labels = [line[:9].strip().removesuffix(" now") for line in text.splitlines()]
+    assert [label for label in labels if label in asked] == [one for one in asked if one in labels]
+    assert {"Result", "Do", "How sure"} <= set(labels)
 
 
 def test_what_would_pay_has_its_command_in_a_line_of_its_own() -> None:
@@ -77,8 +75,9 @@ def test_what_would_pay_has_its_command_in_a_line_of_its_own() -> None:
     pays = UntriedGain(
         what="tcmalloc is not installed", low=1.12, high=1.3, takes="one command", do=do
     )
-    text = in_terminal(ResultToShow(result=replace(tuned(), untried=(pays,))), 60, short=True)
-    assert f"- tcmalloc is not installed: ×1.12–1.30, 2 x86 cores\n  $ {do}\n" in text
+    text = in_terminal(ResultToShow(result=replace(tuned(), untried=(pays,))), 80, short=True)
+    gain = "Not tried  tcmalloc is not installed: ×1.12–1.30, 2 x86 cores"
+    assert f"{gain}\n$          {do}\n" in text
 
 
 @every_row("case", CASES.values(), ids=CASES.keys())
@@ -119,4 +118,4 @@ def test_what_was_left_out_and_every_plan_is_said_on_demand() -> None:
     answer = in_terminal(ResultToShow(result=left), short=True)
     assert "Left out" not in answer
     assert "The plans" not in answer
-    assert "all of it: cputune show --all" in answer
+    assert "all of it  cputune show --all" in answer

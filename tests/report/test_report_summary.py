@@ -50,7 +50,7 @@ def test_the_layout_is_one_change_and_names_cpus_where_nothing_else_differs(
 ) -> None:
     ranks = faster(result, processes_per_node=2, threads_per_process=1, cpus=((0,), (1,)))
     assert [(c.knob, c.today, c.best) for c in changes_of(ranks)] == [
-        ("layout", "1 × 2 threads", "2 × 1 threads")
+        ("layout", "1 × 2 threads", "2 × 1 thread")
     ]
     (moved,) = changes_of(faster(result, cpus=((2, 3),)))
     golden(moved.best)

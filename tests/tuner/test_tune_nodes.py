@@ -27,7 +27,6 @@ from cputune.host.remote.probed import Probed
 from cputune.ranks.hosts import RankHosts
 from cputune.records.result import COMPLETED
 from cputune.records.steps import HostLost
-from cputune.tuner.changes import layout_words
 
 JOB = cputune.Workload.from_recipe("bert-mini")
 EIGHT = machine(cores_per_socket=8)
@@ -44,8 +43,8 @@ def why(space: SearchSpace, what: str) -> str:
 
 def test_the_layout_says_on_how_many_nodes_where_there_are_several() -> None:
     plan = next(over(EIGHT).plans())
-    assert layout_words(replace(plan, nodes=1)) == "1 × 8 threads"
-    assert layout_words(replace(plan, nodes=2)) == "2 nodes, 1 × 8 threads"
+    assert replace(plan, nodes=1).layout_words() == "1 × 8 threads"
+    assert replace(plan, nodes=2).layout_words() == "2 nodes, each 1 rank with 8 threads"
 
 
 class TestSpace:

@@ -163,8 +163,8 @@ class TestTodaysLaunch:
         [
             ("1 × 2 threads, fp32", "python train.py"),
             ("1 × 2 threads, bf16", "python train.py --bf16"),
-            ("1 × 1 threads, fp32", "OMP_NUM_THREADS=1 taskset -c 0 python train.py"),
-            ("2 × 1 threads, bf16, gloo", "torchrun --nproc-per-node 2 train.py --bf16"),
+            ("1 × 1 thread, fp32", "OMP_NUM_THREADS=1 taskset -c 0 python train.py"),
+            ("2 × 1 thread, bf16, gloo", "torchrun --nproc-per-node 2 train.py --bf16"),
             ("1 × 2 threads, fp32, tcmalloc", "LD_PRELOAD=libtcmalloc.so.4 python train.py"),
             (
                 "1 × 2 threads, bf16, libiomp5",

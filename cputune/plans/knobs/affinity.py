@@ -88,7 +88,7 @@ THREADS = Knob(
     as_seen=lambda plan, state: replace(
         plan, threads_per_process=state.get("threads") or plan.threads_per_process
     ),
-    description=lambda plan: f"{plan.processes_per_node} × {plan.threads_per_process} threads",
+    description=lambda plan: plan.layout_words(),
     effect=Effect(
         size=0.15,
         within={"ranks": 0.3},

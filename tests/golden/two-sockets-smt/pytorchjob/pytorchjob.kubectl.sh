@@ -9,7 +9,7 @@
 # Measured for bert-large-squad on Intel(R) Xeon(R) 8480+, 2 sockets, 56 cores, 112 CPUs, on
 # 2026-11-20; not measured on 2 nodes, with this plan (2 nodes 2×23 bf16 ccl ipex jemalloc
 # libiomp5).
-# Plan: 2 nodes, 2 × 23 threads, bf16, ccl, 4 workers, jemalloc, libiomp5, IPEX.
+# Plan: 2 nodes, each 2 ranks with 23 threads, bf16, ccl, 4 workers, jemalloc, libiomp5, IPEX.
 # Extrapolated: 2 nodes, 4 ranks with 3 samples each, 12 together. Measured: 1 node, 2 ranks
 # with 6 samples each, 12 together, nothing on 2 nodes.
 set -euo pipefail

@@ -8,7 +8,7 @@
 #
 # Measured for bert-mini on AMD EPYC, 1 socket, 2 cores, 2 CPUs, on 2026-11-20; not measured
 # with this plan (1×1 fp32).
-# Plan: 1 × 1 threads, fp32.
+# Plan: 1 × 1 thread, fp32.
 set -euo pipefail
 
 image='<your-registry>/bert-mini:latest'

@@ -14,9 +14,15 @@
 set -euo pipefail
 fail() { printf 'error: %s\nhint: %s\n' "$1" "$2" >&2; exit 3; }
 python=${PYTHON:-python3}
-here=$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]:-$0}")")
+# Slurm runs a copy of this script: what belongs to it lies where it was submitted.
+submitted=$(scontrol show job "${SLURM_JOB_ID:-}" 2>/dev/null | sed -n 's/^ *Command=//p' || true)
+while [[ $submitted == *" "* && ! -f $submitted ]]; do submitted=${submitted% *}; done
+beside=$(dirname -- "$(readlink -f -- "${submitted:-.}" || echo .)")
+for here in "${LAUNCH_DIR:-}" "${0%/*}" "$beside" "${SLURM_SUBMIT_DIR:-.}" "${SLURM_SUBMIT_DIR:-.}/launch"; do
+  [[ ! -f $here/train.py ]] || break
+done
 for file in train.py recipe.json; do
-  [[ -f $here/$file ]] || fail "$file is not beside ${0##*/}" "copy it here"; done
+  [[ -f $here/$file ]] || fail "$file is not beside ${0##*/}" "LAUNCH_DIR=DIR sbatch slurm.sh"; done
 export ACCELERATE_USE_CPU=true OMP_NUM_THREADS=2
 bind=(taskset -c 0-1) # where Slurm gives those
 [[ $("${bind[@]}" nproc) == 2 ]] || bind=()
