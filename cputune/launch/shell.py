@@ -510,6 +510,9 @@ class _Reader:
         start = self._in_file(start)
         end = self._in_file(self.tree.span(last).end - 1) + 1
         line = self.line or self.text.count("\n", 0, max(0, start)) + 1
+        if node.has_error:
+            self.unread.append(Unread(text="a command that is not understood", line=line))
+            return
         span = None
         if start >= 0 and end > start:
             span = Span(start, end)

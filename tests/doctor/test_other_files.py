@@ -82,7 +82,7 @@ services:
   db: {image: postgres}
   train:
     image: train:1
-    command: torchrun --nproc-per-node 2 train.py --do_train --no_cuda --output_dir out
+    command: torchrun --nproc-per-node 2 run_glue.py --do_train --no_cuda --output_dir out
     environment:
       - OMP_NUM_THREADS=4
     cpus: 8

@@ -14,17 +14,18 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from cputune.doctor.checks import CHECKS as MACHINE_CHECKS
-from cputune.doctor.checks.launch import ranks_alone
+from cputune.doctor.checks.launch import master_addr, master_loopback, ranks_alone
 from cputune.doctor.checks.settings import variable_mistyped
 from cputune.doctor.files import fixing
 from cputune.doctor.files.arguments import judge_arguments
 from cputune.doctor.files.around import judge_around
 from cputune.doctor.files.configuration import configured
-from cputune.doctor.files.context import Context
+from cputune.doctor.files.context import Context, with_gpus
 from cputune.doctor.files.ended import by_another, judge_ended
 from cputune.doctor.files.needs import judge_needs
 from cputune.doctor.files.script_kind import (
     asks_for_cpu,
+    is_by_mpi,
     is_own,
     may_be_trainers,
     reader_of,
@@ -51,14 +52,26 @@ from cputune.text import cpulist
 
 def judge_launches(launches: Iterable[Launch], context: Context) -> Iterator[Finding]:
     """Every fault of these launches, wherever they run and on the machine of the context."""
-    machine_findings = set(findings_of(MACHINE_CHECKS, context.facts))
-    for launch in (_in_batch(one, context.target) for one in launches):
-        launch = configured(launch, context)
+    machine = context
+    found = set(findings_of(MACHINE_CHECKS, machine.facts))
+    for launch in (_in_batch(one, machine.target) for one in launches):
+        launch = configured(launch, machine)
+        context = _for_gpus(launch, machine)
+        machine_findings = found
+        if context is not machine:
+            machine_findings = set(findings_of(MACHINE_CHECKS, context.facts))
         yield from judge_everywhere(launch, context)
         if context.here and not _is_behind_unknown(launch):
             of_task = context.of_a_task(launch)
             yield from judge_needs(launch, of_task)
             yield from _of_a_rank(launch, of_task, machine_findings)
+
+
+def _for_gpus(launch: Launch, context: Context) -> Context:
+    """The context with GPUs, if the launch asks for them on another machine than this one."""
+    if context.target.elsewhere and launch.asks_for_gpus and not _runs_on_cpu(launch, context):
+        return replace(context, facts=with_gpus(context.facts))
+    return context
 
 
 def judge_everywhere(launch: Launch, context: Context) -> Iterator[Finding]:
@@ -137,7 +150,7 @@ def _flags(launch: Launch, context: Context) -> Iterator[Finding]:
                 context.at(launch.line, evidence), edits=edits, dropped=dropped
             )
             continue
-        unsure = ", if the script parses TrainingArguments"
+        unsure = _IF_TRAINERS
         if parser == "trainer":
             unsure = ""
         severity = None
@@ -145,6 +158,9 @@ def _flags(launch: Launch, context: Context) -> Iterator[Finding]:
             severity = Severity.WARNING
         evidence = context.at(launch.line, evidence + unsure)
         yield flag_refused.finding(evidence, severity=severity, edits=edits, dropped=dropped)
+
+
+_IF_TRAINERS = ", if the script parses TrainingArguments"
 
 
 def _without_word(word: Word, launch: Launch, context: Context) -> tuple[Edit, ...]:
@@ -213,9 +229,16 @@ def _bf16(launch: Launch, context: Context) -> Iterator[Finding]:
     ):
         text = f"{precision} without --use_cpu means bf16 on a GPU, and is refused"
         edits: tuple[Edit, ...] = ()
-        if may_be_trainers("--use_cpu", launch, context):
+        severity = None
+        if _reads_trainer_flags(launch, context):
             edits = context.edits_by(fixing.force_cpu, launch)
-        yield use_cpu_missing.finding(context.at(launch.line, text), edits=edits)
+        elif may_be_trainers("--use_cpu", launch, context):
+            severity = Severity.WARNING
+            text += _IF_TRAINERS
+            if context.places is not None:
+                by_variable = "export ACCELERATE_USE_CPU=true"
+                edits = fixing.by_command(context.places, launch, by_variable)
+        yield use_cpu_missing.finding(context.at(launch.line, text), severity=severity, edits=edits)
 
 
 @fault("file-backend", Severity.ERROR)
@@ -415,19 +438,18 @@ def _of_a_rank(
                 command = None
         if _is_meant(finding, launch, context):
             continue
-        unsure = (
-            finding.code == ranks_alone.code
-            and launch.script
-            and not are_trainers(launch.arguments)
-        )
         title = finding.title
         severity: Severity = finding.severity
-        if unsure:
+        if finding.code in _OF_LIBRARIES and launch.script and not are_trainers(launch.arguments):
+            if finding.code == ranks_alone.code:
+                severity = Severity.WARNING
+            by_hand = finding.code == master_addr.code and not _by_mpi(launch)
+            if text_of(launch, context) is None and not by_hand:
+                title, severity = _OF_LIBRARIES[finding.code]
+                evidence = f"{evidence}; the script could not be read"
+        if finding.code == master_loopback.code and _trains_with_one_machine(launch):
             severity = Severity.WARNING
-        if unsure and text_of(launch, context) is None:
-            title = "Each rank trains alone if this script uses Trainer or accelerate"
-            severity = Severity.ADVICE
-            evidence = f"{evidence}; the script could not be read"
+            evidence = f"{evidence}; one machine would train alone"
         evidence = context.at(launch.line, evidence)
         takes_out = (command or "").startswith("unset ")
         yield replace(
@@ -442,8 +464,29 @@ def _of_a_rank(
         )
 
 
+_OF_LIBRARIES = {
+    ranks_alone.code: (
+        "Each rank trains alone if this script uses Trainer or accelerate",
+        Severity.ADVICE,
+    ),
+    master_addr.code: (
+        "Ranks do not know the address of rank 0 if this script uses torch.distributed",
+        Severity.WARNING,
+    ),
+}
+"""Findings that depend on what the script uses: title and severity if it cannot be read."""
+
+
+def _trains_with_one_machine(launch: Launch) -> bool:
+    """Whether an elastic launch (``--nnodes 1:4``) is content with this machine."""
+    least, between, _ = ((launch.inner or launch).meant("nodes") or "").partition(":")
+    return bool(between) and number_of(least) == 1
+
+
 def _is_meant(finding: Finding, launch: Launch, context: Context) -> bool:
     """Whether the file shows that what a machine's check finds is as it should be."""
+    if finding.code == master_addr.code:
+        return is_by_mpi(launch, context)
     if finding.code == ranks_alone.code:
         return is_own(launch, context)
     name = finding.evidence.partition("=")[0]
