@@ -384,7 +384,7 @@ def _judge(text: str, context: Context) -> Iterator[Finding]:
         if not file.launches:
             message = f"no training command was found in {context.name}"
             for part in file.unread:
-                message += f"; line {part.line}: {part.text}, which is not read"
+                message += f"; line {part.line}: {part.text}"
             raise UsageError(message, hint=_HINT)
         context = context.on(target)
         yield from ended.judge_sourced(context)

@@ -284,7 +284,7 @@ class _Reader:
                 self.visit(child, depth + 1)
         for child in commands:
             if child.type == "command" and child.parent == node:
-                self._command(child, more)
+                self._understood(child, more)
             else:
                 self.visit(child, depth + 1)
 
@@ -485,6 +485,14 @@ class _Reader:
 
     # --- Commands -----------------------------------------------------------------------
 
+    def _understood(self, node: Node, more: list[Node]) -> None:
+        """Follow a command; one that the grammar does not understand is not read."""
+        if node.has_error:
+            line = self.line or self.text.count("\n", 0, max(0, self._start(node))) + 1
+            self.unread.append(Unread(text="a command that is not understood", line=line))
+        else:
+            self._command(node, more)
+
     def _command(self, node: Node, more: list[Node]) -> None:
         """Follow one command: what it sets, what it sources, or the launch that it is."""
         chars, words, last = list[_Chars](), list[str](), node
@@ -510,9 +518,6 @@ class _Reader:
         start = self._in_file(start)
         end = self._in_file(self.tree.span(last).end - 1) + 1
         line = self.line or self.text.count("\n", 0, max(0, start)) + 1
-        if node.has_error:
-            self.unread.append(Unread(text="a command that is not understood", line=line))
-            return
         span = None
         if start >= 0 and end > start:
             span = Span(start, end)
@@ -716,7 +721,7 @@ def _other_script(words: Sequence[str]) -> str | None:
 
 
 _STATEMENTS: dict[str, Callable[[_Reader, Node, int], None]] = {
-    "command": lambda reader, node, _: reader._command(node, []),
+    "command": lambda reader, node, _: reader._understood(node, []),
     "redirected_statement": lambda reader, node, depth: reader._redirected(node, depth),
     "variable_assignment": lambda reader, node, _: reader._assign(
         node, exports=reader.all_exported

@@ -28,7 +28,7 @@ class Target:
         tasks_per_node: tasks that the job has on each of them.
         cpus_per_task: CPUs of each task.
         cpus_per_node: CPUs of the job on each machine; None if only running shows it.
-        gpus: whether the job asks for GPUs.
+        gpus: whether the job asks for GPUs; None if that is not known.
         variables: what the batch system sets for the script, as far as it follows from the header.
     """
 
@@ -38,7 +38,7 @@ class Target:
     tasks_per_node: int | None = None
     cpus_per_task: int | None = None
     cpus_per_node: int | None = None
-    gpus: bool = False
+    gpus: bool | None = False
     variables: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -61,7 +61,7 @@ def target_of(text: str) -> Target:
         if words:
             return read(words)
     if _IN_A_JOB.search(_COMMENT.sub("", text)):
-        return Target(kind="job", source="srun")
+        return Target(kind="job", source="srun", gpus=None)
     return HERE
 
 
@@ -116,6 +116,11 @@ def _behind(word: str, value: str) -> str:
     return Word(value, Span(span.end - len(value), span.end))
 
 
+def _asks_gpus(name: str, value: str) -> bool:
+    return (name.startswith("gpu") or name == "G") and value != "0"
+
+
+_MAY_NAME_GPUS = ("gres", "partition", "p", "constraint", "C")
 _SLURM_LETTERS = "NncpAtJoewxCDGmq"
 """Options of sbatch whose value may follow without a blank."""
 
@@ -138,8 +143,8 @@ def _slurm(words: Sequence[str]) -> Target:
         asks_per_node=_number(options.get("ntasks-per-node")) is not None,
         cpus_per_task=cpus,
         exclusive=unknown or "exclusive" in options or "gpus-per-task" in options,
-        gpus=any(name.startswith("gpu") or name == "G" for name in options)
-        or "gpu" in options.get("gres", ""),
+        gpus=any(_asks_gpus(name, value) for name, value in options.items())
+        or any("gpu" in options.get(name, "").lower() for name in _MAY_NAME_GPUS),
     )
 
 

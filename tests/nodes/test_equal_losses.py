@@ -23,9 +23,10 @@ pytestmark = [pytest.mark.nodes, pytest.mark.torch, pytest.mark.slow]
 
 CLASSIFIER = Path(launchers.__file__).with_name("classifier.py")
 OPTIONS = (
-    "--output_dir out --max_steps 5 --learning_rate 1e-3 --logging_steps 1 --report_to none "
-    "--save_strategy no --use_cpu --disable_tqdm True --per_device_train_batch_size 8"
-).split()
+    *("--output_dir", "out", "--max_steps", "5", "--learning_rate", "1e-3", "--logging_steps", "1"),
+    *("--report_to", "none", "--save_strategy", "no", "--disable_tqdm", "True", "--use_cpu"),
+    *("--per_device_train_batch_size", "8"),
+)
 MPIS = ("mpich", "openmpi5", "openmpi4", "impi")
 LAUNCHERS = [
     ("slurm", "slurm"),

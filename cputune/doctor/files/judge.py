@@ -25,6 +25,7 @@ from cputune.doctor.files.ended import by_another, judge_ended
 from cputune.doctor.files.needs import judge_needs
 from cputune.doctor.files.script_kind import (
     asks_for_cpu,
+    by_library,
     is_by_mpi,
     is_own,
     may_be_trainers,
@@ -146,6 +147,8 @@ def _flags(launch: Launch, context: Context) -> Iterator[Finding]:
         if not (word.instead or "").startswith("--"):
             dropped = (context.at(launch.line, f"{word.spelling} is removed: {evidence}"),)
         if word.state is Fate.IGNORED:
+            if parser != "trainer":
+                evidence += _IF_TRAINERS
             yield flag_ignored.finding(
                 context.at(launch.line, evidence), edits=edits, dropped=dropped
             )
@@ -438,30 +441,34 @@ def _of_a_rank(
                 command = None
         if _is_meant(finding, launch, context):
             continue
-        title = finding.title
-        severity: Severity = finding.severity
-        if finding.code in _OF_LIBRARIES and launch.script and not are_trainers(launch.arguments):
-            if finding.code == ranks_alone.code:
-                severity = Severity.WARNING
-            by_hand = finding.code == master_addr.code and not _by_mpi(launch)
-            if text_of(launch, context) is None and not by_hand:
-                title, severity = _OF_LIBRARIES[finding.code]
-                evidence = f"{evidence}; the script could not be read"
-        if finding.code == master_loopback.code and _trains_with_one_machine(launch):
-            severity = Severity.WARNING
-            evidence = f"{evidence}; one machine would train alone"
-        evidence = context.at(launch.line, evidence)
+        judged = _as_known(replace(finding, evidence=evidence), launch, context)
+        evidence = context.at(launch.line, judged.evidence)
         takes_out = (command or "").startswith("unset ")
         yield replace(
-            finding,
-            title=title,
+            judged,
             evidence=evidence,
             remedy=remedy,
             dropped=(f"{evidence}: it is removed",) if takes_out else (),
             command=command,
-            severity=severity,
             edits=_edits_of_a_rank(finding, options, launch, context),
         )
+
+
+def _as_known(finding: Finding, launch: Launch, context: Context) -> Finding:
+    """A machine's finding as sure as what is known of the script and of the other machines."""
+    evidence = finding.evidence
+    if finding.code in _OF_LIBRARIES and launch.script and not are_trainers(launch.arguments):
+        if finding.code == ranks_alone.code:
+            finding = replace(finding, severity=Severity.WARNING)
+        by_hand = finding.code == master_addr.code and not _by_mpi(launch)
+        if text_of(launch, context) is None and not by_hand:
+            title, severity = _OF_LIBRARIES[finding.code]
+            evidence = f"{evidence}; the script could not be read"
+            return replace(finding, title=title, severity=severity, evidence=evidence)
+    if finding.code == master_loopback.code and _trains_with_one_machine(launch):
+        evidence = f"{evidence}; one machine would train alone"
+        return replace(finding, severity=Severity.WARNING, evidence=evidence)
+    return finding
 
 
 _OF_LIBRARIES = {
@@ -510,9 +517,16 @@ def _edits_of_a_rank(
     """The edits for a machine's finding: the deciding option, or the variable."""
     if context.places is None:
         return ()
-    if finding.code == ranks_alone.code and _reads_trainer_flags(launch, context):
-        return fixing.force_cpu(context.places, launch)
+    if finding.code == ranks_alone.code:
+        if context.target.gpus is None:
+            return ()  # the job may have GPUs
+        if _reads_trainer_flags(launch, context):
+            return fixing.force_cpu(context.places, launch)
+    if (finding.command or "").startswith("unset CCL_") and not by_library(launch, context):
+        return ()
     counted = options.get("PET_NPROC_PER_NODE", "")
+    if counted.endswith(" gpu"):
+        return ()
     if counted and "PET_NPROC_PER_NODE" in (finding.command or ""):
         return context.places.change_flag(launch, counted, "--nproc_per_node 1")
     precision = options.get("ACCELERATE_MIXED_PRECISION", "")

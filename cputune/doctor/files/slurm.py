@@ -109,8 +109,8 @@ def first_node() -> None:
 
     Symptom: no error, and the other nodes are idle; or torchrun waits for them for ever.
 
-    Cause: a batch script runs on the first node of its job. Only srun, mpirun or ssh start something
-    on the others.
+    Cause: a batch script runs on the first node of its job. Only srun, mpirun or ssh reach the
+    others.
 
     Remedy: Start the launch by srun, one task on each node, or ask for one node.
 
