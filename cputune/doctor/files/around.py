@@ -470,6 +470,27 @@ def _joined(places: Places, one: Break, launch: Launch) -> tuple[Edit, ...]:
     return (Edit(start=first, end=first, text=comment), Edit(start=start, end=end))
 
 
+@fault("port-refused", Severity.ERROR)
+def port_refused() -> None:
+    """This port does not exist
+
+    Symptom: "OverflowError: bind(): port must be 0-65535", or "could not be resolved".
+
+    Cause: ports are numbers up to 65535.
+
+    Remedy: Write another one, below 32768: the system gives those above to connections.
+
+    Source: https://docs.python.org/3/library/socket.html
+    """
+
+
+def _port(launch: Launch, context: Context) -> Iterator[Finding]:
+    inside = launch.inner or launch
+    for one in inside.given:
+        if one.option and one.option.means == "port" and (number_of(one.value) or 0) > 65535:
+            yield port_refused.finding(context.at(launch.line, f"{one.name} {one.value}"))
+
+
 @fault("numa-binding-gpu", Severity.ERROR)
 def binding_by_gpu() -> None:
     """torchrun --numa-binding needs GPUs
@@ -503,6 +524,7 @@ def judge_around(launch: Launch, context: Context) -> Iterator[Finding]:
     yield from _nested(launch, context)
     yield from _node_rank(launch, context)
     yield from _endpoint(launch, context)
+    yield from _port(launch, context)
     yield from _srun_tasks(launch, context)
     yield from _srun_cpus(launch, context)
     yield from _wrappers(launch, context)

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 
 from cputune.doctor.files import fixing
 from cputune.doctor.files.context import Context
@@ -104,17 +103,27 @@ _OF_DEEPSPEED = ("--deepspeed", "--deepspeed_config", "--zero_stage")
 """Arguments of a script that uses deepspeed itself, so that no other launcher starts it."""
 
 
+def _own_deepspeed(launch: Launch, context: Context) -> str | None:
+    """The argument that shows that a script uses deepspeed without Trainer, or None."""
+    used = [name for name in _OF_DEEPSPEED if launch.argument(name) is not None]
+    if launch.launcher != "deepspeed" or not used:
+        return None
+    return None if reader_of(used[0], launch, context) == "trainer" else used[0]
+
+
 def _launcher(launch: Launch, context: Context) -> Iterator[Finding]:
     rows = {row.name: row for row in load().launchers}
     row = rows.get(launch.launcher)
     if row is not None and context.facts.package(row.package) is None:
         text = f"{launch.launcher} comes with {row.package}, which is not installed: {row.why}"
-        replacement = fixing.plain_launcher(launch)
-        if launch.launcher == "deepspeed":
-            used = tuple(name for name in _OF_DEEPSPEED if launch.argument(name) is not None)
-            if used and reader_of(used[0], launch, context) != "trainer":
-                replacement = replace(replacement, refused=(*replacement.refused, *used))
-        yield by_another(launcher_missing, text, replacement, launch, context)
+        own = _own_deepspeed(launch, context)
+        if own is None:
+            replacement = fixing.plain_launcher(launch)
+            yield by_another(launcher_missing, text, replacement, launch, context)
+        else:
+            text = f"deepspeed is not installed, and the script uses it itself ({own})"
+            evidence = context.at(launch.line, text)
+            yield launcher_missing.finding(evidence, command="pip install deepspeed")
     brought = context.places is not None and BRINGS.search(context.places.code)
     may_be_missing = context.here and context.host.live and row is None and not brought
     if (

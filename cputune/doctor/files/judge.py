@@ -457,12 +457,15 @@ def _of_a_rank(
 def _as_known(finding: Finding, launch: Launch, context: Context) -> Finding:
     """A machine's finding as sure as what is known of the script and of the other machines."""
     evidence = finding.evidence
-    if finding.code in _OF_LIBRARIES and launch.script and not are_trainers(launch.arguments):
-        if finding.code == ranks_alone.code:
+    if finding.code in _OF_LIBRARIES and launch.script and not is_example(launch.script):
+        by_arguments = are_trainers(launch.arguments)
+        if finding.code == ranks_alone.code and not by_arguments:
             finding = replace(finding, severity=Severity.WARNING)
         by_hand = finding.code == master_addr.code and not _by_mpi(launch)
         if text_of(launch, context) is None and not by_hand:
             title, severity = _OF_LIBRARIES[finding.code]
+            if by_arguments:
+                severity = Severity.WARNING
             evidence = f"{evidence}; the script could not be read"
             return replace(finding, title=title, severity=severity, evidence=evidence)
     if finding.code == master_loopback.code and _trains_with_one_machine(launch):
@@ -511,19 +514,26 @@ def _reads_trainer_flags(launch: Launch, context: Context) -> bool:
     return is_readable and reader_of("--use_cpu", launch, context) == "trainer"
 
 
+def _is_left_to_you(finding: Finding, launch: Launch, context: Context) -> bool:
+    """Whether a fix could break what is not known here."""
+    if finding.code == master_addr.code:  # rank 0 is on a machine of the file
+        return launch.host_file is not None and context.target.nodes != 1
+    if finding.code == ranks_alone.code:  # the job may have GPUs
+        return context.target.gpus is None
+    takes_ccl = (finding.command or "").startswith("unset CCL_")
+    return takes_ccl and not by_library(launch, context)
+
+
 def _edits_of_a_rank(
     finding: Finding, options: Mapping[str, str], launch: Launch, context: Context
 ) -> tuple[Edit, ...]:
     """The edits for a machine's finding: the deciding option, or the variable."""
     if context.places is None:
         return ()
-    if finding.code == ranks_alone.code:
-        if context.target.gpus is None:
-            return ()  # the job may have GPUs
-        if _reads_trainer_flags(launch, context):
-            return fixing.force_cpu(context.places, launch)
-    if (finding.command or "").startswith("unset CCL_") and not by_library(launch, context):
+    if _is_left_to_you(finding, launch, context):
         return ()
+    if finding.code == ranks_alone.code and _reads_trainer_flags(launch, context):
+        return fixing.force_cpu(context.places, launch)
     counted = options.get("PET_NPROC_PER_NODE", "")
     if counted.endswith(" gpu"):
         return ()
