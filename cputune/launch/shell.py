@@ -653,7 +653,7 @@ class _Reader:
     def _launch(self, words: list[str], line: int, span: Span | None) -> None:
         launch = launch_of(words) or launch_of(self._by_python(words, line))
         if launch is None:
-            started = _other_script(words)
+            started = _other_script(words) or self._held_command(words, line)
             if started is not None:
                 self.unread.append(Unread(text=f"starts {started}", line=line))
             return
@@ -676,6 +676,14 @@ class _Reader:
             )
         )
 
+    def _held_command(self, words: list[str], line: int) -> str | None:
+        """The variable that holds a command which only running shows: ``$CMD --epochs 2``."""
+        written = self.text.splitlines()[line - 1 : line]
+        if not words or not words[0].startswith("$") or not written or self.elsewhere:
+            return None
+        match = _HELD.match(written[0].lstrip())
+        return None if match is None else match[0]
+
     def _kept(self, name: str) -> str:
         """The value of a variable, with its span if its letters are consecutive."""
         items = self.values[name]
@@ -693,6 +701,7 @@ _SETS_UP = re.compile(
     r"(?:^|/)(?:setvars\.sh|conda\.sh|activate(?:\.csh)?|\.?bashrc|\.?(?:bash_)?profile)$"
 )
 """Files that choose an environment; they set no ranks, threads or arguments."""
+_HELD = re.compile(r"\$\{?\w*(?:CMD|COMMAND|LAUNCH|RUN)\w*\}?", re.IGNORECASE)
 _CONTAINERS = ("docker", "podman", "nerdctl", "singularity", "apptainer")
 _STARTS = frozenset(
     [

@@ -614,7 +614,7 @@ def _lifetime_of_pod(template: PodTemplate, *, queued: bool) -> Iterator[Evidenc
         yield Evidence(what=f"{place}.dnsPolicy", seen=seen, expected="ClusterFirst")
     if spec.get("hostNetwork") is True and spec.get("dnsPolicy") in (None, "ClusterFirst"):
         seen = "true: the pod asks the DNS of its node, which does not know the other pods"
-        expected = "dnsPolicy: ClusterFirstWithHostNet beside it"
+        expected = "dnsPolicy: ClusterFirstWithHostNet, too"
         yield Evidence(what=f"{place}.hostNetwork", seen=seen, expected=expected)
     if template.training is not None:
         yield from _training_container(template, template.training)

@@ -19,7 +19,8 @@ class Tell(TrainerCallback):
     def on_log(self, args, state, control, logs=None, **kwargs):
         if state.is_world_process_zero and "loss" in (logs or {}):
             world = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
-            print("update", world, logs["loss"], float(logs["grad_norm"]), flush=True)
+            # In one piece: several ranks write to one pipe.
+            print(f"update {world} {logs['loss']} {float(logs['grad_norm'])}\n", end="", flush=True)
 
 
 def samples():

@@ -47,6 +47,7 @@ def codes(text, name="run.sh", **files):
         ("srun bash inner.sh\n", "run.sh:2: starts inner.sh"),
         ("./prepare.sh\n", "run.sh:2: starts ./prepare.sh"),
         ("uv run train.py\n", "run.sh:2: starts train.py"),
+        ("  $RUN_IT --epochs 2\n", "run.sh:2: starts $RUN_IT"),
         ("sbatch --nodes 2 job.sbatch\n", "run.sh:2: starts job.sbatch"),
     ],
 )

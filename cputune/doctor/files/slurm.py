@@ -75,7 +75,7 @@ def memory_twice() -> None:
 
 @fault("slurm-number", Severity.ERROR)
 def no_number() -> None:
-    """A number of the job's header is none
+    """The job's header has a word in place of a number
 
     Symptom: "sbatch: error: Invalid numeric value", or "Invalid node count".
 
