@@ -382,7 +382,10 @@ def _judge(text: str, context: Context) -> Iterator[Finding]:
         target = target_of(text)
         file = read_shell(text, context.name, target.variables, context.text_of)
         if not file.launches:
-            raise UsageError(f"no training command was found in {context.name}", hint=_HINT)
+            message = f"no training command was found in {context.name}"
+            for part in file.unread:
+                message += f"; line {part.line}: {part.text}"
+            raise UsageError(message, hint=_HINT)
         context = context.on(target)
         yield from ended.judge_sourced(context)
         yield from around.judge_breaks(file, context)

@@ -27,6 +27,7 @@ from cputune.host.facts import HostFacts, Package
 from cputune.host.probing import probe
 from cputune.host.remote.named import Node, choose
 from cputune.inside.applying.parts import needed
+from cputune.launch.launch import Launch
 from cputune.launch.launchers.mpirun import DIALECTS
 from cputune.plans.cores import usable_cores
 from cputune.plans.delivery.delivery import Delivery, delivery_of
@@ -63,8 +64,11 @@ def make_job(result: Result | None, options: Emission) -> LaunchJob:
     job = with_parser(options.workload or Workload.from_recipe(DEFAULT_RECIPE), options.host)
     nodes = options.nodes or max(1, len(options.hosts))
     plan = guide_plan(with_versions(facts, options.versions or {}), job, nodes=max(1, nodes))
-    if job.framework == "pytorch":
+    keeps = options.keep in ("numbers", "mathematics")
+    if job.framework == "pytorch" or keeps:
         plan = mild_plan(facts)
+    if keeps and Launch(launcher="python", arguments=job.argv).switched_on("--bf16"):
+        plan = replace(plan, precision="bf16")
     return _job(None, plan, job, options, named=options.ranks_per_node is not None)
 
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from cputune.launch.launchers import BY_MODULE, BY_NAME, BY_PROGRAM
+from cputune.launch.launchers.accelerate import ON_GPUS
 from cputune.launch.launchers.srun import Step, step_of
 from cputune.launch.located_words import Span, Word, number_of, value_of
 from cputune.launch.option import Given
@@ -42,6 +43,7 @@ _TOOLS = (
 )
 """Modules of Python that train nothing."""
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
+_VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,6 +225,20 @@ class Launch:
     def batch_per_rank(self) -> int | None:
         """Samples of each rank at once, by Trainer's argument; None without it."""
         return batch_of(self.arguments).per_rank
+
+    @property
+    def asks_for_gpus(self) -> bool:
+        """Whether its words or variables are for GPUs: ``srun --gpus``, ``--multi_gpu``, NCCL_*."""
+        of_gpus = [word for word in self.before if re.match(r"--gpus|--gres=.*gpu|-G\d", word)]
+        if of_gpus or self.total == "gpu":
+            return True
+        accelerate = self.inner or self
+        if accelerate.launcher == "accelerate" and accelerate.option(*ON_GPUS) is not None:
+            return True
+        for name, value in self.environment.items():
+            if name.startswith("NCCL_") or (name in _VISIBLE and value not in ("", "-1")):
+                return True
+        return False
 
     @property
     def step(self) -> Step | None:

@@ -451,11 +451,15 @@ class Places:
         if self.yaml or not launch.line:
             return ()
         start = self.line_start(launch.line)
+        while _GOES_ON.search(self.text[:start]) and start:
+            start = self.text.rfind("\n", 0, start - 1) + 1
         here = self.text[start:]
         indent = here[: len(here) - len(here.lstrip(" \t"))]
         return (Edit(start=start, end=start, text=f"{indent}{line}\n"),)
 
 
+_GOES_ON = re.compile(r"(?:\\|&&|\|\||\|)[ \t]*\n\Z")
+"""A line that the next one continues."""
 _ASSIGNS = re.compile(r"([A-Za-z_]\w*)=")
 _ASSIGNED = re.compile(r"""(?<![\w$.{-])([A-Za-z_]\w*)=("[^"\n]*"|[^\s"';&|)]*)""")
 _HANDED_ON = re.compile(r"(?<=[ \t])-{1,2}g?env[ \t]+([A-Za-z_]\w*)[ \t]+([^\s;&|]+)")

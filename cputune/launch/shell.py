@@ -285,7 +285,7 @@ class _Reader:
                 self.visit(child, depth + 1)
         for child in commands:
             if child.type == "command" and child.parent == node:
-                self._command(child, more)
+                self._understood(child, more)
             else:
                 self.visit(child, depth + 1)
 
@@ -490,6 +490,14 @@ class _Reader:
 
     # --- Commands -----------------------------------------------------------------------
 
+    def _understood(self, node: Node, more: list[Node]) -> None:
+        """Follow a command; one that the grammar does not understand is not read."""
+        if node.has_error:
+            line = self.line or self.text.count("\n", 0, max(0, self._start(node))) + 1
+            self.unread.append(Unread(text="a command that is not understood", line=line))
+        else:
+            self._command(node, more)
+
     def _command(self, node: Node, more: list[Node]) -> None:
         """Follow one command: what it sets, what it sources, or the launch that it is."""
         chars, words, last = list[_Chars](), list[str](), node
@@ -650,7 +658,7 @@ class _Reader:
     def _launch(self, words: list[str], line: int, span: Span | None) -> None:
         launch = launch_of(words) or launch_of(self._by_python(words, line))
         if launch is None:
-            started = _other_script(words)
+            started = _other_script(words) or self._held_command(words, line)
             if started is not None:
                 self.unread.append(Unread(text=f"starts {started}", line=line))
             return
@@ -674,6 +682,14 @@ class _Reader:
             )
         )
 
+    def _held_command(self, words: list[str], line: int) -> str | None:
+        """The variable that holds a command which only running shows: ``$CMD --epochs 2``."""
+        written = self.text.splitlines()[line - 1 : line]
+        if not words or not words[0].startswith("$") or not written or self.elsewhere:
+            return None
+        match = _HELD.match(written[0].lstrip())
+        return None if match is None else match[0]
+
     def _kept(self, name: str) -> str:
         """The value of a variable, with its span if its letters are consecutive."""
         items = self.values[name]
@@ -691,6 +707,7 @@ _SETS_UP = re.compile(
     r"(?:^|/)(?:setvars\.sh|conda\.sh|activate(?:\.csh)?|\.?bashrc|\.?(?:bash_)?profile)$"
 )
 """Files that choose an environment; they set no ranks, threads or arguments."""
+_HELD = re.compile(r"\$\{?\w*(?:CMD|COMMAND|LAUNCH|RUN)\w*\}?", re.IGNORECASE)
 _CONTAINERS = ("docker", "podman", "nerdctl", "singularity", "apptainer")
 _STARTS = frozenset(
     [
@@ -719,7 +736,7 @@ def _other_script(words: Sequence[str]) -> str | None:
 
 
 _STATEMENTS: dict[str, Callable[[_Reader, Node, int], None]] = {
-    "command": lambda reader, node, _: reader._command(node, []),
+    "command": lambda reader, node, _: reader._understood(node, []),
     "redirected_statement": lambda reader, node, depth: reader._redirected(node, depth),
     "variable_assignment": lambda reader, node, _: reader._assign(
         node, exports=reader.all_exported

@@ -28,7 +28,7 @@ class Target:
         tasks_per_node: tasks that the job has on each of them.
         cpus_per_task: CPUs of each task.
         cpus_per_node: CPUs of the job on each machine; None if only running shows it.
-        gpus: whether the job asks for GPUs.
+        gpus: whether the job asks for GPUs; None if that is not known.
         variables: what the batch system sets for the script, as far as it follows from the header.
     """
 
@@ -38,7 +38,7 @@ class Target:
     tasks_per_node: int | None = None
     cpus_per_task: int | None = None
     cpus_per_node: int | None = None
-    gpus: bool = False
+    gpus: bool | None = False
     variables: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -51,12 +51,26 @@ HERE = Target()
 
 
 def target_of(text: str) -> Target:
-    """What the header of a batch script requests; this machine if it has none."""
+    """What the header of a batch script requests.
+
+    Without one it is this machine, or a job of Slurm that somebody else asked for, if the script
+    uses what only such a job has.
+    """
     for mark, read in _HEADERS.items():
         words = list(_header(text, mark))
         if words:
             return read(words)
+    if _IN_A_JOB.search(_COMMENT.sub("", text)):
+        return Target(kind="job", source="srun", gpus=None)
     return HERE
+
+
+_COMMENT = re.compile(r"(?m)(?:^|(?<=\s))#[^\n]*")
+_IN_A_JOB = re.compile(
+    r"(?m)^\s*(?:exec\s+|time\s+)?srun\s|\bscontrol\s+show\s+hostname"
+    r"|\$\{?SLURM_(?:JOB_?ID|(?:JOB_)?NODELIST|(?:JOB_NUM_|N)NODES|PROCID|NODEID|NTASKS)\b(?!:?[-=+])"
+)
+"""What a script does only in a job of Slurm; ``${SLURM_NNODES:-1}`` also runs without one."""
 
 
 def _header(text: str, mark: str) -> Iterator[Word]:
@@ -102,6 +116,11 @@ def _behind(word: str, value: str) -> str:
     return Word(value, Span(span.end - len(value), span.end))
 
 
+def _asks_gpus(name: str, value: str) -> bool:
+    return (name.startswith("gpu") or name == "G") and value != "0"
+
+
+_MAY_NAME_GPUS = ("gres", "partition", "p", "constraint", "C")
 _SLURM_LETTERS = "NncpAtJoewxCDGmq"
 """Options of sbatch whose value may follow without a blank."""
 
@@ -112,7 +131,9 @@ def _slurm(words: Sequence[str]) -> Target:
     nodes = _number(options.get("nodes") or options.get("N"), last=True)
     tasks = _number(options.get("ntasks") or options.get("n"))
     each = _number(options.get("ntasks-per-node") or options.get("tasks-per-node"))
-    cpus = _number(options.get("cpus-per-task") or options.get("c"))
+    asked = options.get("cpus-per-task") or options.get("c")
+    cpus = _number(asked)
+    unknown = asked is not None and cpus is None
     if tasks is not None:
         # If both are given, --ntasks-per-node is only the most that a node gets (sbatch(1)).
         spread = -(-tasks // (nodes or 1))
@@ -123,9 +144,9 @@ def _slurm(words: Sequence[str]) -> Target:
         tasks_per_node=each,
         asks_per_node=_number(options.get("ntasks-per-node")) is not None,
         cpus_per_task=cpus,
-        exclusive="exclusive" in options or "gpus-per-task" in options,
-        gpus=any(name.startswith("gpu") or name == "G" for name in options)
-        or "gpu" in options.get("gres", ""),
+        exclusive=unknown or "exclusive" in options or "gpus-per-task" in options,
+        gpus=any(_asks_gpus(name, value) for name, value in options.items())
+        or any("gpu" in options.get(name, "").lower() for name in _MAY_NAME_GPUS),
     )
 
 
@@ -147,7 +168,8 @@ def slurm_job(
     """A job of Slurm, with the variables that its script finds set.
 
     ``tasks`` are those of all machines. ``asks_per_node``: the tasks of each machine are asked for,
-    and not those of all. ``exclusive``: the job has whole machines, whatever it asks for.
+    and not those of all. ``exclusive``: the job has whole machines, or how many CPUs it asks for is
+    not known.
     """
     if tasks is None and tasks_per_node is not None:
         tasks = tasks_per_node * (nodes or 1)

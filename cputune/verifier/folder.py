@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,8 @@ def folder_check(
         rows += _of_image(folder, job)
         rows += _of_steps(folder, artefact, job)
         rows += _of_kustomization(folder, artefact)
-        rows += _of_claim(folder, job)
+        rows += _of_claim(folder, artefact, job)
+        rows += _of_context(folder, artefact)
     if checked or rows:
         files = "file is" if checked == 1 else "files are"
         wrong = None
@@ -174,6 +176,7 @@ def _variables_of(job: Manifest) -> dict[str, object]:
 # --- what starts the job -----------------------------------------------------------------
 
 _GIVEN = re.compile(r"(?m)^(image|job|claim)=(\S+)$")
+_NAMESPACE = re.compile(r"(?m)^namespace=(?:\$\{NAMESPACE:-)?([\w.-]+)")
 
 
 def _of_steps(folder: Path, artefact: Artefact, job: Manifest) -> Iterator[Evidence]:
@@ -194,6 +197,10 @@ def _of_steps(folder: Path, artefact: Artefact, job: Manifest) -> Iterator[Evide
         ("image", given.get("image"), images),
         ("claim", given.get("claim"), claims),
     )
+    namespace, of_job = _NAMESPACE.search(text), at(job, "metadata", "namespace")
+    if namespace is not None and of_job is not None and namespace[1] != str(of_job):
+        expected = f"{of_job}, as in {artefact.path.name}: kubectl refuses another one"
+        yield Evidence(what=name, seen=f"namespace={namespace[1]}", expected=expected)
     for key, value, values in wanted:
         if value is None or not values:
             continue
@@ -267,7 +274,21 @@ def _of_own_job(content: object, artefact: Artefact) -> Iterator[Evidence]:
             yield Evidence(what=name, seen=f"{key} may change the plan", expected=wanted)
 
 
-def _of_claim(folder: Path, job: Manifest) -> Iterator[Evidence]:
+def _of_context(folder: Path, artefact: Artefact) -> Iterator[Evidence]:
+    """Whether the image would get the script: .dockerignore does not leave it out."""
+    name = "Dockerfile.dockerignore"
+    text = _text(folder / name)
+    scripts = {word for word in re.findall(r"[\w./-]+\.py\b", artefact.text) if word[0] != "/"}
+    for line in lines_of(name, text or ""):
+        pattern = line.removeprefix("**/")
+        for script in sorted(scripts):
+            below = [script, *(str(parent) for parent in Path(script).parents)]
+            if any(fnmatchcase(one, pattern) for one in (*below, Path(script).name)):
+                expected = f"{script} is copied into the image"
+                yield Evidence(what=name, seen=line, expected=expected)
+
+
+def _of_claim(folder: Path, artefact: Artefact, job: Manifest) -> Iterator[Evidence]:
     """pvc.yaml makes the claim that the pods mount, if kubectl.sh still names it."""
     text = _text(folder / "pvc.yaml")
     if text is None:
@@ -280,7 +301,9 @@ def _of_claim(folder: Path, job: Manifest) -> Iterator[Evidence]:
     mounted = set[str]()
     for template in templates_of(job):
         mounted |= _claims(template.spec)
-    named = f"{at(job, 'metadata', 'name')}-data"
+    steps = _text(folder / f"{artefact.path.stem}.kubectl.sh")
+    given = dict(_GIVEN.findall(steps or ""))
+    named = given.get("claim", f"{at(job, 'metadata', 'name')}-data").strip("'\"")
     renamed = any(str(claim) in name for name in mounted)  # kustomize adds a prefix
     if named in mounted and not renamed:
         expected = f"{named}, which the pods mount"

@@ -10,7 +10,7 @@ jobset/pkg/webhooks/jobset_webhook.go (the length of names), kueue.sigs.k8s.io (
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -341,7 +341,8 @@ def volume_faults(
 
     ``claims`` are the volume claims that are known, by their names.
     """
-    for template in templates_of(job):
+    templates = list(templates_of(job))
+    for template in templates:
         volumes = _mappings(template.spec.get("volumes"))
         names = [volume.get("name") for volume in volumes]
         for number, name in enumerate(names):
@@ -353,7 +354,20 @@ def volume_faults(
             yield from _mount_faults(template.place, container, names)
         if template.training is not None:
             yield from _read_only(template, template.training)
-        yield from _claim_faults(template, claims, _mapping(job.get("metadata")))
+    for name, count in _claimed(templates).items():
+        if name in claims:
+            yield from _claim_faults(name, claims[name], count, _mapping(job.get("metadata")))
+
+
+def _claimed(templates: Iterable[PodTemplate]) -> dict[str, int]:
+    """The volume claims of a job, and how many pods mount each."""
+    pods = dict[str, int]()
+    for template in templates:
+        for volume in _mappings(template.spec.get("volumes")):
+            name = at(volume, "persistentVolumeClaim", "claimName")
+            if name is not None:
+                pods[str(name)] = pods.get(str(name), 0) + template.count
+    return pods
 
 
 def _source(place: str, volume: Mapping[str, Any]) -> Iterator[Evidence]:
@@ -466,33 +480,31 @@ def _is_read_only(mount: Mapping[str, Any], volume: Mapping[str, Any]) -> bool:
     return False
 
 
+LEAST_VOLUME_BYTES = 2**30
+"""Of the volume with the models that are downloaded and the checkpoints."""
+
+
 def _claim_faults(
-    template: PodTemplate,
-    claims: Mapping[str, Mapping[str, Any]],
-    metadata: Mapping[str, Any],
+    name: str, claim: Mapping[str, Any], pods: int, metadata: Mapping[str, Any]
 ) -> Iterator[Evidence]:
     """What a claim that is known offers, beside what the pods of the job need of it."""
-    for volume in _mappings(template.spec.get("volumes")):
-        name = at(volume, "persistentVolumeClaim", "claimName")
-        claim = claims.get(str(name))
-        if claim is None:
-            continue
-        modes = _strings(at(claim, "spec", "accessModes"))
-        what = f"claim {name}.accessModes"
-        if modes and set(modes) <= {"ReadOnlyMany"}:
-            yield Evidence(what=what, seen="ReadOnlyMany", expected="a claim that is written to")
-        elif template.count > 1 and not {"ReadWriteMany", "ReadOnlyMany"} & set(modes):
-            mounted = f"{template.count} pods mount it"
-            yield Evidence(
-                what=what, seen=f"{', '.join(modes)}; {mounted}", expected="ReadWriteMany"
-            )
-        size = at(claim, "spec", "resources", "requests", "storage")
-        if quantity_of(size) is None:
-            yield Evidence(what=f"claim {name}.storage", seen=str(size), expected="20Gi")
-        spaces = at(claim, "metadata", "namespace"), metadata.get("namespace")
-        if None not in spaces and spaces[0] != spaces[1]:
-            problem = f"it is in {spaces[0]}, the job in {spaces[1]}"
-            yield Evidence(what=f"claim {name}.namespace", seen=problem, expected="one namespace")
+    modes = _strings(at(claim, "spec", "accessModes"))
+    what = f"claim {name}.accessModes"
+    if modes and set(modes) <= {"ReadOnlyMany"}:
+        yield Evidence(what=what, seen="ReadOnlyMany", expected="a claim that is written to")
+    elif pods > 1 and not {"ReadWriteMany", "ReadOnlyMany"} & set(modes):
+        mounted = f"{pods} pods mount it"
+        yield Evidence(what=what, seen=f"{', '.join(modes)}; {mounted}", expected="ReadWriteMany")
+    size = at(claim, "spec", "resources", "requests", "storage")
+    amount = quantity_of(size)
+    if amount is None:
+        yield Evidence(what=f"claim {name}.storage", seen=str(size), expected="20Gi")
+    elif amount < LEAST_VOLUME_BYTES:
+        yield Evidence(what=f"claim {name}.storage", seen=str(size), expected="1Gi or more")
+    spaces = at(claim, "metadata", "namespace"), metadata.get("namespace")
+    if None not in spaces and spaces[0] != spaces[1]:
+        problem = f"it is in {spaces[0]}, the job in {spaces[1]}"
+        yield Evidence(what=f"claim {name}.namespace", seen=problem, expected="one namespace")
 
 
 # --- quality of service -----------------------------------------------------------------
@@ -567,6 +579,21 @@ def lifetime_faults(job: Mapping[str, Any]) -> Iterator[Evidence]:
         yield Evidence(what="minAvailable", seen=problem, expected=f"{pods} or less")
     for template in templates:
         yield from _lifetime_of_pod(template, queued=queued)
+    yield from _patched_jobs(spec)
+
+
+def _patched_jobs(spec: Mapping[str, Any]) -> Iterator[Evidence]:
+    """Patches for a job that the runtimes of torch do not have."""
+    if not str(at(spec, "runtimeRef", "name")).startswith("torch"):
+        return
+    for patch in _mappings(spec.get("runtimePatches")):
+        jobs = at(patch, "trainingRuntimeSpec", "template", "spec", "replicatedJobs")
+        for replicated in _mappings(jobs):
+            name = replicated.get("name")
+            if name not in ("node", "dataset-initializer", "model-initializer"):
+                expected = "node, as the runtimes of torch call it"
+                what = "runtimePatches.replicatedJobs.name"
+                yield Evidence(what=what, seen=str(name), expected=expected)
 
 
 def _deadline(what: str, seconds: object) -> Iterator[Evidence]:
@@ -585,6 +612,10 @@ def _lifetime_of_pod(template: PodTemplate, *, queued: bool) -> Iterator[Evidenc
     if spec.get("dnsPolicy") == "None" and not at(spec, "dnsConfig", "nameservers"):
         seen = "None, without dnsConfig.nameservers"
         yield Evidence(what=f"{place}.dnsPolicy", seen=seen, expected="ClusterFirst")
+    if spec.get("hostNetwork") is True and spec.get("dnsPolicy") in (None, "ClusterFirst"):
+        seen = "true: the pod asks the DNS of its node, which does not know the other pods"
+        expected = "dnsPolicy: ClusterFirstWithHostNet, too"
+        yield Evidence(what=f"{place}.hostNetwork", seen=seen, expected=expected)
     if template.training is not None:
         yield from _training_container(template, template.training)
     for kept in ("annotations", "labels"):

@@ -238,7 +238,8 @@ FIXED = (
     ("python t.py \\\r\n  --use_cpu\r\n", "python t.py \\\n  --use_cpu\n"),
     (
         "python -m torch.distributed.launch --nproc_per_node=2 --use_env t.py",
-        "export OMP_NUM_THREADS=8\ntorchrun --nproc_per_node=2 t.py",
+        "export OMP_NUM_THREADS=8\nexport ACCELERATE_USE_CPU=true\n"
+        "torchrun --nproc_per_node=2 t.py",
     ),
     (
         "accelerate launch --cpu --num_processes 2 \\\n  --main_process_port 29511 \\\n"

@@ -10,6 +10,7 @@ from rows import every_row
 from stacks import TODAY, machine
 
 from cputune import Finding
+from cputune.doctor import Severity
 from cputune.doctor.checkfile import FixedFile, check_file, fix_file, offered
 from cputune.launch.edit import Edit, original_lines
 from cputune.verifier.schemas import refused_document
@@ -52,6 +53,28 @@ def test_a_fix_that_is_worse_is_withheld_with_its_reason(text: str, stays: str, 
     assert word in reason(done)
 
 
+NOT_KNOWN = (
+    # a launch for GPUs, for another machine, or of a script that is not read
+    "#SBATCH --gres=gpu:4\ntorchrun --nproc_per_node 4 train.py --bf16\n",
+    "#SBATCH --nodes=1\nexport NCCL_DEBUG=INFO\ntorchrun --nproc_per_node 4 train.py --bf16\n",
+    "srun -N2 torchrun --nnodes 2 --nproc_per_node 4 --rdzv_endpoint $HEAD:1 train.py\n",
+    "srun accelerate launch --use_fsdp --num_processes 8 --num_machines 2 --rdzv_backend c10d"
+    " --machine_rank $SLURM_PROCID --main_process_ip $HEAD train.py\n",
+    "torchrun --nproc_per_node gpu train.py\n",
+    "deepspeed main.py --deepspeed --zero_stage 2 --output_dir out\n",
+    "python train.py --output_dir out --fp16 --warmup_ratio 0.1 --no_cuda\n",
+    "export CCL_WORKER_COUNT=4\npython train.py\n",
+)
+
+
+@pytest.mark.parametrize("text", NOT_KNOWN)
+def test_what_is_not_known_is_not_changed(text: str) -> None:
+    done = fixed(text)
+    assert done.text == text
+    if "deepspeed" not in text and "gpu train" not in text:
+        assert not [one.code for one in done.unfixed if one.severity is Severity.ERROR]
+
+
 PRINTED = (
     ("ipexrun train.py --bf16\n", "python train.py"),
     ("ipexrun --nprocs-per-node 2 train.py\n", "torchrun --nproc_per_node 2 train.py"),
@@ -62,6 +85,14 @@ PRINTED = (
         "python train.py",
     ),
     ("export OMP_NUM_THREADS=32\npython train.py\n", "OMP_NUM_THREADS=16"),
+    (
+        "source /opt/x/oneccl_bindings_for_pytorch/env/setvars.sh --force; N=1\npython t.py\n",
+        "N=1\npython t.py\n",
+    ),
+    (
+        "N=8 && \\\ntorchrun --nproc_per_node 2 train.py\n",
+        "export ACCELERATE_USE_CPU=true\nN=8 && \\",
+    ),
     (
         "export CCL_WORKER_COUNT=4\npython run_qa.py --ddp_backend ccl --output_dir out\n",
         "python run_qa.py",

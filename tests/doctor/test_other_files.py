@@ -78,12 +78,24 @@ spec:
     assert codes(text.replace("=8", "=4"), "mpi.yaml") == set()
 
 
+def test_a_pod_with_gpus_is_not_judged_by_rules_for_cpus() -> None:
+    job = JOBS["Job"].replace("--use_cpu, ", "--bf16, ").replace('"8"', '"4"')
+    assert codes(job, "job.yaml") == {"file-use-cpu", "ranks-alone"}
+    assert codes(job.replace("{cpu: 8,", "{nvidia.com/gpu: 1, cpu: 8,"), "job.yaml") == set()
+
+
+def test_ranks_in_other_pods_are_not_judged_by_the_cpus_of_mpirun() -> None:
+    job = JOBS["Job"].replace("torchrun, --nproc-per-node", "mpirun, --host, $HOSTS, -np")
+    assert "ranks-oversubscribed" in codes(job.replace("--host, $HOSTS, ", ""), "job.yaml")
+    assert "ranks-oversubscribed" not in codes(job, "job.yaml")
+
+
 COMPOSE = """\
 services:
   db: {image: postgres}
   train:
     image: train:1
-    command: torchrun --nproc-per-node 2 train.py --do_train --no_cuda --output_dir out
+    command: torchrun --nproc-per-node 2 run_glue.py --do_train --no_cuda --output_dir out
     environment:
       - OMP_NUM_THREADS=4
     cpus: 8

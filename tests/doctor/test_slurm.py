@@ -25,6 +25,9 @@ def found(body: str, header: str = HEADER) -> set[str]:
     ("code", "body", "near"),
     [
         ("slurm-memory-twice", f"{MEMORY}#SBATCH --mem-per-cpu 1G\n", f"{MEMORY}{MEMORY}"),
+        ("slurm-number", "#SBATCH --ntasks=$RANKS\n", "#SBATCH --mem=$MEMORY\n"),
+        ("slurm-number", "#SBATCH -c CPUS\n", "#SBATCH --nodes=1-2\n"),
+        ("slurm-option-unknown", "#SBATCH --jobs-per-node 4\n", "#SBATCH --mail-t=END\n"),
         ("slurm-step-whole", "srun vmstat 5 > log &\n", "srun --overlap vmstat 5 > log &\n"),
         ("slurm-step-whole", "srun vmstat 5 | tee log &\n", "srun -N1 -n1 vmstat 5 | tee log &\n"),
         ("slurm-step-whole", "srun prepare &\n", "srun prepare &\nwait\n"),
@@ -75,6 +78,20 @@ def test_an_address_that_the_rendezvous_does_not_read(options: str, severity: st
     findings = check_file(text, "job.sh", machine(TODAY, cores=16))
     severities = [one.severity.value for one in findings if one.code == "rendezvous-address"]
     assert severities == ([severity] if severity else [])
+
+
+@every_row(
+    ("body", "alone"),
+    [
+        ("python train.py --use_cpu\n", True),
+        ("srun python train.py --use_cpu\n", False),
+        ("ssh $N python prepare.py\npython train.py --use_cpu\n", False),
+        ("./all_nodes.sh\npython train.py --use_cpu\n", False),
+    ],
+)
+def test_a_launch_on_the_first_of_two_nodes(body: str, alone: bool) -> None:
+    assert ("slurm-first-node" in found(body)) is alone
+    assert "slurm-first-node" not in found(body, HEADER.replace("--nodes=2", "--nodes=1"))
 
 
 def test_a_shell_behind_srun_is_no_number_of_cpus() -> None:

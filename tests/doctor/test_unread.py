@@ -6,7 +6,7 @@ import pytest
 from rows import every_row
 from stacks import TODAY, machine
 
-from cputune import Diagnosis
+from cputune import Diagnosis, UsageError
 from cputune.doctor.checkfile import check_file, fix_text
 from cputune.host import Host
 from cputune.launch.shell import read_launches, read_shell
@@ -48,6 +48,7 @@ def codes(text, name="run.sh", **files):
         ("srun bash inner.sh\n", "run.sh:2: starts inner.sh"),
         ("./prepare.sh\n", "run.sh:2: starts ./prepare.sh"),
         ("uv run train.py\n", "run.sh:2: starts train.py"),
+        ("  $RUN_IT --epochs 2\n", "run.sh:2: starts $RUN_IT"),
         ("sbatch --nodes 2 job.sbatch\n", "run.sh:2: starts job.sbatch"),
     ],
 )
@@ -58,6 +59,14 @@ def test_what_is_not_read_is_said(line, evidence):
     step = next_step(diagnosis, Examined(file="run.sh"))
     assert "as it is" not in step
     assert "not read" in step
+
+
+def test_a_command_that_is_not_understood_is_not_judged():
+    line = 'srun bash -c "torchrun --rdzv_conf=a=\\$(((N)) && echo 0) --nnodes=2 t.py"\n'
+    (finding,) = found(GOOD.format(line))
+    assert finding.evidence == "run.sh:2: a command that is not understood"
+    with pytest.raises(UsageError, match="line 1: a command that is not understood"):
+        found(line)
 
 
 @every_row(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import venv
 from dataclasses import replace
 from functools import partial
@@ -184,6 +185,17 @@ def test_a_loop_of_its_own_keeps_its_precision_and_its_one_rank(
     other = ("--root", recorded_sockets, "-o", "two", "--", "accelerated.py")
     assert emit("-f", "torchrun", *other).code == 0
     assert Path("two/apply_plan.py").exists()
+
+
+@pytest.mark.parametrize(("typed", "precision"), [((), "fp32"), (("--bf16",), "bf16")])
+def test_a_plan_that_was_not_tried_keeps_the_numbers_that_it_shall_keep(
+    emit: Run, recorded_sockets: str, typed: tuple[str, ...], precision: str
+) -> None:
+    where = ("--root", recorded_sockets, "--ranks-per-node", "2", "--batch-per-rank", "4")
+    words = ("run_qa.py", "--output_dir", "o", "--use_cpu", *typed)
+    assert emit("-f", "torchrun", "--keep", "numbers", *where, "--", *words).code == 0
+    text = Path("launch/torchrun.sh").read_text()
+    assert re.search(rf"# Plan: 2 × \d+ threads, {precision}", text)
 
 
 def test_options_reach_the_files(emit: Run) -> None:

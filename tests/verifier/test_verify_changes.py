@@ -113,6 +113,7 @@ OF_BOTH: list[tuple[str, Change, str]] = [
         "volumes",
     ),
     ("no name server", lambda j: pod(j).update(dnsPolicy="None"), "lifetime"),
+    ("the network of the node", lambda j: pod(j).update(hostNetwork=True), "lifetime"),
     (
         "an interface that no pod has",
         lambda j: container(j)["env"].append({"name": "GLOO_SOCKET_IFNAME", "value": "ib0"}),
@@ -486,6 +487,10 @@ HONEST_PYTORCHJOB: list[tuple[str, Change]] = [
     (
         "name servers of its own",
         each_pod(lambda p: p.update(dnsPolicy="None", dnsConfig={"nameservers": ["10.0.0.2"]})),
+    ),
+    (
+        "the network of the node and the names of pods",
+        each_pod(lambda p: p.update(hostNetwork=True, dnsPolicy="ClusterFirstWithHostNet")),
     ),
     (
         "the interface of a pod",

@@ -17,8 +17,8 @@ from cputune.verifier import promised_of
 Edit = Callable[[str], str]
 
 
-def emitted_folder(format: str, folder: Path) -> Path:
-    case = MACHINES["one-socket"]()
+def emitted_folder(format: str, folder: Path, machine: str = "one-socket") -> Path:
+    case = MACHINES[machine]()
     folder.mkdir()
     for file in emit(case.result, format, facts=case.facts, **case.options):
         path = folder / file.name
@@ -30,7 +30,9 @@ def emitted_folder(format: str, folder: Path) -> Path:
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("emitted")
     names = ("pytorchjob", "trainjob", "slurm", "torchrun", "accelerate")
-    return {name: emitted_folder(name, root / name) for name in names}
+    folders = {name: emitted_folder(name, root / name) for name in names}
+    folders["two nodes"] = emitted_folder("pytorchjob", root / "two", "two-sockets-smt")
+    return folders
 
 
 def replaced(before: str, after: str) -> Edit:
@@ -87,6 +89,16 @@ PLANTED: list[tuple[str, str, Edit | None]] = [
     ("pytorchjob", "Dockerfile", added("RUN pip install transformers==4.40.0")),
     ("pytorchjob", "Dockerfile", added("RUN pip uninstall -y accelerate")),
     ("pytorchjob", "kustomization.yaml", added("images:\n- {name: x, newTag: '2'}")),
+    ("pytorchjob", "Dockerfile.dockerignore", added("**/*.py")),
+    ("pytorchjob", "pvc.yaml", replaced("20Gi", "20Mi")),
+    ("two nodes", "pytorchjob.kubectl.sh", replaced("${NAMESPACE:-training", "${NAMESPACE:-ml")),
+    ("two nodes", "pvc.yaml", replaced("ReadWriteMany\n  res", "ReadWriteOnce\n  res")),
+    ("two nodes", "pvc.yaml", replaced('name: "shared"', 'name: "shred"')),
+    (
+        "trainjob",
+        "trainjob.yaml",
+        replaced("- name: node\n                temp", "- name: a\n  temp"),
+    ),
     ("slurm", "slurm.sh", replaced("--exclusive", "--oversubscribe")),
     ("slurm", "plan.json", replaced('"threads_per_process": 4', '"threads_per_process": 3')),
     ("torchrun", "plan.json", replaced('"centre": ', '"centre": 9')),
@@ -136,6 +148,7 @@ HONEST: list[tuple[str, str, Edit | None]] = [
     ("pytorchjob", "Dockerfile", added("ENV HTTPS_PROXY=http://proxy:3128")),
     ("pytorchjob", "Dockerfile", added("RUN pip install tensorboard")),
     ("pytorchjob", "Dockerfile", added("LABEL team=nlp")),
+    ("pytorchjob", "Dockerfile", replaced("USER 1000:1000", "USER 1000")),
     ("pytorchjob", "Dockerfile", without(r"^#.*\n")),
     ("pytorchjob", "Dockerfile", None),
     ("pytorchjob", "Dockerfile", replaced("FROM $BASE_IMAGE", "FROM $BASE_IMAGE AS train")),
@@ -162,7 +175,8 @@ HONEST: list[tuple[str, str, Edit | None]] = [
     ("slurm", "slurm.sh", replaced(STRICT, f"{STRICT}module load python\n")),
     ("slurm", "slurm.sh", replaced("${PYTHON:-python3}", "${PYTHON:-/opt/venv/bin/python}")),
     ("torchrun", "torchrun.sh", replaced(STRICT, f"{STRICT}export HF_HOME=/c\n")),
-    ("torchrun", "torchrun.sh", replaced(STRICT, f"{STRICT}\n# ours\n")),
+    ("torchrun", "torchrun.sh", replaced(STRICT, "set -euo pipefail # strict\n# ours\n")),
+    ("slurm", "slurm.sh", replaced(STRICT, f"{STRICT}source ~/venv/bin/activate\n")),
 ]
 
 

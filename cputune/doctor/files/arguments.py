@@ -10,6 +10,7 @@ from cputune.doctor.finding import Finding, Severity, checks_of, fault
 from cputune.launch.edit import Edit
 from cputune.launch.launch import Launch
 from cputune.launch.places import Places
+from cputune.launch.script import are_trainers
 from cputune.stack.on_cpu import bitsandbytes_steps_on_cpu, fuses_on_cpu
 
 _OPTIMIZERS = {
@@ -90,10 +91,16 @@ def _is_trainers(flag: str, launch: Launch, context: Context) -> bool:
 def _sharded(launch: Launch, context: Context) -> Iterator[Finding]:
     for name in _SHARDED:
         value = launch.argument(name)
-        if value in (None, "", "None") or not _is_trainers(name, launch, context):
+        if value in (None, "", "None") or not may_be_trainers(name, launch, context):
             continue
         text = f"{name} {value}: it divides a model over accelerators"
-        yield sharded.finding(context.at(launch.line, text))
+        severity = None
+        if not _is_trainers(name, launch, context):
+            if not are_trainers(launch.arguments):
+                continue
+            severity = Severity.WARNING
+            text += ", if the script parses TrainingArguments"
+        yield sharded.finding(context.at(launch.line, text), severity=severity)
 
 
 def _of_gpus(launch: Launch, context: Context) -> Iterator[Finding]:

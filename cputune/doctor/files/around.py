@@ -166,10 +166,15 @@ def _srun_tasks(launch: Launch, context: Context) -> Iterator[Finding]:
             return
         evidence = f"srun starts {tasks} tasks of {launch.script}, and nothing sets RANK in them"
         is_python = text is not None and "import" in text
-        severity = None
-        if is_python and not is_own(launch, context):
+        severity, title = None, None
+        if text is None:
+            severity = Severity.ADVICE
+            title = "Each task trains alone if this script does not read SLURM_PROCID"
+            evidence += "; the script could not be read"
+        elif is_python and not is_own(launch, context):
             severity = Severity.ERROR
-        yield srun_alone.finding(context.at(launch.line, evidence), severity=severity)
+        evidence = context.at(launch.line, evidence)
+        yield srun_alone.finding(evidence, severity=severity, title=title)
     elif launch.launcher in ("torchrun", "accelerate") and tasks > nodes:
         evidence = f"srun starts {tasks} tasks on {nodes} machines, each with a {launch.launcher}"
         remedy = "Start one task on each machine: srun --ntasks-per-node=1."
@@ -260,6 +265,8 @@ def _node_rank(launch: Launch, context: Context) -> Iterator[Finding]:
     rank = inside.meant("node rank")
     if rank is None or inside.machines < 2 or inside.meant("rendezvous endpoint"):
         return
+    if inside.meant("rendezvous backend") not in (None, "static"):
+        return  # it gives the machines their numbers
     # In single quotes behind bash -c each task reads the variable itself: the word has a place.
     inside_task = any(word.rpartition("/")[2] in ("bash", "sh") for word in launch.before)
     outside = launch.step is not None and not (inside_task and _has_place(rank, inside))
@@ -463,6 +470,27 @@ def _joined(places: Places, one: Break, launch: Launch) -> tuple[Edit, ...]:
     return (Edit(start=first, end=first, text=comment), Edit(start=start, end=end))
 
 
+@fault("port-refused", Severity.ERROR)
+def port_refused() -> None:
+    """This port does not exist
+
+    Symptom: "OverflowError: bind(): port must be 0-65535", or "could not be resolved".
+
+    Cause: ports are numbers up to 65535.
+
+    Remedy: Write another one, below 32768: the system gives those above to connections.
+
+    Source: https://docs.python.org/3/library/socket.html
+    """
+
+
+def _port(launch: Launch, context: Context) -> Iterator[Finding]:
+    inside = launch.inner or launch
+    for one in inside.given:
+        if one.option and one.option.means == "port" and (number_of(one.value) or 0) > 65535:
+            yield port_refused.finding(context.at(launch.line, f"{one.name} {one.value}"))
+
+
 @fault("numa-binding-gpu", Severity.ERROR)
 def binding_by_gpu() -> None:
     """torchrun --numa-binding needs GPUs
@@ -496,6 +524,7 @@ def judge_around(launch: Launch, context: Context) -> Iterator[Finding]:
     yield from _nested(launch, context)
     yield from _node_rank(launch, context)
     yield from _endpoint(launch, context)
+    yield from _port(launch, context)
     yield from _srun_tasks(launch, context)
     yield from _srun_cpus(launch, context)
     yield from _wrappers(launch, context)

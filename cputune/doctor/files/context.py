@@ -37,9 +37,21 @@ class FilesOf(Host):
         return self._host.read_text(path)
 
 
-def facts_elsewhere(
-    facts: HostFacts, cpus: float | None, *, accelerators: tuple[str, ...] | None = ()
-) -> HostFacts:
+GPUS = ("the GPUs that the job asks for",)
+
+
+def with_gpus(facts: HostFacts) -> HostFacts:
+    """The same machine with the GPUs that a job asks for, and a torch that can use them."""
+    packages = []
+    for package in facts.packages:
+        if package.name == "torch":
+            version = package.version.partition("+")[0] if package.version else package.version
+            package = replace(package, build=None, version=version)
+        packages.append(package)
+    return replace(facts, accelerators=GPUS, packages=tuple(packages))
+
+
+def facts_elsewhere(facts: HostFacts, cpus: float | None) -> HostFacts:
     """Facts of a machine with this many CPUs and these packages; everything else is unknown."""
     numbers = tuple(range(math.ceil(cpus or 0)))
     return replace(
@@ -54,7 +66,7 @@ def facts_elsewhere(
         packages=facts.packages,
         python=facts.python,
         recorded=facts.recorded,
-        accelerators=facts.accelerators if accelerators == () else accelerators,
+        accelerators=facts.accelerators,
     )
 
 
@@ -87,10 +99,9 @@ class Context:
         """This file on the machines of a job; of this machine only files are read."""
         if not target.elsewhere:
             return replace(self, target=target)
-        gpus = None
-        if not target.gpus:
-            gpus = ()
-        facts = facts_elsewhere(self.facts, target.cpus_per_node, accelerators=gpus)
+        facts = facts_elsewhere(self.facts, target.cpus_per_node)
+        if target.gpus:
+            facts = with_gpus(facts)
         return replace(self, facts=facts, host=FilesOf(self.host), target=target)
 
     def of_a_task(self, launch: Launch) -> Context:
@@ -101,9 +112,7 @@ class Context:
         cpus = step.cpus_per_task or self.target.cpus_per_task
         if cpus is None and self.target.cpus_per_node is not None:
             cpus = 1
-        return replace(
-            self, facts=facts_elsewhere(self.facts, cpus, accelerators=self.facts.accelerators)
-        )
+        return replace(self, facts=facts_elsewhere(self.facts, cpus))
 
     def edits_by(
         self,

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from cputune.doctor.files import fixing
 from cputune.doctor.files.context import Context
+from cputune.doctor.files.script_kind import by_library, reader_of
 from cputune.doctor.finding import Check, Finding, Severity, checks_of, fault
 from cputune.launch.launch import Launch
 from cputune.launch.places import Places
@@ -71,8 +72,9 @@ def _variables(launch: Launch, context: Context) -> Iterator[Finding]:
     if ccl and absent and lacks_ccl and context.here:
         text = f"{', '.join(ccl)}: oneCCL is not installed, and accelerate {accelerate} has no ccl"
         edits = ()
-        for name in ccl:
-            edits += context.edits_by(Places.unset_variable, launch, name)
+        if by_library(launch, context):
+            for name in ccl:
+                edits += context.edits_by(Places.unset_variable, launch, name)
         yield variable_unread.finding(context.at(launch.line, text), edits=edits)
 
 
@@ -97,12 +99,31 @@ def judge_ended(launch: Launch, context: Context) -> Iterator[Finding]:
     yield from _variables(launch, context)
 
 
+_OF_DEEPSPEED = ("--deepspeed", "--deepspeed_config", "--zero_stage")
+"""Arguments of a script that uses deepspeed itself, so that no other launcher starts it."""
+
+
+def _own_deepspeed(launch: Launch, context: Context) -> str | None:
+    """The argument that shows that a script uses deepspeed without Trainer, or None."""
+    used = [name for name in _OF_DEEPSPEED if launch.argument(name) is not None]
+    if launch.launcher != "deepspeed" or not used:
+        return None
+    return None if reader_of(used[0], launch, context) == "trainer" else used[0]
+
+
 def _launcher(launch: Launch, context: Context) -> Iterator[Finding]:
     rows = {row.name: row for row in load().launchers}
     row = rows.get(launch.launcher)
     if row is not None and context.facts.package(row.package) is None:
         text = f"{launch.launcher} comes with {row.package}, which is not installed: {row.why}"
-        yield by_another(launcher_missing, text, fixing.plain_launcher(launch), launch, context)
+        own = _own_deepspeed(launch, context)
+        if own is None:
+            replacement = fixing.plain_launcher(launch)
+            yield by_another(launcher_missing, text, replacement, launch, context)
+        else:
+            text = f"deepspeed is not installed, and the script uses it itself ({own})"
+            evidence = context.at(launch.line, text)
+            yield launcher_missing.finding(evidence, command="pip install deepspeed")
     brought = context.places is not None and BRINGS.search(context.places.code)
     may_be_missing = context.here and context.host.live and row is None and not brought
     if (
@@ -164,8 +185,16 @@ def judge_sourced(context: Context) -> Iterator[Finding]:
             if of_bindings:
                 problem = ": the oneCCL bindings are not installed"
             text = f"{context.name}:{line}: sources {path}{problem}"
-            ended = path.endswith("setvars.sh")  # without the others another Python would train
-            yield sourced_missing.finding(text, edits=edits if ended else ())
+            # Without another one than setvars.sh another Python would train.
+            removes = path.endswith("setvars.sh") and (of_bindings or not _brings_mpi(context))
+            yield sourced_missing.finding(text, edits=edits if removes else ())
+
+
+def _brings_mpi(context: Context) -> bool:
+    """Whether the setup of oneAPI may bring the mpirun of this file, which is not on PATH."""
+    code = context.places.code if context.places is not None else ""
+    named = set(re.findall(r"(?m)^[^\n#]*?\b(mpirun|mpiexec(?:\.hydra)?)\s", code))
+    return any(context.host.which(program) is None for program in named)
 
 
 def _is_gone(path: str, context: Context) -> bool:

@@ -143,7 +143,7 @@ def _with_values(
 
 _SETVARS = re.compile(
     r"""(?<![\w./-])(?:source|\.)[ \t]+["']?(\S*(?:setvars\.sh|/conda\.sh|/bin/activate))["']?"""
-    r"(?=[\s;&|)]|$)"
+    r"(?:[ \t]+[^\s;&|)#]+)*(?=[\s;&|)]|$)"
 )
 _BINDINGS = r"(?:oneccl_bindings_for_pytorch|torch_ccl)"
 _FOLDER_OF_BINDINGS = re.compile(

@@ -14,17 +14,19 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from cputune.doctor.checks import CHECKS as MACHINE_CHECKS
-from cputune.doctor.checks.launch import ranks_alone
+from cputune.doctor.checks.launch import master_addr, master_loopback, ranks_alone
 from cputune.doctor.checks.settings import variable_mistyped
 from cputune.doctor.files import fixing
 from cputune.doctor.files.arguments import judge_arguments
 from cputune.doctor.files.around import judge_around
 from cputune.doctor.files.configuration import configured
-from cputune.doctor.files.context import Context
+from cputune.doctor.files.context import Context, with_gpus
 from cputune.doctor.files.ended import by_another, judge_ended
 from cputune.doctor.files.needs import judge_needs
 from cputune.doctor.files.script_kind import (
     asks_for_cpu,
+    by_library,
+    is_by_mpi,
     is_own,
     may_be_trainers,
     reader_of,
@@ -51,14 +53,26 @@ from cputune.text import cpulist
 
 def judge_launches(launches: Iterable[Launch], context: Context) -> Iterator[Finding]:
     """Every fault of these launches, wherever they run and on the machine of the context."""
-    machine_findings = set(findings_of(MACHINE_CHECKS, context.facts))
-    for launch in (_in_batch(one, context.target) for one in launches):
-        launch = configured(launch, context)
+    machine = context
+    found = set(findings_of(MACHINE_CHECKS, machine.facts))
+    for launch in (_in_batch(one, machine.target) for one in launches):
+        launch = configured(launch, machine)
+        context = _for_gpus(launch, machine)
+        machine_findings = found
+        if context is not machine:
+            machine_findings = set(findings_of(MACHINE_CHECKS, context.facts))
         yield from judge_everywhere(launch, context)
         if context.here and not _is_behind_unknown(launch):
             of_task = context.of_a_task(launch)
             yield from judge_needs(launch, of_task)
             yield from _of_a_rank(launch, of_task, machine_findings)
+
+
+def _for_gpus(launch: Launch, context: Context) -> Context:
+    """The context with GPUs, if the launch asks for them on another machine than this one."""
+    if context.target.elsewhere and launch.asks_for_gpus and not _runs_on_cpu(launch, context):
+        return replace(context, facts=with_gpus(context.facts))
+    return context
 
 
 def judge_everywhere(launch: Launch, context: Context) -> Iterator[Finding]:
@@ -133,11 +147,13 @@ def _flags(launch: Launch, context: Context) -> Iterator[Finding]:
         if not (word.instead or "").startswith("--"):
             dropped = (context.at(launch.line, f"{word.spelling} is removed: {evidence}"),)
         if word.state is Fate.IGNORED:
+            if parser != "trainer":
+                evidence += _IF_TRAINERS
             yield flag_ignored.finding(
                 context.at(launch.line, evidence), edits=edits, dropped=dropped
             )
             continue
-        unsure = ", if the script parses TrainingArguments"
+        unsure = _IF_TRAINERS
         if parser == "trainer":
             unsure = ""
         severity = None
@@ -145,6 +161,9 @@ def _flags(launch: Launch, context: Context) -> Iterator[Finding]:
             severity = Severity.WARNING
         evidence = context.at(launch.line, evidence + unsure)
         yield flag_refused.finding(evidence, severity=severity, edits=edits, dropped=dropped)
+
+
+_IF_TRAINERS = ", if the script parses TrainingArguments"
 
 
 def _without_word(word: Word, launch: Launch, context: Context) -> tuple[Edit, ...]:
@@ -213,9 +232,16 @@ def _bf16(launch: Launch, context: Context) -> Iterator[Finding]:
     ):
         text = f"{precision} without --use_cpu means bf16 on a GPU, and is refused"
         edits: tuple[Edit, ...] = ()
-        if may_be_trainers("--use_cpu", launch, context):
+        severity = None
+        if _reads_trainer_flags(launch, context):
             edits = context.edits_by(fixing.force_cpu, launch)
-        yield use_cpu_missing.finding(context.at(launch.line, text), edits=edits)
+        elif may_be_trainers("--use_cpu", launch, context):
+            severity = Severity.WARNING
+            text += _IF_TRAINERS
+            if context.places is not None:
+                by_variable = "export ACCELERATE_USE_CPU=true"
+                edits = fixing.by_command(context.places, launch, by_variable)
+        yield use_cpu_missing.finding(context.at(launch.line, text), severity=severity, edits=edits)
 
 
 @fault("file-backend", Severity.ERROR)
@@ -415,45 +441,68 @@ def _of_a_rank(
                 command = None
         if _is_meant(finding, launch, context):
             continue
-        title, severity, evidence = _as_sure_as_it_is(finding, evidence, launch, context)
+        judged = _as_known(replace(finding, evidence=evidence), launch, context)
+        evidence = judged.evidence
         for name, place in launch.set_in.items():
             if f"{name}={kept.get(name)}" in evidence:
                 evidence = f"{evidence}; {place} sets {name}"
         evidence = context.at(launch.line, evidence)
         takes_out = (command or "").startswith("unset ")
         yield replace(
-            finding,
-            title=title,
+            judged,
             evidence=evidence,
             remedy=remedy,
             dropped=(f"{evidence}: it is removed",) if takes_out else (),
             command=command,
-            severity=severity,
             edits=_edits_of_a_rank(finding, options, launch, context),
         )
 
 
-def _as_sure_as_it_is(
-    finding: Finding, evidence: str, launch: Launch, context: Context
-) -> tuple[str, Severity, str]:
-    """Title, severity and evidence: that ranks train alone depends on the script."""
-    if finding.code != ranks_alone.code or not launch.script or are_trainers(launch.arguments):
-        return finding.title, finding.severity, evidence
-    if text_of(launch, context) is not None:
-        return finding.title, Severity.WARNING, evidence
-    title = "Each rank trains alone if this script uses Trainer or accelerate"
-    return title, Severity.ADVICE, f"{evidence}; the script could not be read"
+def _as_known(finding: Finding, launch: Launch, context: Context) -> Finding:
+    """A machine's finding as sure as what is known of the script and of the other machines."""
+    evidence = finding.evidence
+    if finding.code in _OF_LIBRARIES and launch.script and not is_example(launch.script):
+        by_arguments = are_trainers(launch.arguments)
+        if finding.code == ranks_alone.code and not by_arguments:
+            finding = replace(finding, severity=Severity.WARNING)
+        by_hand = finding.code == master_addr.code and not _by_mpi(launch)
+        if text_of(launch, context) is None and not by_hand:
+            title, severity = _OF_LIBRARIES[finding.code]
+            if by_arguments:
+                severity = Severity.WARNING
+            evidence = f"{evidence}; the script could not be read"
+            return replace(finding, title=title, severity=severity, evidence=evidence)
+    if finding.code == master_loopback.code and _trains_with_one_machine(launch):
+        evidence = f"{evidence}; one machine would train alone"
+        return replace(finding, severity=Severity.WARNING, evidence=evidence)
+    return finding
+
+
+_OF_LIBRARIES = {
+    ranks_alone.code: (
+        "Each rank trains alone if this script uses Trainer or accelerate",
+        Severity.ADVICE,
+    ),
+    master_addr.code: (
+        "Ranks do not know the address of rank 0 if this script uses torch.distributed",
+        Severity.WARNING,
+    ),
+}
+"""Findings that depend on what the script uses: title and severity if it cannot be read."""
+
+
+def _trains_with_one_machine(launch: Launch) -> bool:
+    """Whether an elastic launch (``--nnodes 1:4``) is content with this machine."""
+    least, between, _ = ((launch.inner or launch).meant("nodes") or "").partition(":")
+    return bool(between) and number_of(least) == 1
 
 
 def _is_meant(finding: Finding, launch: Launch, context: Context) -> bool:
-    """Whether the file shows that what a machine's check finds is as it should be.
-
-    Of a script that cannot be read nothing shows that it uses Trainer or accelerate.
-    """
+    """Whether the file shows that what a machine's check finds is as it should be."""
+    if finding.code == master_addr.code:
+        return is_by_mpi(launch, context)
     if finding.code == ranks_alone.code:
-        by_accelerate = (launch.inner or launch).launcher == "accelerate"
-        shown = by_accelerate or are_trainers(launch.arguments) or not launch.script
-        return is_own(launch, context) or not (shown or text_of(launch, context) is not None)
+        return is_own(launch, context)
     name = finding.evidence.partition("=")[0]
     return finding.code == variable_mistyped.code and context.reads_variable(name)
 
@@ -469,15 +518,29 @@ def _reads_trainer_flags(launch: Launch, context: Context) -> bool:
     return is_readable and reader_of("--use_cpu", launch, context) == "trainer"
 
 
+def _is_left_to_you(finding: Finding, launch: Launch, context: Context) -> bool:
+    """Whether a fix could break what is not known here."""
+    if finding.code == master_addr.code:  # rank 0 is on a machine of the file
+        return launch.host_file is not None and context.target.nodes != 1
+    if finding.code == ranks_alone.code:  # the job may have GPUs
+        return context.target.gpus is None
+    takes_ccl = (finding.command or "").startswith("unset CCL_")
+    return takes_ccl and not by_library(launch, context)
+
+
 def _edits_of_a_rank(
     finding: Finding, options: Mapping[str, str], launch: Launch, context: Context
 ) -> tuple[Edit, ...]:
     """The edits for a machine's finding: the deciding option, or the variable."""
     if context.places is None:
         return ()
+    if _is_left_to_you(finding, launch, context):
+        return ()
     if finding.code == ranks_alone.code and _reads_trainer_flags(launch, context):
         return fixing.force_cpu(context.places, launch)
     counted = options.get("PET_NPROC_PER_NODE", "")
+    if counted.endswith(" gpu"):
+        return ()
     if counted and "PET_NPROC_PER_NODE" in (finding.command or ""):
         return context.places.change_flag(launch, counted, "--nproc_per_node 1")
     precision = options.get("ACCELERATE_MIXED_PRECISION", "")

@@ -6,12 +6,13 @@ What the operator and ``kubectl apply`` refuse themselves (names, types, counts)
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 
 from cputune.doctor.checks.limits import ranks_auto
 from cputune.doctor.files.accelerate import value_wrong
-from cputune.doctor.files.context import Context, facts_elsewhere
+from cputune.doctor.files.context import Context, facts_elsewhere, with_gpus
 from cputune.doctor.files.ended import judge_sourced
 from cputune.doctor.files.judge import judge_launches
 from cputune.doctor.files.quota import LimitedContainer, judge_quota, names_of
@@ -24,6 +25,7 @@ from cputune.doctor.files.yaml_spans import (
 )
 from cputune.doctor.finding import Check, Finding, Severity, checks_of, fault
 from cputune.host import Host
+from cputune.host.facts import HostFacts
 from cputune.launch.edit import Edit
 from cputune.launch.launch import Launch, is_python
 from cputune.launch.located_words import number_of
@@ -128,10 +130,14 @@ def pod_shm() -> None:
 _REPLICAS: Path = ("spec", "pytorchReplicaSpecs")
 _WORKERS: Path = (*_REPLICAS, "Worker", "replicas")
 _LEAST: Path = ("spec", "elasticPolicy", "minReplicas")
+_MOST: Path = ("spec", "elasticPolicy", "maxReplicas")
 RANKS: dict[str, Path] = {
     "PyTorchJob": ("spec", "nprocPerNode"),
     "TrainJob": ("spec", "trainer", "numProcPerNode"),
 }
+
+
+_IF_TORCHRUN = ", if the image starts torchrun"
 
 
 def is_job(document: Document) -> bool:
@@ -147,7 +153,10 @@ def job_faults(document: Document) -> Iterator[tuple[Check, Path, str]]:
         shown = "is missing, which means auto"
         if ranks is not None:
             shown = f"is {ranks!r}"
-        yield ranks_auto, place, f"{place[-1]} {shown}: one rank for each CPU of the host"
+        text = f"{place[-1]} {shown}: one rank for each CPU of the host"
+        if not any(map(read_words, _commands(document))):
+            text += _IF_TORCHRUN
+        yield ranks_auto, place, text
     yield from _uncounted(document)
     of_workers = document.get("kind") == "PyTorchJob" and not document.get(*_REPLICAS, "Master")
     alone = _pods(document) == 1 or any(map(_has_address, _commands(document)))
@@ -185,6 +194,21 @@ def resource_faults(document: Document, resources: Path) -> Iterator[tuple[Check
     if cpus_of(limits.get("cpu")) % 1:
         text = f"cpu: {limits.get('cpu')} is not a whole number of CPUs"
         yield pod_resources, (*resources, "limits", "cpu"), text
+
+
+_GPU = re.compile(r"gpu|gaudi|neuron|tpu|npu", re.IGNORECASE)
+
+
+def facts_of_pod(
+    document: Document, resources: Path | None, context: Context, cpus: float
+) -> HostFacts:
+    """The facts of a container with these CPUs, and with the GPUs that it asks for."""
+    facts = facts_elsewhere(context.facts, cpus)
+    for kind in ("limits", "requests"):
+        names = document.mapping(*resources, kind) if resources is not None else ()
+        if any(_GPU.search(str(name)) for name in names):
+            return with_gpus(facts)
+    return facts
 
 
 def _uncounted(document: Document) -> Iterator[tuple[Check, Path, str]]:
@@ -267,13 +291,17 @@ def judge_job(document: Document, context: Context) -> Iterator[Finding]:
     """Every fault of one PyTorchJob or TrainJob."""
     for check, path, text in job_faults(document):
         edits: tuple[Edit, ...] = ()
-        if check is ranks_auto:
+        severity, title = None, None
+        if check is ranks_auto and text.endswith(_IF_TORCHRUN):
+            severity, title = Severity.ADVICE, "torchrun would choose the number of ranks"
+        elif check is ranks_auto:
             edits = _one_rank(document, context)
         if check is job_no_workers:
             edits = without_key(document, context, *_REPLICAS, "Worker")
-        if check is job_elastic:
+        if check is job_elastic and document.get(*_MOST) in (None, document.get(*_WORKERS)):
             edits = with_value(document, context, _LEAST, str(document.get(*_WORKERS)))
-        yield check.finding(context.at(document.line(*path), text), edits=edits)
+        evidence = context.at(document.line(*path), text)
+        yield check.finding(evidence, severity=severity, title=title, edits=edits)
     yield from judge_sourced(context)
     for at, resources in _containers(document):
         variables, lines = dict[str, str](), dict[str, int | None]()
@@ -284,7 +312,7 @@ def judge_job(document: Document, context: Context) -> Iterator[Finding]:
                 lines[str(name)] = document.line(*at, "env", number)
         cpus = cpus_of(document.get(*resources, "limits", "cpu"))
         target = Target(kind="pod", source="resources", cpus_per_node=math.ceil(cpus) or None)
-        facts = facts_elsewhere(context.facts, cpus)
+        facts = facts_of_pod(document, resources, context, cpus)
         pod = replace(context, facts=facts, host=Host(), target=target, lines=lines)
         launches = list(_launches(document, at, variables))
         yield from judge_launches(launches, pod)

@@ -11,6 +11,7 @@ from cputune.doctor.finding import Finding, Severity, checks_of, fault
 from cputune.launch.grammar import Tree
 from cputune.launch.launch import Launch
 from cputune.launch.launchers.srun import step_of
+from cputune.launch.located_words import span_of
 from cputune.launch.shell import ShellFile
 from cputune.launch.target import slurm_header
 
@@ -23,6 +24,38 @@ _SHARES = ("--overlap", "--exact", "--exclusive")
 """Options with which a step leaves the rest of the job to others."""
 _REACHES = ("srun", "ssh", "pdsh", "clush", "blaunch", "mpirun", "mpiexec", "mpiexec.hydra")
 """Programs that start what follows them on other machines."""
+_REACHING = re.compile(
+    r"\b(?:" + "|".join(re.escape(name) for name in _REACHES) + r"|ray|dask\w*|submitit|horovodrun"
+    r"|hostfile|jsrun|aprun|charmrun|prun|orterun|parallel)\b"
+)
+_COMMENT = re.compile(r"(?m)(?:^|(?<=\s))#[^\n]*")
+_NUMBERS = (
+    *("nodes", "N", "ntasks", "n", "ntasks-per-node", "tasks-per-node", "cpus-per-task", "c"),
+    *("ntasks-per-core", "ntasks-per-socket", "cpus-per-gpu"),
+)
+_COUNT = re.compile(r"\d+[kKmM]?(?:[-:,]\d+[kKmM]?)*")
+_OPTIONS = (
+    *("account", "acctg-freq", "array", "batch", "bb", "bbf", "begin", "chdir", "clusters"),
+    *("cluster-constraint", "comment", "constraint", "container", "container-id", "contiguous"),
+    *("container-image", "container-mounts", "container-name", "container-workdir"),  # of pyxis
+    *("container-mount-home", "container-writable", "container-env", "container-remap-root"),
+    *("core-spec", "cores-per-socket", "cpu-freq", "cpus-per-gpu", "cpus-per-task", "deadline"),
+    *("delay-boot", "dependency", "distribution", "error", "exclude", "exclusive", "export"),
+    *("export-file", "extra", "extra-node-info", "get-user-env", "gid", "gpu-bind", "gpu-freq"),
+    *("gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task", "gres", "gres-flags", "help"),
+    *("hint", "hold", "ignore-pbs", "input", "job-name", "kill-on-invalid-dep", "licenses"),
+    *("mail-type", "mail-user", "mcs-label", "mem", "mem-bind", "mem-per-cpu", "mem-per-gpu"),
+    *("mincpus", "network", "nice", "no-kill", "no-requeue", "nodefile", "nodelist", "nodes"),
+    *("ntasks", "ntasks-per-core", "ntasks-per-gpu", "ntasks-per-node", "ntasks-per-socket"),
+    *("oom-kill-step", "open-mode", "output", "overcommit", "oversubscribe", "parsable"),
+    *("partition", "power", "prefer", "priority", "profile", "propagate", "qos", "quiet", "reboot"),
+    *("requeue", "reservation", "resv-ports", "segment", "share", "signal", "sockets-per-node"),
+    *("spread-job", "stepmgr", "switches", "tasks", "tasks-per-node", "test-only", "thread-spec"),
+    *("threads-per-core", "time", "time-min", "tmp", "tres-bind", "tres-per-job", "tres-per-task"),
+    *("uid", "umask", "usage", "use-min-nodes", "verbose", "version", "wait", "wait-all-nodes"),
+    *("wckey", "workdir", "wrap", "x11"),
+)
+"""The long options of sbatch, which may be shortened (Slurm 20.11 to 24.11)."""
 _NODES = re.compile(r"scontrol\s+show\s+hostname|SLURM_(?:JOB_)?NODELIST|SLURM_(?:JOB_NUM_)?NODES")
 
 
@@ -35,6 +68,51 @@ def memory_twice() -> None:
     Cause: sbatch takes one of them; srun reads the others as variables of the job.
 
     Remedy: Keep --mem, the memory of each node, or --mem-per-cpu.
+
+    Source: https://slurm.schedmd.com/sbatch.html
+    """
+
+
+@fault("slurm-number", Severity.ERROR)
+def no_number() -> None:
+    """The job's header has a word in place of a number
+
+    Symptom: "sbatch: error: Invalid numeric value", or "Invalid node count".
+
+    Cause: sbatch reads its header as it is written: it fills in no variable, and a placeholder of a
+    template is no number.
+
+    Remedy: Write the number, or pass the option on the command line: sbatch --nodes=N FILE.
+
+    Source: https://slurm.schedmd.com/sbatch.html
+    """
+
+
+@fault("slurm-option-unknown", Severity.WARNING)
+def option_unknown() -> None:
+    """sbatch does not know an option of the job's header
+
+    Symptom: "sbatch: unrecognized option".
+
+    Cause: the option is misspelled, or one of srun or of another system. Only a plugin of the site
+    could add it.
+
+    Remedy: Correct or remove it.
+
+    Source: https://slurm.schedmd.com/sbatch.html, https://slurm.schedmd.com/spank.html
+    """
+
+
+@fault("slurm-first-node", Severity.WARNING)
+def first_node() -> None:
+    """Only the first node of the job trains
+
+    Symptom: no error, and the other nodes are idle; or torchrun waits for them for ever.
+
+    Cause: a batch script runs on the first node of its job. Only srun, mpirun or ssh reach the
+    others.
+
+    Remedy: Start the launch by srun, one task on each node, or ask for one node.
 
     Source: https://slurm.schedmd.com/sbatch.html
     """
@@ -82,11 +160,39 @@ def judge_slurm(text: str, file: ShellFile, context: Context) -> Iterator[Findin
             asked.append(f"--{name}={value}")
     if len({word.partition("=")[0] for word in asked}) > 1:
         yield memory_twice.finding(context.at(None, " and ".join(asked)))
+    yield from _header(header, context)
     tree = Tree(text)
     yield from _steps(tree, context)
+    yield from _alone(text, file, context)
     if (context.target.nodes or 2) > 1:
         for launch in file.launches:
             yield from _loop(launch, tree, context)
+
+
+def _header(header: list[tuple[str, str]], context: Context) -> Iterator[Finding]:
+    """Numbers and names of the header that sbatch refuses."""
+    for name, value in header:
+        dashes = "--" if len(name) > 1 else "-"
+        span = span_of(value)
+        line = None
+        if span is not None and context.places is not None:
+            line = context.places.text.count("\n", 0, span.start) + 1
+        if name in _NUMBERS and value and _COUNT.fullmatch(value.strip("\"'")) is None:
+            yield no_number.finding(context.at(line, f"{dashes}{name} {value}"))
+        elif len(name) > 1 and not any(known.startswith(name) for known in _OPTIONS):
+            yield option_unknown.finding(context.at(line, f"--{name}"))
+
+
+def _alone(text: str, file: ShellFile, context: Context) -> Iterator[Finding]:
+    """A job of several nodes in which nothing starts anything on the others."""
+    nodes = context.target.nodes
+    code = _COMMENT.sub("", text)
+    if nodes is None or nodes < 2 or file.unread or _REACHING.search(code) is not None:
+        return
+    for launch in file.launches[-1:]:
+        program = launch.program.rpartition("/")[2]
+        evidence = f"the job has {nodes} nodes, and {program} starts on the first"
+        yield first_node.finding(context.at(launch.line, evidence))
 
 
 def _steps(tree: Tree, context: Context) -> Iterator[Finding]:

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from cputune.doctor.files import kubeflow
-from cputune.doctor.files.context import Context, facts_elsewhere
+from cputune.doctor.files.context import Context
 from cputune.doctor.files.ended import judge_sourced
 from cputune.doctor.files.judge import judge_launches
-from cputune.doctor.files.kubeflow import OF_CPUS, resource_faults
+from cputune.doctor.files.kubeflow import OF_CPUS, facts_of_pod, resource_faults
 from cputune.doctor.files.quota import LimitedContainer, judge_quota, names_of
 from cputune.doctor.files.yaml_spans import Document, Path
 from cputune.doctor.finding import Check, Finding, Severity, checks_of, fault
@@ -71,7 +71,7 @@ def judge_workload(document: Document, context: Context) -> Iterator[Finding]:
             nodes=container.nodes,
             cpus_per_node=math.ceil(container.cpus) or None,
         )
-        facts = facts_elsewhere(context.facts, container.cpus)
+        facts = facts_of_pod(document, container.resources, context, container.cpus)
         inside = replace(context, facts=facts, host=Host(), target=target, lines=container.lines)
         yield from judge_launches(launches, inside)
         limited = _limited(document, container)
@@ -145,7 +145,15 @@ def _of_pod(document: Document, listed: Path) -> Iterator[_Container]:
     for number in range(len(document.items(*listed))):
         at = (*listed, number)
         cpus = cpus_of(document.get(*at, "resources", "limits", "cpu"))
-        yield _container(document, at, (*at, "resources"), cpus, 1)
+        container = _container(document, at, (*at, "resources"), cpus, 1)
+        if any(map(_starts_elsewhere, read_words(container.words))):
+            container = replace(container, resources=None, cpus=0.0)
+        yield container
+
+
+def _starts_elsewhere(launch: Launch) -> bool:
+    """Whether the ranks of an mpirun run in other pods than itself."""
+    return launch.launcher == "mpirun" and launch.meant("hosts", "host file") is not None
 
 
 def _of_mpi(document: Document) -> Iterator[_Container]:

@@ -7,15 +7,13 @@ sharding and other devices have no counterpart on CPUs.
 from cputune.launch.option import Launcher, Option
 
 _NO_GPU = "it selects GPUs, and no GPU takes part"
+ON_GPUS = ("--multi_gpu", "--use_deepspeed", "--use_fsdp", "--use_megatron_lm", "--use_xpu")
+"""Options of a launch that is meant for GPUs."""
 _FLAGS = (
-    "--multi_gpu",
+    *ON_GPUS,
     "--tpu",
     "--use_mps_device",
-    "--use_deepspeed",
-    "--use_fsdp",
     "--use_parallelism_config",
-    "--use_megatron_lm",
-    "--use_xpu",
     "--tpu_cluster",
     "--no_tpu_cluster",
     "--tpu_use_sudo",
