@@ -25,6 +25,8 @@ class Accelerator:
     num_processes = gradient_accumulation_steps = 1
     def __init__(self, mixed_precision=None, cpu=False):
         pass
+    def prepare(self, loader):
+        return self.prepare_data_loader(loader)
     def prepare_data_loader(self, loader):
         return loader
     def prepare_optimizer(self, optimizer):

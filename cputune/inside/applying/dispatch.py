@@ -36,7 +36,6 @@ class Dispatch:
         self._setting = setting
         self._in_trainer = False
         self._accumulates = 1.0
-        self._others = 0
         self.each = 0
         self.receives = False
 
@@ -69,11 +68,10 @@ class Dispatch:
             self._in_trainer = False
 
     def _is_trained_on(self) -> bool:
-        """Whether the loader that is being prepared is the one that is trained on."""
+        """Whether the loader that is being prepared is one that is trained on."""
         if self._setting.has_trainer:
             return self._in_trainer
-        self._others += 1
-        return self._others == self._setting.force.loader + 1
+        return self._setting.prepares_trained
 
     def _prepare(self, original: Original, loader: Any, *args: object, **kwargs: Any) -> object:
         """Replaces ``prepare_data_loader``, which an Accelerator calls with names."""

@@ -25,13 +25,18 @@ class LoopPart:
 
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
-        self._prepared: list[object] = []
+        self._prepared = 0
+        self._divided: list[object] = []
+        self._call: tuple[str, ...] = ()
+        self._place = 0
+        self._trained: tuple[tuple[str, ...], int] | None = None
 
     def hooks(self) -> list[Hook]:
         """The constructor of Accelerator, and what it is given."""
         accelerator = "accelerate.accelerator"
         return [
             (accelerator, "Accelerator.__init__", self._accelerator_init),
+            (accelerator, "Accelerator.prepare", self._prepare),
             (accelerator, "Accelerator.prepare_data_loader", self._prepare_loader),
             (accelerator, "Accelerator.backward", self._backward),
             (accelerator, "Accelerator.prepare_optimizer", self._prepare_optimizer),
@@ -53,6 +58,27 @@ class LoopPart:
             self._setting.note("loop", "mixed_precision")
         original(accelerator, **{**dict(given), "mixed_precision": wanted, "cpu": True})
 
+    def _prepare(self, original: Original, *args: object, **kwargs: object) -> object:
+        """Note what is prepared together: a script may do so again, for each fold of its data."""
+        self._call = tuple(type(arg).__name__ for arg in args[1:])
+        self._place = 0
+        try:
+            return original(*args, **kwargs)
+        finally:
+            self._call = ()
+
+    def _is_trained_on(self) -> bool:
+        """Whether this is the loader that was trained on in trials, or one that is prepared later
+        in its place, with the same others.
+        """
+        place = self._call, self._place
+        self._place += 1
+        is_first = self._prepared == self._setting.force.loader
+        self._prepared += 1
+        if is_first and self._call:
+            self._trained = place
+        return is_first or (self._trained == place and self._prepared > self._setting.force.loader)
+
     def _prepare_loader(
         self,
         original: Original,
@@ -63,7 +89,8 @@ class LoopPart:
     ) -> object:
         if self._setting.has_trainer:
             return original(accelerator, loader, *args, **kwargs)
-        if len(self._prepared) == self._setting.force.loader:
+        self._setting.prepares_trained = self._is_trained_on()
+        if self._setting.prepares_trained:
             # BatchSamplerShard reads the batch of the sampler when it is made: set it before.
             self._divide_loader(accelerator, loader)
             self._setting.tell()
@@ -72,7 +99,9 @@ class LoopPart:
             seed_as_several(getattr(loader, "sampler", None))
             self._setting.note("loop", "the order of its samples")
         prepared = original(accelerator, loader, *args, **kwargs)
-        self._prepared.append(prepared)
+        if self._setting.prepares_trained:
+            self._divided.append(prepared)
+        self._setting.prepares_trained = False
         return prepared
 
     def _backward(
@@ -98,13 +127,11 @@ class LoopPart:
     def _refuse_other_loader(self, accelerator: Accelerator) -> None:
         """The batch that is trained on must be one of the loader that was divided."""
         trained = accelerator.gradient_state.active_dataloader
-        divided = self._prepared[self._setting.force.loader : self._setting.force.loader + 1]
-        if self._setting.force.other_ranks and trained is not None and [trained] != divided:
-            number = next((n for n, model in enumerate(self._prepared) if model is trained), None)
-            numbered = "" if number is None else f" (number {number} in the order of accelerate)"
+        is_divided = any(trained is divided for divided in self._divided)
+        if self._setting.force.other_ranks and trained is not None and not is_divided:
             self._setting.refuse(
-                f"the script trains on another data loader{numbered} than the one whose batch was "
-                f"divided over the ranks (number {self._setting.force.loader})"
+                "the script trains on another data loader than the one whose batch was divided "
+                f"over the ranks (number {self._setting.force.loader} in the order of accelerate)"
             )
 
     def _divide_loader(self, accelerator: Accelerator, loader: object) -> None:

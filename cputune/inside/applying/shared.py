@@ -17,6 +17,7 @@ class Setting:
         changes: what was set and not yet printed.
         has_trainer: the script has made a Trainer, which gets its batch by arguments.
         trains: a loop over an Accelerator has taken its first step.
+        prepares_trained: a loop prepares the loader that it trains on.
         pretends: a loss is being computed, which asks for the number of ranks of the current
             launch.
         did: what each part has changed so far, by the part's name; parts without an entry are
@@ -32,6 +33,7 @@ class Setting:
         self._told = False
         self.changes: dict[str, str] = {}
         self.has_trainer = self.trains = self.pretends = False
+        self.prepares_trained = False
         self.did: dict[str, list[str]] = {}
 
     def note(self, part: str, what: str) -> None:
