@@ -307,14 +307,14 @@ class Kind(Trainer):
 """
 
 FEATURES: tuple[Planted, ...] = (
-    # What differs between two starts differs between two ranks.
-    Planted(name="a split without a seed", frame="loop", body=_SPLIT.format(seed=""), parts=False),
+    # Rank 0 loads the batches of all, so its own split counts.
+    Planted(name="a split without a seed", frame="loop", body=_SPLIT.format(seed=""), parts=True),
     Planted(
         name="a split of a Trainer without a seed",
         frame="trainer",
         body="import numpy\nplaces = numpy.random.permutation(SAMPLES)[:40]\n"
         "data = [sample(int(number)) for number in places]",
-        parts=False,
+        parts=True,
     ),
     Planted(
         name="a split with a seed",
@@ -322,10 +322,24 @@ FEATURES: tuple[Planted, ...] = (
         body=_SPLIT.format(seed="random.seed(3)"),
         parts=True,
     ),
-    # A collator that mixes samples, and one that does not.
-    Planted(name="mixup in the collator", frame="loop", body=_MIXED_UP, parts=False),
-    Planted(name="hard negatives in the collator", frame="loop", body=_HARDEST, parts=False),
-    Planted(name="batch statistics in the collator", frame="loop", body=_SCALED, parts=False),
+    # A collator that mixes samples, of which rank 0 gives rows, and one that does not.
+    Planted(
+        name="mixup in the collator", frame="loop", body=_MIXED_UP, parts=True, accumulates=False
+    ),
+    Planted(
+        name="hard negatives in the collator",
+        frame="loop",
+        body=_HARDEST,
+        parts=True,
+        accumulates=False,
+    ),
+    Planted(
+        name="batch statistics in the collator",
+        frame="loop",
+        body=_SCALED,
+        parts=True,
+        accumulates=False,
+    ),
     Planted(name="a packing collator", frame="trainer", body=_PACKED, parts=False),
     Planted(name="noise in the collator", frame="loop", body=_NOISED, parts=True),
     Planted(name="masked tokens, a mean per rank", frame="trainer", body=_MASKED, parts=False),
@@ -342,13 +356,13 @@ FEATURES: tuple[Planted, ...] = (
         name="a weighted sampler",
         frame="loop",
         body=_WEIGHTED,
-        parts=False,
+        parts=True,
     ),
     Planted(
         name="a sampler that shuffles by itself",
         frame="trainer",
         body=_SHUFFLED.format(shuffle="random.shuffle(order)"),
-        parts=False,
+        parts=True,
     ),
     Planted(
         name="a sampler with a seed of its own",
@@ -454,7 +468,7 @@ FEATURES: tuple[Planted, ...] = (
         name="a data set that counts its calls",
         frame="trainer",
         body=_COUNTING,
-        parts=False,
+        parts=True,
         workers=False,
     ),
     Planted(

@@ -82,13 +82,21 @@ def _note(end: RehearsalEnd, ranks: int) -> str:
     text = f"With {ranks} ranks the whole script was run, shortened to a few steps: it ended well"
     if not end.compared:
         return f"{text}. What it wrote was not compared with what your current launch writes."
-    listed = end.compared[-1]
-    if len(end.compared) > 1:
-        listed = f"{', '.join(end.compared[:-1])} and {listed}"
-    text = f"{text}, and wrote the same {listed} as your current launch."
-    if "metrics" in end.compared:
+    written = [kind for kind in end.compared if kind != "weights"]
+    listed = written[-1]
+    if len(written) > 1:
+        listed = f"{', '.join(written[:-1])} and {listed}"
+    weights, left_out = "", []
+    if "weights" in end.compared:
+        weights = ", with the same weights but for rounding"
+    else:
+        left_out.append("weights")
+    if "metrics" not in written:
+        left_out.append("values of metrics")
+    text = f"{text}{weights}, and wrote the same {listed} as your current launch."
+    if not left_out:
         return text
-    return f"{text} Values of metrics were not compared."
+    return f"{text} Not compared: {' and '.join(left_out)}."
 
 
 def left_out(findings: Findings) -> tuple[LeftOut, ...]:

@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import tempfile
+from array import array
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,9 +25,11 @@ from cputune.ranks.rehearsal import (
     files_in,
     reason,
     rehearse,
+    weights_apart,
 )
 from cputune.ranks.runner import ProcessRunner
 from cputune.ranks.saved import keys_of, metrics_of
+from cputune.ranks.weights import Tensor, Weights
 
 SCRIPTS = Path(__file__).parent.parent / "scripts"
 
@@ -224,7 +227,12 @@ FAULTS = [
     pytest.param("ends/saves.py", "keys", "begin with 'module.'", id="module"),
     pytest.param("ends/saves.py", "metrics", "metrics.json lacks the key accuracy", id="metrics"),
     pytest.param("ends/saves.py", "half", "eval_loss in out/metrics.json is", id="half"),
-    pytest.param("ends/saves.py", "folds", "the script trains on another data loader", id="folds"),
+    pytest.param("ends/saves.py", "folds", "", id="folds"),
+    pytest.param("ends/decides.py", "nothing", "", id="sound-weights"),
+    pytest.param("ends/decides.py", "margin", "its weights are apart by", id="margin"),
+    pytest.param("ends/decides.py", "later", "its weights are apart by", id="contrast-later"),
+    pytest.param("ends/decides.py", "world", "its weights are apart by", id="world-size"),
+    pytest.param("ends/decides.py", "count", "its buffer seen is apart by", id="buffer"),
     pytest.param("ends/breaks.py", "", "the ranks are apart: they wait for each", id="break"),
 ]
 
@@ -253,6 +261,38 @@ def test_what_fails_at_the_end_of_a_script_is_found(
     assert says in end.failed
     assert bool(end.failed) == bool(says)
     assert not list(tmp_path.iterdir()), "nothing is written to the folder of the launch"
+
+
+def trained(*, moved: float, steps: int = 3, biases: float = 0.0) -> Weights:
+    """100 numbers of a matrix and 2 of a bias, which go from 0 to 1, and a counter."""
+    ends = {"layer": [1 + moved] * 100, "bias": [1 + biases] * 2}
+    tensors = {
+        f"0.{name}": Tensor(
+            kind="parameter",
+            numbers=len(end),
+            start=array("d", [0.0] * len(end)),
+            end=array("d", end),
+        )
+        for name, end in ends.items()
+    }
+    tensors["0.seen"] = Tensor(
+        kind="buffer", numbers=1, start=array("d", [0.0]), end=array("d", [8.0 + 8 * moved])
+    )
+    return Weights(steps=steps, tensors=tensors)
+
+
+def test_weights_are_apart_if_rounding_alone_does_not_explain_it() -> None:
+    typed = Rehearsed(weights=trained(moved=0.0))
+
+    def judged(plan: Weights, rounded: Weights | None = None) -> str | None:
+        return weights_apart(typed, Rehearsed(weights=plan), lambda: Rehearsed(weights=rounded))
+
+    assert judged(trained(moved=1e-6)) == ""
+    assert judged(trained(moved=0.0, biases=0.9)) == "", "the bias of keys is rounding alone"
+    assert "its weights are apart by 0.01 of the way" in str(judged(trained(moved=0.01)))
+    assert judged(trained(moved=0.01), trained(moved=-0.01)) == "", "so is this launch by itself"
+    assert judged(trained(moved=0.01, steps=2)) is None
+    assert weights_apart(typed, Rehearsed(), lambda: None) is None
 
 
 def test_nothing_is_rehearsed_with_the_ranks_of_the_launch_as_typed() -> None:

@@ -71,7 +71,8 @@ def test_it_is_recommended_if_the_whole_script_has_run_with_it(golden: Golden) -
     ("end", "says"),
     [
         (RehearsalEnd(compared=("files", "keys", "metrics")), "the same files, keys and metrics"),
-        (RehearsalEnd(compared=("files",)), "Values of metrics were not compared"),
+        (RehearsalEnd(compared=("files",)), "Not compared: weights and values of metrics."),
+        (RehearsalEnd(compared=("files", "weights")), "with the same weights but for rounding"),
         (RehearsalEnd(), "was not compared"),
         (RehearsalEnd(not_run="on several hosts"), "was not rehearsed on several hosts"),
     ],

@@ -50,12 +50,22 @@ class DrawsPart:
         return original(*args, **kwargs)
 
     def _seed(self, original: Original, *args: object, **kwargs: object) -> object:
-        """A script may seed in each step, too."""
+        """A script may seed in each step, too.
+
+        Between two passes (for the next fold of its data) ranks draw alike until the next batch.
+        """
         generator = original(*args, **kwargs)
+        self._begun &= _in_a_pass()
         if self._begun:
             self._setting.note("apart", "seeds that it sets while it trains")
             draw_apart(rank_of_this())
         return generator
+
+
+def _in_a_pass() -> bool:
+    """Whether a loader of an Accelerator is being iterated; true without an Accelerator."""
+    state = sys.modules.get("accelerate.state")
+    return state is None or bool(state.GradientState().in_dataloader)
 
 
 def rank_of_this() -> int:
