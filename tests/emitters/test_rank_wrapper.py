@@ -268,7 +268,7 @@ class TestInTheTraining:
         assert model.passes == 8
         assert compared == [0, 1, 2, 8]
 
-    @every_row(("number", "apart"), [("0", False), ("1", True)])
+    @every_row(("number", "apart"), [("0", False), ("1", True), ("3", True)])
     def test_all_but_the_first_rank_draw_numbers_of_their_own(
         self, number: str, apart: bool
     ) -> None:
