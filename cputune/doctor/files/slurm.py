@@ -163,10 +163,11 @@ def judge_slurm(text: str, file: ShellFile, context: Context) -> Iterator[Findin
     yield from _header(header, context)
     tree = Tree(text)
     yield from _steps(tree, context)
-    yield from _alone(text, file, context)
+    looped = []
     if (context.target.nodes or 2) > 1:
         for launch in file.launches:
-            yield from _loop(launch, tree, context)
+            looped += _loop(launch, tree, context)
+    yield from looped or _alone(text, file, context)
 
 
 def _header(header: list[tuple[str, str]], context: Context) -> Iterator[Finding]:
