@@ -163,7 +163,7 @@ def judge_slurm(text: str, file: ShellFile, context: Context) -> Iterator[Findin
     yield from _header(header, context)
     tree = Tree(text)
     yield from _steps(tree, context)
-    looped = []
+    looped = list[Finding]()
     if (context.target.nodes or 2) > 1:
         for launch in file.launches:
             looped += _loop(launch, tree, context)
