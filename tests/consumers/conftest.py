@@ -31,7 +31,7 @@ def here() -> HostFacts:
     Without its own MPIs: each test puts one on PATH.
     """
     facts = probe(watched=False)
-    others = [one for one in facts.launchers if one.name not in ("mpirun", "mpiexec")]
+    others = [one for one in facts.launchers if one.dialect is None]
     return replace(facts, launchers=tuple(others))
 
 
