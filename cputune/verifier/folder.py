@@ -92,6 +92,7 @@ def _of_plan(folder: Path, artefact: Artefact) -> Iterator[Evidence]:
 
 _BASE = re.compile(r"(?m)^(?:ARG BASE_IMAGE=|FROM\s+)(\S+)")
 _PYTHON = re.compile(r"(?:^|/)python:(3\.\d+)")
+_MUSL = re.compile(r"\balpine")
 _OF_GPUS = re.compile(r"/(?:cu\d+|rocm[\d.]*|xpu)(?:/|$)")
 _INDEX = re.compile(r"(?m)^ARG (\w*INDEX_URL)=(\S+)")
 _COPIED = re.compile(r"(?m)^COPY\s+(.*--from=launch.*)$")
@@ -126,6 +127,9 @@ def _of_image(folder: Path, job: Manifest) -> Iterator[Evidence]:
 def _base(text: str, pins: Mapping[str, str]) -> Iterator[Evidence]:
     fitting = pythons_for(Versions.from_names(pins))
     for base in _BASE.findall(text):
+        if _MUSL.search(base):
+            wanted = "an image with glibc: torch has no wheels for musl"
+            yield Evidence(what="Dockerfile", seen=f"the image {base}", expected=wanted)
         python = _PYTHON.search(base)
         if python and fitting and python[1] not in fitting:
             wanted = f"Python {', '.join(fitting)}, which the pinned versions need"
@@ -294,10 +298,13 @@ def _of_claim(folder: Path, artefact: Artefact, job: Manifest) -> Iterator[Evide
     if text is None:
         return
     try:
-        claim = at(yaml.safe_load(text), "metadata", "name")
+        document = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError):
         yield Evidence(what="pvc.yaml", seen="no YAML")
         return
+    claim, kind = at(document, "metadata", "name"), at(document, "kind")
+    if kind != "PersistentVolumeClaim":
+        yield Evidence(what="pvc.yaml", seen=f"kind: {kind}", expected="PersistentVolumeClaim")
     mounted = set[str]()
     for template in templates_of(job):
         mounted |= _claims(template.spec)

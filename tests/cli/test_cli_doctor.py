@@ -159,7 +159,7 @@ def test_a_recording_replays_to_the_same_document(cputune: Run, busy: str, tmp_p
 
 def test_a_file_is_judged_by_the_stack_that_is_named(cputune: Run, tmp_path: Path) -> None:
     path = tmp_path / "launch.sh"
-    path.write_text("python train.py --bf16\n")
+    path.write_text("python run_qa.py --bf16\n")
     machine(tmp_path / "m", like="sapphire-rapids", sockets=2, cores=8)  # multiplies bf16 itself
     call = ("doctor", "--json", "--root", str(tmp_path / "m"))
     call += ("--stack", "torch=2.13.0,transformers=5.23.0")

@@ -26,8 +26,13 @@ Write = Callable[..., Path]
 
 @pytest.fixture(scope="session")
 def here() -> HostFacts:
-    """This machine with the variables that are set here, which a launch removes."""
-    return probe(watched=False)
+    """This machine with the variables that are set here, which a launch removes.
+
+    Without its own MPIs: each test puts one on PATH.
+    """
+    facts = probe(watched=False)
+    others = [one for one in facts.launchers if one.dialect is None]
+    return replace(facts, launchers=tuple(others))
 
 
 @pytest.fixture

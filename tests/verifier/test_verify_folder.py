@@ -90,6 +90,8 @@ PLANTED: list[tuple[str, str, Edit | None]] = [
     ("pytorchjob", "Dockerfile", added("RUN pip uninstall -y accelerate")),
     ("pytorchjob", "kustomization.yaml", added("images:\n- {name: x, newTag: '2'}")),
     ("pytorchjob", "Dockerfile.dockerignore", added("**/*.py")),
+    ("pytorchjob", "Dockerfile", replaced("3.11-slim-bookworm", "3.11-alpine")),
+    ("pytorchjob", "pvc.yaml", replaced("VolumeClaim", "Volume")),
     ("pytorchjob", "pvc.yaml", replaced("20Gi", "20Mi")),
     ("two nodes", "pytorchjob.kubectl.sh", replaced("${NAMESPACE:-training", "${NAMESPACE:-ml")),
     ("two nodes", "pvc.yaml", replaced("ReadWriteMany\n  res", "ReadWriteOnce\n  res")),

@@ -81,7 +81,9 @@ def judge_arguments(launch: Launch, context: Context) -> Iterator[Finding]:
 def asks_for_tf32(launch: Launch, context: Context) -> bool:
     """Whether ``--tf32`` asks a Trainer for what no CPU has."""
     given = launch.switched_on("--tf32") and not context.facts.accelerators
-    return given and _is_trainers("--tf32", launch, context)
+    sure = _is_trainers("--tf32", launch, context)
+    likely = are_trainers(launch.arguments) and may_be_trainers("--tf32", launch, context)
+    return given and (sure or likely)
 
 
 def _is_trainers(flag: str, launch: Launch, context: Context) -> bool:
@@ -106,9 +108,13 @@ def _sharded(launch: Launch, context: Context) -> Iterator[Finding]:
 def _of_gpus(launch: Launch, context: Context) -> Iterator[Finding]:
     if asks_for_tf32(launch, context):
         text = "--tf32 needs a GPU (Ampere or newer), and is refused"
-        edits = context.edits_by(Places.without_value, launch, "--tf32")
         evidence = context.at(launch.line, text)
-        yield no_cpu.finding(evidence, edits=edits, dropped=(f"{evidence}: it is removed",))
+        if _is_trainers("--tf32", launch, context):
+            edits = context.edits_by(Places.without_value, launch, "--tf32")
+            yield no_cpu.finding(evidence, edits=edits, dropped=(f"{evidence}: it is removed",))
+        else:
+            unsure = f"{evidence}, if the script parses TrainingArguments"
+            yield no_cpu.finding(unsure, severity=Severity.WARNING)
     attention = launch.argument("--attn_implementation") or ""
     if attention.startswith("flash_attention"):
         text = f"--attn_implementation {attention} needs CUDA: CPUs have sdpa"

@@ -29,33 +29,33 @@ _REACHING = re.compile(
     r"|hostfile|jsrun|aprun|charmrun|prun|orterun|parallel)\b"
 )
 _COMMENT = re.compile(r"(?m)(?:^|(?<=\s))#[^\n]*")
-_NUMBERS = (
-    *("nodes", "N", "ntasks", "n", "ntasks-per-node", "tasks-per-node", "cpus-per-task", "c"),
-    *("ntasks-per-core", "ntasks-per-socket", "cpus-per-gpu"),
+_NUMBERS = re.compile(
+    r"nodes|N|ntasks|n|ntasks-per-(?:node|core|socket)|tasks-per-node|cpus-per-(?:task|gpu)|c"
 )
 _COUNT = re.compile(r"\d+[kKmM]?(?:[-:,]\d+[kKmM]?)*")
-_OPTIONS = (
-    *("account", "acctg-freq", "array", "batch", "bb", "bbf", "begin", "chdir", "clusters"),
-    *("cluster-constraint", "comment", "constraint", "container", "container-id", "contiguous"),
-    *("container-image", "container-mounts", "container-name", "container-workdir"),  # of pyxis
-    *("container-mount-home", "container-writable", "container-env", "container-remap-root"),
-    *("core-spec", "cores-per-socket", "cpu-freq", "cpus-per-gpu", "cpus-per-task", "deadline"),
-    *("delay-boot", "dependency", "distribution", "error", "exclude", "exclusive", "export"),
-    *("export-file", "extra", "extra-node-info", "get-user-env", "gid", "gpu-bind", "gpu-freq"),
-    *("gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task", "gres", "gres-flags", "help"),
-    *("hint", "hold", "ignore-pbs", "input", "job-name", "kill-on-invalid-dep", "licenses"),
-    *("mail-type", "mail-user", "mcs-label", "mem", "mem-bind", "mem-per-cpu", "mem-per-gpu"),
-    *("mincpus", "network", "nice", "no-kill", "no-requeue", "nodefile", "nodelist", "nodes"),
-    *("ntasks", "ntasks-per-core", "ntasks-per-gpu", "ntasks-per-node", "ntasks-per-socket"),
-    *("oom-kill-step", "open-mode", "output", "overcommit", "oversubscribe", "parsable"),
-    *("partition", "power", "prefer", "priority", "profile", "propagate", "qos", "quiet", "reboot"),
-    *("requeue", "reservation", "resv-ports", "segment", "share", "signal", "sockets-per-node"),
-    *("spread-job", "stepmgr", "switches", "tasks", "tasks-per-node", "test-only", "thread-spec"),
-    *("threads-per-core", "time", "time-min", "tmp", "tres-bind", "tres-per-job", "tres-per-task"),
-    *("uid", "umask", "usage", "use-min-nodes", "verbose", "version", "wait", "wait-all-nodes"),
-    *("wckey", "workdir", "wrap", "x11"),
+_OPTIONS = frozenset(
+    re.findall(
+        r"\S+",
+        """
+    account acctg-freq array batch bb bbf begin chdir clusters cluster-constraint comment
+    constraint container container-id contiguous container-image container-mounts container-name
+    container-workdir container-mount-home container-writable container-env container-remap-root
+    core-spec cores-per-socket cpu-freq cpus-per-gpu cpus-per-task deadline delay-boot
+    dependency distribution error exclude exclusive export export-file extra extra-node-info
+    get-user-env gid gpu-bind gpu-freq gpus gpus-per-node gpus-per-socket gpus-per-task gres
+    gres-flags help hint hold ignore-pbs input job-name kill-on-invalid-dep licenses mail-type
+    mail-user mcs-label mem mem-bind mem-per-cpu mem-per-gpu mincpus network nice no-kill
+    no-requeue nodefile nodelist nodes ntasks ntasks-per-core ntasks-per-gpu ntasks-per-node
+    ntasks-per-socket oom-kill-step open-mode output overcommit oversubscribe parsable partition
+    power prefer priority profile propagate qos quiet reboot requeue reservation resv-ports
+    segment share signal sockets-per-node spread-job stepmgr switches tasks tasks-per-node
+    test-only thread-spec threads-per-core time time-min tmp tres-bind tres-per-job
+    tres-per-task uid umask usage use-min-nodes verbose version wait wait-all-nodes wckey
+    workdir wrap x11
+    """,
+    )
 )
-"""The long options of sbatch, which may be shortened (Slurm 20.11 to 24.11)."""
+"""The long options of sbatch (Slurm 20.11 to 24.11), which may be shortened, and those of pyxis."""
 _NODES = re.compile(r"scontrol\s+show\s+hostname|SLURM_(?:JOB_)?NODELIST|SLURM_(?:JOB_NUM_)?NODES")
 
 
@@ -163,10 +163,11 @@ def judge_slurm(text: str, file: ShellFile, context: Context) -> Iterator[Findin
     yield from _header(header, context)
     tree = Tree(text)
     yield from _steps(tree, context)
-    yield from _alone(text, file, context)
+    looped = list[Finding]()
     if (context.target.nodes or 2) > 1:
         for launch in file.launches:
-            yield from _loop(launch, tree, context)
+            looped += _loop(launch, tree, context)
+    yield from looped or _alone(text, file, context)
 
 
 def _header(header: list[tuple[str, str]], context: Context) -> Iterator[Finding]:
@@ -177,7 +178,7 @@ def _header(header: list[tuple[str, str]], context: Context) -> Iterator[Finding
         line = None
         if span is not None and context.places is not None:
             line = context.places.text.count("\n", 0, span.start) + 1
-        if name in _NUMBERS and value and _COUNT.fullmatch(value.strip("\"'")) is None:
+        if _NUMBERS.fullmatch(name) and value and _COUNT.fullmatch(value.strip("\"'")) is None:
             yield no_number.finding(context.at(line, f"{dashes}{name} {value}"))
         elif len(name) > 1 and not any(known.startswith(name) for known in _OPTIONS):
             yield option_unknown.finding(context.at(line, f"--{name}"))
