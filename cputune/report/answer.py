@@ -107,8 +107,6 @@ def plan_words(plan: Plan) -> str:
         text = knob.description(plan)
         if text is not None and knob.name != "threads":  # which names the ranks, too
             parts.append(text)
-    if plan.as_found:
-        parts.append("as it was found")
     return ", ".join(parts)
 
 
