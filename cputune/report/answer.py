@@ -204,7 +204,7 @@ def _training(shown: ResultToShow) -> Pairs:
     costs = costs_of(result)
     rows: Pairs = []
     for line in cost_lines(result):
-        rows.append(("" if rows else "It costs", line))
+        rows.append(("" if rows else "Training", line))
     if len(costs) > 1 and result.rungs and shown.file and shown.elsewhere is None:
         keep = "numbers"
         if costs[-2].kind == "same mathematics":
