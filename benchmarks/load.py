@@ -30,7 +30,7 @@ from cputune.host.facts import Launcher
 from cputune.plans.plan import Plan
 from cputune.records.options import TuneOptions
 from cputune.records.steps import Step
-from cputune.report.show import show
+from cputune.report.answer import show
 from cputune.text import cpulist
 from cputune.tuner.events import ConfirmStarted, Event, StudyEnded, StudyStarted, TrialStarted
 from cputune.tuner.measuring import trial_of

@@ -107,8 +107,6 @@ def plan_words(plan: Plan) -> str:
         text = knob.description(plan)
         if text is not None and knob.name != "threads":  # which names the ranks, too
             parts.append(text)
-    if plan.as_found:
-        parts.append("as it was found")
     return ", ".join(parts)
 
 
@@ -206,7 +204,7 @@ def _training(shown: ResultToShow) -> Pairs:
     costs = costs_of(result)
     rows: Pairs = []
     for line in cost_lines(result):
-        rows.append(("" if rows else "It costs", line))
+        rows.append(("" if rows else "Training", line))
     if len(costs) > 1 and result.rungs and shown.file and shown.elsewhere is None:
         keep = "numbers"
         if costs[-2].kind == "same mathematics":

@@ -269,9 +269,15 @@ def test_a_study_that_ended_is_never_in_the_way(
     """The second `tune` ended with 2 and "cputune.db exists"."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     assert cputune("tune").code == 0
+    before = Result.load("cputune.json")
     first = Path("cputune.json").read_text()
     again = cputune("tune", "--seed", "1")
     assert again.code == 0
+    assert f"is tried first: {before.best.plan.describe()}\n" in again.err
+    since = Result.load("cputune.json").earlier
+    assert since is not None
+    assert since.is_best
+    assert "Since      Nothing that is known has changed: your plan is still the best" in again.out
     assert Path("cputune.json").read_text() != first
     kept = re.search(
         r"cputune\.json had an earlier result, which is now: cputune show (\S+)", again.err

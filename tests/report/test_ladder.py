@@ -126,7 +126,7 @@ def test_the_terminal_and_the_document_have_it() -> None:
     out = io.StringIO()
     print_blocks(end_blocks(shown), Console(file=out, width=80))
     text = " ".join(out.getvalue().split())
-    assert "It costs the same numbers: " in text
+    assert "Training the same numbers: " in text
     assert "; with all above ×1.71 (1.62–1.80)" in text
     assert "cputune run --keep mathematics #" in text
     assert out.getvalue().count("\n") <= MOST_LINES

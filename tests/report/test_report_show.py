@@ -64,7 +64,7 @@ def test_the_answer_has_24_lines_of_eighty_columns(case: Callable[[], Result]) -
     pasted = ("Do now ", "or ", "Surer ", "$ ")  # a command that is wrapped cannot be pasted
     assert all(len(line) <= 80 or line.startswith(pasted) for line in text.splitlines())
     assert "…" not in text
-    asked = ["Result", "Measured", "Do", "It costs", "How sure", "Surer", "all of it", "page"]
+    asked = ["Result", "Measured", "Do", "Training", "How sure", "Surer", "all of it", "page"]
     labels = [line[:9].strip().removesuffix(" now") for line in text.splitlines()]
     assert [label for label in labels if label in asked] == [one for one in asked if one in labels]
     assert {"Result", "Do", "How sure"} <= set(labels)
