@@ -57,6 +57,12 @@ def _unexpected(match: re.Match[str], failure: Failure, versions: Versions) -> A
     package, called = _callable(called, name, failure)
     if not package:
         return override_of(function, name, failure)
+    caller = _caller_of(called, failure)
+    if caller in interface.PACKAGES:
+        overridden = override_of(function, name, failure)
+        return overridden or _called_by_library(caller, package, called, name)
+    if caller:
+        return None  # a class of that library, which has the same name
     presence = interface.argument(package, called, name)
     if presence is not None and presence.always and presence.still and not owner:
         return Answer(
@@ -67,6 +73,36 @@ def _unexpected(match: re.Match[str], failure: Failure, versions: Versions) -> A
     if presence is None:
         return override_of(function, name, failure) or _never(package, called, name, failure)
     return _of_class(package, called, "takes", name, presence, failure, versions)
+
+
+def _caller_of(called: str, failure: Failure) -> str:
+    """The library whose own code makes the call; empty if that is a script, or not shown."""
+    for frame in failure.frames[-1:]:
+        short = called.rpartition(".")[2]
+        wraps = frame.package in interface.PACKAGES and f"{short}(" not in frame.code
+        if frame.package not in ("", "python", "torch") and not wraps:
+            return frame.package
+    return ""
+
+
+def _called_by_library(caller: str, package: str, called: str, name: str) -> Answer:
+    """The answer about a call that no script has written: two releases do not fit."""
+    if caller == package:
+        return Answer(
+            title=f"Files of two releases of {package} are mixed",
+            cause=f"{package} itself passes {name} to its {called}, which does not take it: an "
+            "installation was interrupted, or a notebook still has the older one loaded.",
+            fix=f"install {package} again, and start Python again",
+            command=f"pip install --force-reinstall --no-deps {package}",
+        )
+    return Answer(
+        title=f"{caller} and {package} do not fit each other",
+        cause=f"{caller} passes {name} to {called} of {package}, and this {package} does not take "
+        "it: one of them is too old for the other.",
+        fix="upgrade both; if a script needs the older one, `cputune doctor --stack installed` "
+        "names releases that fit",
+        command=f"pip install -U {caller} {package}",
+    )
 
 
 def _of_class(

@@ -35,7 +35,7 @@ MOST_RANKS = 2
 
 _STARTED = ("torchrun", "accelerate", "deepspeed", "mpirun")
 """Launchers that are started with ranks that end at once."""
-LAUNCHER_SECONDS = 20
+LAUNCHER_SECONDS = 20  # a launcher imports torch first
 _LOGS = frozenset({"--log_dir", "--redirects", "--tee", "--output_filename"})
 """Options that write files."""
 

@@ -127,7 +127,9 @@ def _of_rank(each: Running, facts: HostFacts) -> Iterator[Finding]:
     wanted = 0
     if setting.isdigit():
         wanted = int(setting)
-    ready = sum(thread.ready for thread in each.threads)
+    ready = 0
+    if not each.waits:
+        ready = sum(thread.ready for thread in each.threads)
     if each.running > len(each.cpus) > 0:
         yield job_threads.finding(
             f"{_name(each)}: {each.running} threads run on {len(each.cpus)} CPUs"

@@ -44,13 +44,14 @@ class Thread:
     """A thread. ``share`` of a CPU is what it used between two samples, ``waits_in`` a kernel
     function.
 
-    ``ready``: it was running, or ready to run, in one of the samples.
+    ``ready``: it was running, or ready to run, in one of the samples; ``starved``: in both of them.
     """
 
     id: int
     name: str
     share: float
     ready: bool = False
+    starved: bool = False
     waits_in: str = ""
 
 
@@ -89,8 +90,8 @@ class Running:
 
     @property
     def waits(self) -> bool:
-        """Whether it computes nothing and is not ready to."""
-        return self.share <= IDLE_SHARE and not any(thread.ready for thread in self.threads)
+        """Whether it computes nothing and is not ready to; a thread may look for an answer."""
+        return self.share <= IDLE_SHARE and not any(thread.starved for thread in self.threads)
 
     @property
     def polls(self) -> bool:
@@ -180,9 +181,15 @@ def _running(
         waits = ""  # wchan is 0 for a thread that does not wait
         if share < BUSY_SHARE:
             waits = _text(host, f"/proc/{pid}/task/{thread}/wchan")
-        ready = "R" in (state, state_before)
         threads.append(
-            Thread(id=thread, name=called, share=share, ready=ready, waits_in=waits.strip("0"))
+            Thread(
+                id=thread,
+                name=called,
+                share=share,
+                ready="R" in (state, state_before),
+                starved=state == state_before == "R",
+                waits_in=waits.strip("0"),
+            )
         )
     paths = set(re.findall(r"(?m)\s(/\S+)$", _text(host, f"/proc/{pid}/maps")))
     parent_pid, short_name = 0, ""

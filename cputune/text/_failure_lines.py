@@ -104,7 +104,8 @@ _EXIT = re.compile(
 ROOT_RANK = re.compile(r"\s*rank\s*:\s*(?P<rank>\d+) \(local_rank: \d+\)")
 _ERROR = re.compile(
     r"(?i)\berror\b|\bfatal\b|\bfail(?:ed|ure|s)?\b|\babort|\bcannot\b|can't|could not"
-    r"|\bunable\b|\bdenied\b|\bEvicted\b|\blow on resource\b|usage exceeds"
+    r"|\bunable\b|\bdenied\b|\bEvicted\b|\blow on resource\b"
+    r"|usage exceeds|\b[Tt]erminated?\b.*[Bb]ecause|will terminate"
     r"|not found|\bno such\b|\bexceeded\b|\brefused\b|\bnot implemented\b|unsupported"
     r"|\binvalid\b|does not support"
     r"|undefined symbol|_ERROR\||not enough|\bdisabled?\b|\bDisabling\b|already in use"

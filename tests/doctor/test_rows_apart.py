@@ -21,6 +21,7 @@ SPECIAL_ROWS = {
         "cuda-build",
         "cuda-linker",
         "exec-interpreter",
+        "extension-header",
         "library-absent",
         "lock-removed",
         "numactl-absent",
@@ -36,13 +37,14 @@ SPECIAL_ROWS = {
     "index-refused": ("ipex-index",),
     "library-absent": ("oneccl-library",),
     "linker": ("cuda-linker",),
-    "mpi-init": ("mpi-pmix", "srun-without-pmi"),
+    "mpi-init": ("srun-without-pmi",),
     "no-matching": ("no-release",),
     "omp-error": ("openmp-two", "omp-shm"),
     "parser-words": ("interface", "notebook-words"),
     "peer-closed": ("istio",),
     "permission": ("lock-of-another", "start-denied"),
     "ssh": ("host-with-slots",),
+    "timed-out": ("ranks-missing", "store-silent"),
     "undefined-symbol": ("ipex-symbol", "mkl-symbol", "oneccl-symbol", "torchaudio-torch"),
 }
 """For a general row those that say more about some of the texts that it knows."""

@@ -174,7 +174,6 @@ FAILING: dict[str, Failing] = {
             "MASTER_PORT": "29500",
         },
         before=("master-addr-unknown",),
-        after=("?",),
     ),
     "a port in use": Failing(
         script=GROUP, launch=(*TORCHRUN, "train.py"), listens=True,

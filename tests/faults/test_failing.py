@@ -175,7 +175,7 @@ def _removed(group: Path) -> None:
         time.sleep(0.2)
 
 
-@pytest.mark.parametrize("started", _params(), indirect=True)
+@pytest.mark.parametrize("started", list(_params()), indirect=True)
 def test_a_launch_that_fails(started: Started) -> None:
     row = started.row
     if row.before:

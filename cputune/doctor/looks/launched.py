@@ -15,8 +15,8 @@ import subprocess
 import sys
 import tempfile
 
-OUTPUT_CHARACTERS = 20_000
-GRACE_SECONDS = 3
+OUTPUT_CHARACTERS = 20_000  # of the end, with the failure
+GRACE_SECONDS = 3  # after SIGTERM, in which torchrun ends its ranks
 
 
 def launch(words: list[str], seconds: float) -> None:
