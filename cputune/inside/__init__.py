@@ -17,6 +17,7 @@ A process becomes a rank that is measured by the first two of these variables::
                            launch is neither measured nor compared
     CPUTUNE_TRIAL_REHEARSE the folder in which the launch was typed: it runs to its end, shortened
                            (``rehearsing``), and nothing is reported
+    CPUTUNE_TRIAL_STEPS    steps of a pass over training data in a rehearsal, if not ``STEPS``
     CPUTUNE_TRIAL_NUDGE    set: its weights begin slightly changed, to see what rounding makes
     CPUTUNE_TRIAL_CHILD_OF set by a rank for what it starts: the rank's process number
 
@@ -43,6 +44,7 @@ TURNS_VARIABLE = "CPUTUNE_TRIAL_TURNS"
 CHILD_VARIABLE = "CPUTUNE_TRIAL_CHILD_OF"
 ASK_VARIABLE = "CPUTUNE_TRIAL_ASK"
 REHEARSE_VARIABLE = "CPUTUNE_TRIAL_REHEARSE"
+STEPS_VARIABLE = "CPUTUNE_TRIAL_STEPS"
 NUDGE_VARIABLE = "CPUTUNE_TRIAL_NUDGE"
 
 

@@ -1,9 +1,9 @@
 """Shortens a script so that all of it runs: a few steps, its evaluation, its saving, its end.
 
 ``REHEARSE_VARIABLE`` names the folder of the launch; the process runs in a copy of it. A pass over
-training data ends after ``STEPS`` steps, one over other data after ``BATCHES`` batches of all ranks
-together; a Trainer is given ``max_steps``. Dropout is off, and unseeded scripts are seeded, so that
-two rehearsals can be compared.
+training data ends after ``STEPS`` steps (more of a fast script: ``STEPS_VARIABLE``), one over other
+data after ``BATCHES`` batches of all ranks together; a Trainer is given ``max_steps``. Dropout is
+off, and unseeded scripts are seeded, so that two rehearsals can be compared.
 
 What the script writes goes to the copy, also with absolute paths in its arguments and in
 ``torch.save`` and safetensors. Any other file outside the copy cannot be written, renamed or
@@ -21,7 +21,12 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
-from cputune.inside import NUDGE_VARIABLE, REHEARSE_VARIABLE, SCRATCH_VARIABLE
+from cputune.inside import (
+    NUDGE_VARIABLE,
+    REHEARSE_VARIABLE,
+    SCRATCH_VARIABLE,
+    STEPS_VARIABLE,
+)
 from cputune.inside.applying.hooking import Hook, Original, nothing, set_hooks
 from cputune.inside.first_steps import DROPOUTS
 from cputune.inside.hooks import ELSEWHERE, LENGTH, OUTPUT_NAMES, SILENT, led_elsewhere
@@ -33,8 +38,8 @@ STEPS, BATCHES = 2, 24
 the same samples.
 """
 
-MOST_STEPS = 12
-"""After these steps a pass over training data has one step."""
+SHORTER_AFTER = 6
+"""After as many steps as so many passes have, a pass over training data has one step."""
 
 PASSES = 2
 """Over the training data, if their number is an argument of the script."""
@@ -64,6 +69,7 @@ class Rehearsal:
         free += [os.environ[name] for name in CACHES if os.environ.get(name)]
         self._free = [os.path.realpath(folder) for folder in free]
         self._steps = self._backwards = self._in_trainer = 0
+        self._each = int(os.environ.get(STEPS_VARIABLE, STEPS))
         self._seed = number_from(RANK_NAMES)
         nudged = NUDGE_VARIABLE in os.environ
         self._weights = TrainedWeights(self._scratch, self._seed, nudged=nudged)
@@ -136,7 +142,7 @@ class Rehearsal:
             if key == "epochs":
                 most = PASSES
             else:
-                most = PASSES * STEPS
+                most = PASSES * self._each
             if isinstance(value, (int, float)) and value > most:
                 setattr(namespace, name, type(value)(most))
         for name in OUTPUT_NAMES:
@@ -148,12 +154,12 @@ class Rehearsal:
         return namespace, rest
 
     def _post_init(self, original: Original, args: Any) -> None:
-        most = PASSES * STEPS
+        most = PASSES * self._each
         args.max_steps = min(args.max_steps, most) if args.max_steps > 0 else most
         for name in ("eval_steps", "save_steps", "logging_steps"):
             value = getattr(args, name, None)
-            if value is not None and value > STEPS:
-                setattr(args, name, STEPS)
+            if value is not None and value > self._each:
+                setattr(args, name, self._each)
         args.push_to_hub, args.report_to, args.disable_tqdm = False, "none", True
         for name in ("output_dir", "logging_dir"):
             if getattr(args, name, None):
@@ -181,10 +187,10 @@ class Rehearsal:
     def _iterate(self, original: Callable[..., Iterator[object]], loader: object) -> Iterator[Any]:
         """The batches of a pass. Ranks step together, so they cut their passes alike."""
         steps, backwards = self._steps, self._backwards
-        if steps >= MOST_STEPS:
+        if steps >= SHORTER_AFTER * self._each:
             most = 1
         else:
-            most = STEPS
+            most = self._each
         batches = max(1, BATCHES // sharers_of(loader))
         for given, batch in enumerate(original(loader)):
             trains = self._backwards > backwards

@@ -22,7 +22,7 @@ from cputune.doctor.hosts.network import Rate
 from cputune.doctor.script_calls import require_possible
 from cputune.host.facts import HostFacts
 from cputune.host.hub import OFFLINE, hub_reachable
-from cputune.inside import NUDGE_VARIABLE
+from cputune.inside import NUDGE_VARIABLE, STEPS_VARIABLE
 from cputune.inside.applying.force import Force
 from cputune.inside.equivalence_check import POINTS
 from cputune.inside.first_steps import LOOKED_AT
@@ -64,6 +64,9 @@ WHILE_TUNING = ("repeats", "ranks", "padding")
 
 OF_SCRIPTS = ("samples",)
 """Further questions for a script, whose data set and collator are not known."""
+
+SHORT_STEP_SECONDS, STEPS_IF_SHORT = 0.03, 24
+"""A rehearsal takes so many steps of a pass if a step of the current launch is shorter."""
 
 GRACE_SECONDS = 0.5
 """Seconds between SIGINT, SIGTERM and SIGKILL for plain processes; forked ranks are killed at
@@ -112,6 +115,7 @@ class ProcessRunner:
         self.start_seconds = STARTUP_SECONDS
         self._shown: list[tuple[Plan, Job]] = []
         self._rehearsed: rehearsal.Rehearsed | None = None
+        self._step_seconds = math.inf
         self._model_answers: ModelAnswers | None = None
         self._checked_states: tuple[RankState, ...] = ()
         self.supervisors = Supervisors(self.work, self.on_note, self.python.executable)
@@ -139,7 +143,9 @@ class ProcessRunner:
         self._end_what_runs()
         running = self._last = self._running = LivingPlan(self, plan)
         try:
-            for step in running.steps():  # noqa: UP028  (that would close them with this one)
+            for step in running.steps():
+                if plan.as_found:
+                    self._step_seconds = min(self._step_seconds, step.seconds)
                 yield step
         finally:
             if self._running is running:
@@ -204,8 +210,7 @@ class ProcessRunner:
         if engines.needs_mpirun(plan):
             return RehearsalEnd(not_run="under mpirun")
         self._end_what_runs()
-        more = OFFLINE if self.hub_offline() else {}
-        run = partial(rehearsal.rehearse, workload, facts=self.facts, more=more)
+        run = partial(rehearsal.rehearse, workload, facts=self.facts, more=self._of_rehearsals())
         try:
             ended = run(plan, seconds=seconds)
             if ended.failed:
@@ -230,6 +235,13 @@ class ProcessRunner:
                 failed, compared = apart, (*compared, "weights")
         return RehearsalEnd(failed=failed, compared=compared)
 
+    def _of_rehearsals(self) -> Mapping[str, str]:
+        """Variables of every rehearsal: a script with short steps takes more of them."""
+        variables = dict(OFFLINE) if self.hub_offline() else {}
+        if self._step_seconds < SHORT_STEP_SECONDS:
+            variables[STEPS_VARIABLE] = str(STEPS_IF_SHORT)
+        return variables
+
     def _weights_apart(
         self, plan: Plan, today: Rehearsed, ended: Rehearsed, until: float
     ) -> str | None:
@@ -242,7 +254,7 @@ class ProcessRunner:
             seconds = until - time.monotonic()
             if seconds < ended.seconds:
                 return None
-            given = {**(OFFLINE if self.hub_offline() else {}), **more}
+            given = {**self._of_rehearsals(), **more}
             workload = self.workload
             done = rehearsal.rehearse(workload, other, self.facts, seconds=seconds, more=given)
             return None if done.failed else done
