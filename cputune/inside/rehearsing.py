@@ -257,6 +257,9 @@ class Rehearsal:
 
 def sharers_of(loader: Any) -> int:
     """Among how many ranks the batches of a loader are divided; 1: each has all of them."""
+    collate = getattr(loader, "collate_fn", None)
+    if getattr(collate, "by_rank", False):  # of applying.dispatch
+        return int(collate.ranks)  # type: ignore[union-attr]
     for part in ("batch_sampler", "sampler", "dataset"):
         held = getattr(loader, part, None)
         if getattr(held, "split_batches", False):

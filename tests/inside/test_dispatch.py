@@ -36,7 +36,8 @@ def pairs(samples: list[int]) -> Any:
 
 
 def given(collate: Any, samples: int, *, whole: int, ranks: int) -> list[list[int]]:
-    batches = Collate(collate, whole, ranks, refuse)(list(range(1, samples + 1)))
+    count, batches = Collate(collate, whole, ranks, refuse)(list(range(1, samples + 1)))
+    assert count == samples
     return [batch.tolist() for batch in batches]
 
 
@@ -52,6 +53,14 @@ def test_batches_that_were_accumulated_are_collated_one_by_one() -> None:
 
     assert given(marked, 6, whole=3, ranks=2) == [[301, 302, 303], [304, 305, 306]]
     assert given(marked, 8, whole=4, ranks=4) == [[401, 402], [403, 404], [405, 406], [407, 408]]
+
+
+def test_of_an_evaluation_each_rank_gets_batches_of_its_own() -> None:
+    collate = Collate(stacked, 2, 2, refuse, by_rank=True)
+    assert [batch.tolist() for batch in collate([1, 2, 3, 4])[1]] == [[1, 2], [3, 4]]
+    assert collate([1, 2, 3])[0] == 3
+    assert [batch.tolist() for batch in collate([1, 2, 3])[1]] == [[1, 2], [3, 1]]
+    assert [batch.tolist() for batch in collate([1, 2])[1]] == [[1, 2], [1, 2]]
 
 
 def test_samples_of_several_rows_are_collated_for_each_rank() -> None:

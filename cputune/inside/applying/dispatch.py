@@ -22,8 +22,8 @@ class Dispatch:
     """Lets the sampler, the data set and the collator run in rank 0 alone, as with one rank.
 
     So a batch may depend on all of its samples, on the batches before it and on random numbers, and
-    a data set may be another one in each start. Batches of other loaders (evaluations) are divided
-    by accelerate.
+    a data set may be another one in each start. Of other loaders (evaluations) rank 0 gives each
+    rank a whole batch, so that all ranks see the same data set.
 
     Attributes:
         each: samples that every rank gets of a batch; 0 before a loader is seen.
@@ -74,34 +74,48 @@ class Dispatch:
         return self._setting.prepares_trained
 
     def _prepare(self, original: Original, loader: Any, *args: object, **kwargs: Any) -> object:
-        """Replaces ``prepare_data_loader``, which an Accelerator calls with names."""
+        """Replaces ``prepare_data_loader``, which an Accelerator calls with names.
+
+        Of a loader that is not trained on each rank gets a batch, as accelerate would give it.
+        """
         sampler = getattr(loader, "batch_sampler", None)
         size = getattr(sampler, "batch_size", None)
-        if not self._is_trained_on() or not isinstance(size, int):
+        if not isinstance(size, int):
             return original(loader, *args, **kwargs)
-        force, world = self._setting.force, self._setting.force.world_size
-        if kwargs.get("split_batches"):
-            whole, self.each = size, size // world
-        else:
-            # As the script has written it: its ranks and its accumulation have divided it.
-            typed = size * world * self._accumulates / force.typed_ranks
-            whole, self.each = int(typed), size
-            if whole != typed or whole % size or size * world % whole:
-                whole = size * world
+        trains = self._is_trained_on()
+        world, is_shared = self._setting.force.world_size, bool(kwargs.get("split_batches"))
+        each = size // world if is_shared else size
+        whole = each
+        if trains:
+            whole = size if is_shared else self._as_written(size)
         loader = copy.copy(loader)
-        loader.collate_fn = Collate(loader.collate_fn, whole, world, self._setting.refuse)
-        sampler.batch_size = self.each * world  # type: ignore[union-attr]
+        if not trains:
+            sampler = copy.copy(sampler)  # that of a script may be used elsewhere, too
+        loader.collate_fn = Collate(
+            loader.collate_fn, whole, world, self._setting.refuse, by_rank=not trains
+        )
+        sampler.batch_size = each * world  # type: ignore[union-attr]
         # accelerate makes the loader of a stream anew, from what is no longer to be set.
-        loader.__dict__["batch_size"] = self.each * world
-        if force.typed_ranks > 1 and not kwargs.get("use_seedable_sampler"):
+        loader.__dict__.update(batch_size=each * world, batch_sampler=sampler)
+        if self._setting.force.typed_ranks > 1 and not kwargs.get("use_seedable_sampler"):
             seed_as_several(getattr(loader, "sampler", None))
         kwargs.update(num_processes=1, split_batches=True, dispatch_batches=True)
-        prepared: Any = original(loader, *args, **kwargs)
-        self._setting.note("dispatch", "the ranks that load its batches")
-        self._setting.say(
-            f"rank 0 loads each batch of {whole} and gives each rank {self.each} samples"
-        )
+        prepared = original(loader, *args, **kwargs)
+        if trains:
+            self.each = each
+            self._setting.note("dispatch", "the ranks that load its batches")
+            self._setting.say(
+                f"rank 0 loads each batch of {whole} and gives each rank {each} samples"
+            )
         return prepared
+
+    def _as_written(self, size: int) -> int:
+        """The batch of the script, which its ranks and its accumulation have divided into this."""
+        force = self._setting.force
+        whole = size * force.world_size * self._accumulates / force.typed_ranks
+        if whole == int(whole) and whole % size == 0 and size * force.world_size % whole == 0:
+            return int(whole)
+        return size * force.world_size
 
     def _iterate(self, original: Any, loader: Any) -> Iterator[object]:
         """Replaces the passes of accelerate's dispatcher, which joins batches of unlike widths."""
@@ -112,11 +126,13 @@ class Dispatch:
         self.receives = ranks.get_rank() > 0
         loader.begin()
         loader.set_epoch(loader.iteration)
+        begin_epoch(loader.base_dataloader.batch_sampler, loader.iteration)
         rounds = None if self.receives else loader.base_dataloader.__iter__()
         given, number = following(rounds, ranks), 0
         while given:
             after = following(rounds, ranks)  # as accelerate does, to know which one is the last
-            loader.end_of_dataloader = not after
+            if not after:
+                loader.end_of_dataloader, loader.remainder = True, given[1]
             if number >= loader.skip_batches:
                 yield given[0]
             given, number = after, number + 1
@@ -124,11 +140,23 @@ class Dispatch:
         loader.end()
 
 
+def begin_epoch(sampler: Any, epoch: int) -> None:
+    """Also where a training is resumed: there accelerate's sampler is within one that skips."""
+    while sampler is not None:
+        if hasattr(sampler, "set_epoch"):
+            sampler.set_epoch(epoch)
+        sampler = getattr(sampler, "batch_sampler", None) or getattr(sampler, "sampler", None)
+
+
 class Collate:
     """Collates the samples of all ranks as the script does, and divides the rows.
 
     Of several batches of the script each is collated by itself. If a sample has several rows, the
-    samples of each rank are.
+    samples of each rank are. The last batch of an epoch is filled up, so that all ranks take as
+    many samples.
+
+    Attributes:
+        by_rank: each rank gets a whole batch (an evaluation), as many as there are ``ranks``.
     """
 
     def __init__(
@@ -137,37 +165,51 @@ class Collate:
         whole: int,
         ranks: int,
         refuse: Callable[[str], None],
+        *,
+        by_rank: bool = False,
     ) -> None:
-        self._collate, self._whole, self._ranks = collate, whole, ranks
+        self._collate, self._whole, self.ranks = collate, whole, ranks
         self._refuse = refuse
-        self._by_rank = False
+        self.by_rank = by_rank
+        self._has_several_rows = False
 
-    def __call__(self, samples: list[Any]) -> list[Any]:
-        """The batch of each rank."""
+    def __call__(self, samples: list[Any]) -> tuple[int, list[Any]]:
+        """How many samples these are, and the batch of each rank."""
+        if self.by_rank:
+            return len(samples), self._of_each(samples, self.ranks, self._whole)
         groups = [samples]
-        if len(samples) % self._whole == 0 and self._ranks % (len(samples) // self._whole) == 0:
+        if len(samples) % self._whole == 0 and self.ranks % (len(samples) // self._whole) == 0:
             groups = [samples[at : at + self._whole] for at in range(0, len(samples), self._whole)]
         given: list[Any] = []
         for group in groups:
-            given += self._divided(group, self._ranks // len(groups))
-        return given
+            given += self._divided(group, self.ranks // len(groups))
+        return len(samples), given
 
     def _divided(self, samples: list[Any], parts: int) -> list[Any]:
         count, each = len(samples), -(-len(samples) // parts)
-        # The last batch of an epoch is filled up, so that all ranks take as many samples.
-        shares = [[n % count for n in range(at, at + each)] for at in range(0, parts * each, each)]
-        if not self._by_rank:
+        if not self._has_several_rows:
             batch = self._collate(samples)
             rows = rows_in(batch)
             if rows == count:
-                return [picked(batch, count, places) for places in shares]
+                return [picked(batch, count, places) for places in shares(count, parts, each)]
             if not rows or rows % count:
                 self._refuse(
                     f"its collator makes {rows or 'no'} rows of {count} samples, which cannot be "
                     f"divided over {parts} ranks"
                 )
-            self._by_rank = True
-        return [self._collate([samples[n] for n in places]) for places in shares]
+            self._has_several_rows = True
+        return self._of_each(samples, parts, each)
+
+    def _of_each(self, samples: list[Any], parts: int, each: int) -> list[Any]:
+        given = []
+        for places in shares(len(samples), parts, each):
+            given.append(self._collate([samples[n] for n in places]))
+        return given
+
+
+def shares(count: int, parts: int, each: int) -> list[list[int]]:
+    """The places of each part; those that are missing in the end are taken from the start."""
+    return [[n % count for n in range(at, at + each)] for at in range(0, parts * each, each)]
 
 
 def rows_in(batch: object) -> int:
@@ -209,8 +251,8 @@ def picked(value: Any, rows: int, places: Sequence[int]) -> Any:
     return type(value)(*made) if hasattr(value, "_fields") else tuple(made)
 
 
-def following(rounds: Iterator[list[Any]] | None, ranks: Any) -> tuple[Any] | None:
-    """The next batch of this rank, alone in a tuple; None after the last.
+def following(rounds: Iterator[Any] | None, ranks: Any) -> tuple[Any, int] | None:
+    """The next batch of this rank, and the samples of all ranks; None after the last.
 
     Only rank 0 has ``rounds``.
 
@@ -220,19 +262,21 @@ def following(rounds: Iterator[list[Any]] | None, ranks: Any) -> tuple[Any] | No
     batches: Sequence[Any] = ()
     if rounds is not None:
         before = drawn_so_far()
-        batches = next(rounds, ())
-        drawn = drawn_so_far()
-        batches = [(batch, None if drawn == before else drawn) for batch in batches]
+        count, batches = next(rounds, (0, ()))
+        drawn: bytes | None = drawn_so_far()
+        if drawn == before:
+            drawn = None
+        batches = [(batch, count, drawn) for batch in batches]
     received = scattered(batches, ranks)
     if received is None:
         return None
-    batch, drawn = received
+    batch, count, drawn = received
     if rounds is None and drawn is not None:
         of_python, of_numpy = pickle.loads(drawn)
         random.setstate(of_python)
         if of_numpy is not None and "numpy" in sys.modules:
             sys.modules["numpy"].random.set_state(of_numpy)
-    return (batch,)
+    return batch, count
 
 
 def drawn_so_far() -> bytes:
