@@ -336,7 +336,7 @@ GETTING_STARTED = (HERE / "docs" / "getting-started.md").read_text(encoding="utf
 TUTORIALS = [
     (who, FENCE.findall(text))
     for who, text in SECTION.findall(GETTING_STARTED)
-    if who not in ("Install", "When something is not as it should be")
+    if who not in ("Install", "When something is not as it should be") and ":" not in who
 ]
 """The ways in, with their blocks (why not run, language, text)."""
 
