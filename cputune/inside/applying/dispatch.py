@@ -141,7 +141,7 @@ class Dispatch:
 
 
 def begin_epoch(sampler: Any, epoch: int) -> None:
-    """Also where a training is resumed: there accelerate's sampler is within one that skips."""
+    """Also of a resumed training, in which accelerate has put the sampler into one that skips."""
     while sampler is not None:
         if hasattr(sampler, "set_epoch"):
             sampler.set_epoch(epoch)
