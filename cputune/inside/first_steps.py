@@ -258,7 +258,9 @@ def draw_apart_now() -> None:
     if parallel is None:
         return
     forward = parallel.DistributedDataParallel.forward
-    options = getattr(forward, "__globals__", {}).get("given")
+    names = getattr(getattr(forward, "__code__", None), "co_freevars", ())
+    held = dict(zip(names, getattr(forward, "__closure__", None) or (), strict=False))
+    options = held["options"].cell_contents if "options" in held else None
     if isinstance(options, dict) and options.pop("--draw", "") == "apart":
         draw_apart(rank_of_this())
 

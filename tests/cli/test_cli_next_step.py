@@ -121,8 +121,8 @@ CONTEXTS = {
     "a file without a fault": Context(words=("--check-file", "sound.sh"), begins="nothing"),
     "a configuration": Context(words=("--check-file", "accelerate.yaml"), begins="cputune doctor"),
     "versions that fit": Context(
-        words=("--stack", "torch=2.6.0,transformers=4.40"),
-        begins="pip install torch==2.6.0 transformers==4.40",
+        words=("--stack", "torch=2.5.1,transformers=4.40"),
+        begins="pip install torch==2.5.1 transformers==4.40",
     ),
     "versions with another python": Context(
         words=("--stack", "torch=2.13.0,numpy=2.1,python=3.12"),

@@ -532,7 +532,7 @@ class TestWhereTheResultCannotBeWritten:
         self.filling_at_the_end(runner, full_disk)
         ended = cputune("tune", "--budget", "3", "-o", str(full_disk / "r.json"))
         assert ended.code == 3
-        assert "Do now:" in ended.out
+        assert "\nDo now " in ended.out
         assert "no space left on device" in ended.err.lower()
         (kept,) = kept_results()
         assert f"cputune show {kept.id}" in ended.err
@@ -553,7 +553,7 @@ class TestWhereTheResultCannotBeWritten:
         self.filling_at_the_end(runner, full_disk)
         without = () if history else ("--no-history",)
         ended = cputune("tune", "--budget", "3", "-o", str(full_disk / "r.json"), *without)
-        assert (ended.code, "Do now:" in ended.out) == (3, True)
+        assert (ended.code, "\nDo now " in ended.out) == (3, True)
         found = re.search(r"cputune show (/\S+\.json)", ended.err)
         assert found is not None
         assert Path(found[1]).stat().st_mode & 0o777 == 0o600
@@ -573,7 +573,7 @@ class TestWhereTheResultCannotBeWritten:
         monkeypatch.setattr(tempfile, "tempdir", str(full_disk))
         self.filling_at_the_end(runner, full_disk)
         ended = cputune("tune", "--budget", "3", "-o", str(full_disk / "r.json"))
-        assert (ended.code, "Do now:" in ended.out) == (3, True)
+        assert (ended.code, "\nDo now " in ended.out) == (3, True)
         golden(ended.err)
 
 

@@ -11,6 +11,7 @@ import pytest
 import cputune
 from cputune import Plan, Workload
 from cputune.emitters.prepared import versions_of
+from cputune.inside.applying.parts import needed
 from cputune.plans.delivery.delivery import delivery_of
 from cputune.plans.delivery.needed_parts import AVERAGE, used
 from cputune.plans.layout import baseline_plan
@@ -31,7 +32,7 @@ transformers.Trainer(model, args, train_dataset=rows).train()
 """
 
 
-def test_a_trainer_with_its_own_flags_needs_no_file_after_its_trial(
+def test_a_trainer_with_its_own_flags_needs_one_part_after_its_trial(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -53,6 +54,7 @@ def test_a_trainer_with_its_own_flags_needs_no_file_after_its_trial(
     whole = delivery_of(workload, plan, known)
     assert whole.force is not None, "before its trial all parts are written"
     way, left_out = used(whole, [observed], workload, Versions.from_names(known))
-    assert way.force is None, observed[0]["applied"]
+    assert way.force is not None
+    assert [part.module for part in needed(way.force)] == ["dispatch"], observed[0]["applied"]
     assert set(left_out) == {"trainer", "ranks", "apart"}
     assert f"--{AVERAGE}" in way.flags, "an argument does what a part did"
