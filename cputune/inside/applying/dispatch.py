@@ -52,7 +52,7 @@ class Dispatch:
         return {}
 
     def _train(self, original: Original, trainer: Trainer, *args: object, **kw: object) -> object:
-        """Of this object: a subclass may make its loader by itself."""
+        """Watch this trainer make its loader; a subclass may do that in its own way."""
         batch, batches = trainer.args.per_device_train_batch_size, 1.0
         if hasattr(batch, "typed"):
             batches = trainer.args.gradient_accumulation_steps / batch.typed
@@ -254,10 +254,8 @@ def picked(value: Any, rows: int, places: Sequence[int]) -> Any:
 def following(rounds: Iterator[Any] | None, ranks: Any) -> tuple[Any, int] | None:
     """The next batch of this rank, and the samples of all ranks; None after the last.
 
-    Only rank 0 has ``rounds``.
-
-    Python's and numpy's generators go on in all ranks as in rank 0, so that a loop that draws with
-    them (which task comes next) draws the same in each.
+    Only rank 0 has ``rounds``. Python's and numpy's generators go on in all ranks as in rank 0, so
+    that a loop that draws with them (which task comes next) draws the same in each.
     """
     batches: Sequence[Any] = ()
     if rounds is not None:
