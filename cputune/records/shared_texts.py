@@ -31,6 +31,9 @@ from cputune.records.verdict import Verdict
 from cputune.text import cpulist
 from cputune.text.plain import count, figure
 
+MOST_NAMED = 3
+"""Knobs that are named in the verdict; the report has all of them."""
+
 
 def times_as_fast(ratio: Interval) -> str:
     """``1.25 times as fast``; "1.25 times faster" would be ambiguous."""
@@ -97,7 +100,11 @@ def how_fast(result: Result) -> tuple[str, str]:
         )
     if result.untried:
         means += f"; not tried: {'; '.join(out.what for out in result.untried)}"
-    if others := ", ".join(dict.fromkeys(out.what for out in result.left_out)):
+    left_out = list(dict.fromkeys(out.what for out in result.left_out))
+    if left_out:
+        others = ", ".join(left_out[:MOST_NAMED])
+        if len(left_out) > MOST_NAMED:
+            others += f" and {len(left_out) - MOST_NAMED} more"
         means += f"; left out, with reasons in the report: {others}"
     return f"{means}.", sure
 
