@@ -19,10 +19,11 @@ from cputune.emitters.turned_off import refused_unneeded, turned_off
 from cputune.errors import UsageError
 from cputune.host import Host
 from cputune.host.facts import HostFacts
+from cputune.host.files import exists
 from cputune.inside.applying.force import Force
 from cputune.inside.applying.parts import needed
 from cputune.launch.located_words import without_options
-from cputune.launch.script import Script
+from cputune.launch.script import Script, is_example
 from cputune.plans.delivery.delivery import Delivery
 from cputune.plans.plan import Plan
 from cputune.plans.workload import Workload, left_out
@@ -129,7 +130,11 @@ def parser_of(workload: Workload) -> str | None:
     """What reads the flags of the script, if a trial has shown it."""
     if workload.recipe is not None or workload.takes_flags:
         return "trainer"
-    return None if workload.parses_arguments is None else "its own"
+    if workload.parses_arguments is not None:
+        return "its own"
+    # In a pod the script is started by our own programs, and cannot be read.
+    script = workload.argv[0] if workload.argv else ""
+    return "trainer" if is_example(script) and not exists(script) else None
 
 
 SET_INSIDE = "set in the script's own objects"

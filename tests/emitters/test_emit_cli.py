@@ -122,7 +122,7 @@ def test_a_number_behind_a_dot_is_no_suffix(emit: Run, folder: str) -> None:
 OLD_FLAGS = ("--no_cuda", "--evaluation_strategy", "epoch", "--bf16", "--output_dir", "out")
 
 
-@pytest.mark.parametrize("format", ["torchrun", "mpirun", "slurm"])
+@pytest.mark.parametrize("format", ["torchrun", "mpirun", "slurm", "pytorchjob", "trainjob"])
 def test_what_the_doctor_condemns_is_refused_with_the_cure(
     emit: Run, format: str, golden: Golden
 ) -> None:
