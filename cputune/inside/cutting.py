@@ -6,7 +6,7 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-from cputune.inside.applying.trimming import cut, has_tail, tensors_of
+from cputune.inside.applying.trimming import tensors_of
 
 
 class UncutError(Exception):
@@ -26,7 +26,7 @@ def cut_into(
     made = []
     for at in range(0, samples, each):
         made.append(part_of(batch, samples, at, each, rows=rows, in_turn=in_turn))
-    return made if has_tail(batch) else [cut(part) for part in made]  # a rank pads its own alone
+    return made
 
 
 def part_of(

@@ -115,6 +115,28 @@ def _trainable(models: Sequence[Any]) -> list[Any]:
     return parameters
 
 
+def exchanged(of_parts: Sequence[Sequence[tuple[str, Any]]]) -> list[Any]:
+    """What every rank gets of the values of all: one after the other, their sum or their mean.
+
+    None: it keeps its own.
+    """
+    torch, received = sys.modules["torch"], list[Any]()
+    for together in zip(*of_parts, strict=False):
+        values = [value for _, value in together]
+        if not all(isinstance(value, torch.Tensor) for value in values):
+            break
+        reduction = together[0][0]
+        if not reduction:
+            rows = [value if value.ndim else value[None] for value in values]
+            received.append(torch.cat(rows))
+        elif reduction == "none":
+            received.append(None)
+        else:
+            total = sum(values)
+            received.append(total / len(values) if reduction == "mean" else total)
+    return received
+
+
 class Asker:
     """Reports the answers of one rank when the training has come to a point.
 
@@ -154,6 +176,13 @@ class Asker:
         self._adds_noise = False
         self._backwards: list[list[Any]] = []
         self._averaged: list[list[Any]] = []
+        self._sent: list[tuple[str, Any]] = []
+        self._received: list[Any] = []
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the batch of a question, or a part of it, was trained on."""
+        return bool(self._seen)
 
     @property
     def looks_at_samples(self) -> bool:
@@ -210,6 +239,15 @@ class Asker:
         if place < len(self._averaged):
             for parameter, gradient in zip(self._parameters, self._averaged[place], strict=True):
                 parameter.grad = None if gradient is None else gradient.clone()
+
+    def gathered(self, value: Any, *, reduction: str = "") -> Any:
+        """What a rank gets if all ranks exchange values: its own, or those of all parts."""
+        if not self.asking:
+            return value
+        place = len(self._sent)
+        self._sent.append((reduction, value))
+        received = self._received[place] if place < len(self._received) else None
+        return value if received is None else received
 
     def after_gradient(self) -> None:
         """Note the state of all generators after a backward pass."""
@@ -389,8 +427,10 @@ class Asker:
             return
         try:
             cuttings = [cut_into(batch, samples, parts, rows)]
+            shorter = cuttings[0] if has_tail(batch) else [cut(part) for part in cuttings[0]]
             if rows > 1:  # a loss that takes the rows the other way gives something else
-                cuttings.append(cut_into(batch, samples, samples, rows, in_turn=True))
+                # A rank collates samples of several rows itself, and pads them alone.
+                cuttings = [shorter, cut_into(batch, samples, samples, rows, in_turn=True)]
         except UncutError as error:
             self._tell(question, point, reason=f"the batch cannot be cut into samples: {error}")
             return
@@ -401,13 +441,22 @@ class Asker:
             if after_part is None or distance(after_part, self._following) > self._noise:
                 self._tell("ranks", point, reason=STATE)
                 return
+        closest = yield from self._closest(cuttings, count, uncut)
+        self._compare(question, point, uncut, closest)
+        is_padded = shorter is not cuttings[0] and any(map(has_tail, cuttings[0]))
+        if question == "ranks" and is_padded and self._following is None:
+            # Parts that are accumulated are collated one by one, and padded alone.
+            alone = yield from self._together(shorter, each, uncut)
+            self._compare("accumulation", point, uncut, alone)
+
+    def _closest(self, cuttings: Sequence[Sequence[Any]], count: int, uncut: Any) -> Any:
+        """What comes closest to the uncut batch, of several ways to cut it."""
         turns = []
         for pieces in cuttings:
             turns.append((yield from self._together(pieces, count // len(pieces), uncut)))
             if turns[-1] is None or distance(uncut, turns[-1]) < ALIKE:
                 break
-        closest = turns[-1] and min(turns, key=functools.partial(distance, uncut))
-        self._compare(question, point, uncut, closest)
+        return turns[-1] and min(turns, key=functools.partial(distance, uncut))
 
     def _together(self, pieces: Sequence[Any], samples: int, uncut: Any) -> Any:
         """Parts of a batch as ranks train on them, which average after each backward pass.
@@ -422,7 +471,11 @@ class Asker:
         self._averaged = []
         joined = yield from self._of(pieces, samples, share=share)
         passes = len(self._backwards)
-        if joined is None or not 1 < passes <= REPLAYED or distance(uncut, joined) < ALIKE:
+        if joined is None or distance(uncut, joined) < ALIKE:
+            return joined
+        if self._sent:
+            return (yield from self._exchanging(pieces, samples, uncut))
+        if not 1 < passes <= REPLAYED:
             return joined
         try:
             for place in range(passes - 1):
@@ -437,6 +490,28 @@ class Asker:
             return (yield from self._of(pieces, samples, share=share))
         finally:
             self._averaged = []
+
+    def _exchanging(self, pieces: Sequence[Any], samples: int, uncut: Any) -> Any:
+        """Parts of a batch as ranks train on them that exchange values (their numbers of tokens).
+
+        A loss that is divided by the tokens of all ranks is multiplied by their number, because
+        their gradients are averaged. Here the script sees one rank, so both scales are tried.
+        """
+        of_parts: list[list[tuple[str, Any]]] = []
+        for number, part in enumerate(pieces):
+            with as_before(*self._asked):
+                yield from self._once(part, samples, first=number * samples)
+            of_parts.append(self._sent)
+        self._received = exchanged(of_parts)
+        try:
+            turns = []
+            for share in (1 / len(pieces), 1.0):
+                turns.append((yield from self._of(pieces, samples, share=share)))
+                if turns[-1] is None or distance(uncut, turns[-1]) < ALIKE:
+                    return turns[-1]
+        finally:
+            self._received = []
+        return min(turns, key=functools.partial(distance, uncut))
 
     def _ask_padding(
         self, point: str, batch: Any, count: int, uncut: Any
@@ -502,7 +577,7 @@ class Asker:
         ``first``: the place of its first sample in the whole batch.
         """
         self._seen.clear()
-        self._backwards = []
+        self._backwards, self._sent = [], []
         for parameter in self._parameters:
             parameter.grad = None
         with self.draws.alike(samples, seed=seed, first=first if self._is_spread else None):

@@ -16,6 +16,7 @@ import math
 import os
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import partial
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
 
 ENDLESS = 1_000_000
 """Steps that a trial would train for."""
+
+AHEAD = 64
+"""Batches that a script may fetch before it trains on the first of them."""
 
 SEEN = 2
 """Batches of an evaluation that a script sees while its model is checked."""
@@ -109,7 +113,8 @@ class Loops:
         self.meter = meter
         self.prepared: list[tuple[object, object]] = []
         self._trainer: Trainer | None = None
-        self._samples = 0
+        self._fetched: deque[tuple[int, object]] = deque()
+        self._fetched_at = 0
         self._loader: object = None
         self._running = 0
         self._clock: int | None = None
@@ -130,6 +135,8 @@ class Loops:
             ("transformers.trainer_callback", "CallbackHandler.on_step_end", self._step_end),
             (accelerator, "Accelerator.__init__", self._accelerator_init),
             (accelerator, "Accelerator.backward", self._accelerator_backward),
+            (accelerator, "Accelerator.gather", self._gather),
+            (accelerator, "Accelerator.reduce", self._reduce),
             (accelerator, "Accelerator.prepare_data_loader", self._prepare_data_loader),
             ("accelerate.data_loader", "DataLoaderShard.__iter__", prepared),
             ("accelerate.data_loader", "DataLoaderDispatcher.__iter__", prepared),
@@ -194,7 +201,7 @@ class Loops:
         if isinstance(inputs, list):  # TRL hands over what it generates for several batches at once
             samples = min(samples, self.meter.facts.get("batch", samples))
         loss = original(model, inputs, *args, **kwargs)
-        self.meter.micro_step(samples, loss)
+        self.meter.micro_step(samples, loss, inputs)
         self._ask(partial(original, model), model, inputs, args, kwargs)
         return loss
 
@@ -312,19 +319,33 @@ class Loops:
                 for number, batch in enumerate(iterate()):
                     if number == SEEN and self._is_evaluation(before):
                         return  # what follows it is to be seen, too
-                    self._samples, self._loader = meter.see_batch(batch), loader
+                    self._fetch(loader, batch)
                     done = meter.backwards
                     yield batch
                     if meter.backwards > done and meter.asker.due(meter.steps - 1):
-                        size = meter.facts.get("batch")
-                        batches = meter.asker.batches(batch, self._models, size=size)
-                        yield from (part for part, _ in batches)
+                        yield from self._questions(batch)
                 if not self._goes_on(before):
                     return
         finally:
             self._running -= 1
             if nested and meter.backwards == trained:
                 meter.resume(since)
+
+    def _fetch(self, loader: object, batch: object) -> None:
+        """Note a batch that the script takes; it may take several and then train on each."""
+        if loader is not self._loader or self.meter.backwards > self._fetched_at:
+            self._fetched.clear()
+        self._fetched.append((self.meter.see_batch(batch), batch))
+        self._loader, self._fetched_at = loader, self.meter.backwards
+
+    def _questions(self, batch: object) -> Iterator[object]:
+        """The batches of questions, each again until the script trains on it."""
+        asker = self.meter.asker
+        for part, _ in asker.batches(batch, self._models, size=self.meter.facts.get("batch")):
+            for _ in range(AHEAD):
+                yield part
+                if asker.is_answered:
+                    break
 
     def _is_evaluation(self, backwards: int) -> bool:
         """Whether a model that is checked has not gone backward meanwhile."""
@@ -380,6 +401,20 @@ class Loops:
             self.backward(loss, accelerator)
         return done
 
+    def _gather(self, original: Original, accelerator: Accelerator, tensor: object) -> object:
+        return self.meter.asker.gathered(original(accelerator, tensor))
+
+    def _reduce(
+        self,
+        original: Original,
+        accelerator: Accelerator,
+        tensor: object,
+        reduction: str = "sum",
+        scale: float = 1.0,
+    ) -> object:
+        reduced = original(accelerator, tensor, reduction, scale)
+        return self.meter.asker.gathered(reduced, reduction=reduction)
+
     def backward(self, loss: object, accelerator: Accelerator | None = None) -> None:
         """Note that a loss went backward; a batch with several losses is one batch.
 
@@ -390,15 +425,15 @@ class Loops:
         if meter.asker.asking:
             meter.asker.trained(loss)
             return
-        if meter.steps == 0 and self._samples:
+        samples, batch = self._fetched.popleft() if self._fetched else (0, None)
+        if meter.steps == 0 and samples:
             if accelerator is None:
                 meter.see_loader(self._loader)
             elif meter.backwards == 0:
                 self._see_prepared(accelerator)
             if "batch" in meter.facts:
                 meter.facts["accumulation"] = meter.facts.get("accumulation", 0) + 1
-        meter.micro_step(self._samples, loss.detach() if hasattr(loss, "detach") else loss)
-        self._samples = 0
+        meter.micro_step(samples, loss.detach() if hasattr(loss, "detach") else loss, batch)
 
     def _see_prepared(self, accelerator: Accelerator) -> None:
         """Note the loader that is trained on, and how long the training is."""

@@ -69,7 +69,6 @@ class Meter:
         self.backwards = 0
         self.waited = 0.0
         self.shortened: Callable[[Any], object] = lambda batch: batch
-        self._batch: object = None
         self._samples = self._size = self._all_samples = 0
         self._losses: list[Any] = []
         self._tokens = [0, 0, 0]
@@ -122,11 +121,13 @@ class Meter:
         samples = samples_in(batch)
         self.first.batch(batch, samples)
         self.resume(since)
-        self._batch = batch
         return samples
 
-    def micro_step(self, samples: int, loss: object) -> None:
-        """Note that a batch went forward and backward; ``loss`` is a number or a tensor of one."""
+    def micro_step(self, samples: int, loss: object, batch: object = None) -> None:
+        """Note that a batch went forward and backward; ``loss`` is a number or a tensor of one.
+
+        ``batch`` is None for a further loss of the same one.
+        """
         if self.backwards == 0:
             self.refuse_a_child()
         self.backwards += 1
@@ -134,8 +135,7 @@ class Meter:
         self._samples += samples
         self._all_samples += samples
         since = time.perf_counter()
-        self._size += size_of(self.shortened(self._batch))
-        self._batch = None
+        self._size += size_of(self.shortened(batch))
         self.resume(since)
         if loss is not None:
             self._losses.append(loss)

@@ -12,6 +12,7 @@ removed: the script gets a PermissionError.
 
 from __future__ import annotations
 
+import dis
 import errno
 import os
 import random
@@ -44,6 +45,9 @@ SHORTER_AFTER = 6
 PASSES = 2
 """Over the training data, if their number is an argument of the script."""
 
+LOADERS = ("torch.", "accelerate.", "cputune.")
+"""Modules between a script and the batches of its loader."""
+
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 CACHES = ("HF_HOME", "HF_DATASETS_CACHE", "TORCH_HOME", "XDG_CACHE_HOME", "MPLCONFIGDIR")
 EVENTS = {
@@ -69,6 +73,7 @@ class Rehearsal:
         free += [os.environ[name] for name in CACHES if os.environ.get(name)]
         self._free = [os.path.realpath(folder) for folder in free]
         self._steps = self._backwards = self._in_trainer = 0
+        self._by_hand = True
         self._each = int(os.environ.get(STEPS_VARIABLE, STEPS))
         self._seed = number_from(RANK_NAMES)
         nudged = NUDGE_VARIABLE in os.environ
@@ -84,8 +89,10 @@ class Rehearsal:
         return [
             ("argparse", "ArgumentParser.parse_known_args", self._read_arguments),
             ("transformers.training_args", "TrainingArguments.__post_init__", self._post_init),
+            (trainer, "Trainer.__init__", self._has_trainer),
             (trainer, "Trainer.train", self._train),
             ("torch.utils.data.dataloader", "DataLoader.__iter__", self._iterate),
+            ("torch.utils.data.dataloader", "DataLoader.__len__", self._length),
             ("torch._tensor", "Tensor.backward", self._backward),
             ("torch.optim.optimizer", "", self._watch_optimizers),
             ("torch", "", self._begin_torch),
@@ -166,6 +173,10 @@ class Rehearsal:
                 setattr(args, name, self.moved(getattr(args, name)))
         original(args)
 
+    def _has_trainer(self, original: Original, *args: object, **kwargs: object) -> object:
+        self._by_hand = False
+        return original(*args, **kwargs)
+
     def _train(self, original: Original, *args: object, **kwargs: object) -> object:
         self._in_trainer += 1
         try:
@@ -194,11 +205,16 @@ class Rehearsal:
         batches = max(1, BATCHES // sharers_of(loader))
         for given, batch in enumerate(original(loader)):
             trains = self._backwards > backwards
-            if trains and not self._in_trainer and self._steps - steps >= most:
+            is_enough = trains and not self._in_trainer and self._steps - steps >= most
+            if is_enough and (given >= BATCHES or not takes_by_number()):
                 return
             if not trains and given >= batches:
                 return
             yield batch
+
+    def _length(self, original: Callable[[object], int], loader: object) -> int:
+        """How many batches a loop may take with ``next``; a Trainer ends by its steps."""
+        return min(original(loader), BATCHES) if self._by_hand else original(loader)
 
     # What it writes
 
@@ -253,6 +269,17 @@ class Rehearsal:
         if any(part.startswith((".cache", ".config", "__pycache__")) for part in real.split("/")):
             return True
         return any(real == folder or real.startswith(folder + os.sep) for folder in self._free)
+
+
+def takes_by_number() -> bool:
+    """Whether the script takes a batch with ``next`` now, and not in a ``for`` statement.
+
+    It may count its batches then, and would fail at the end of a shortened pass.
+    """
+    frame = sys._getframe(2)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(LOADERS):
+        frame = frame.f_back
+    return dis.opname[frame.f_code.co_code[frame.f_lasti]] != "FOR_ITER"
 
 
 def sharers_of(loader: Any) -> int:

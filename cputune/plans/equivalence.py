@@ -176,6 +176,7 @@ class Deviation:
 _OTHERWISE = {
     "repeats": "the same batch gives another {what} when it is computed again ({figures})",
     "ranks": "the {what} of a batch is not that of its parts ({figures})",
+    "accumulation": "the {what} of a batch is not that of its parts, padded alone ({figures})",
     "rare": "the {what} of a batch with a rare sample is not that of its parts ({figures})",
     "padding": "the {what} counts it ({figures})",
     "threads": "the {what} depends on the number of threads ({figures})",

@@ -426,7 +426,7 @@ def test_a_step_says_how_much_its_batches_hold_as_they_are_trained_on() -> None:
     meter.begin("trainer")
     for batch in (batch_of(3, 9), batch_of(3, LENGTH), [torch.zeros(2, 5), "text"], object()):
         meter.see_batch(batch)
-        meter.micro_step(2, None)
+        meter.micro_step(2, None, batch)
     meter.step(mean_loss=False)
     meter.step(mean_loss=False)
     assert [message["size"] for message in told if message["event"] == "step"] == [

@@ -365,12 +365,12 @@ def test_samples_are_grouped_by_length_as_on_the_ranks_that_were_typed(
     [
         ({}, 0),
         ({"torch": {"dropout": "bytes"}}, 2),
-        ({"world_size": 1}, 8),
-        ({"world_size": 1, "torch": {"dropout": "bytes"}}, 10),
-        ({"world_size": 2}, 20),
-        ({"world_size": 2, "batch_per_rank": 4}, 10),
-        ({"world_size": 2, "typed_ranks": 2}, 8),
-        ({"world_size": 2, "typed_ranks": 2, "find_unused": True}, 9),
+        ({"world_size": 1}, 10),
+        ({"world_size": 1, "torch": {"dropout": "bytes"}}, 12),
+        ({"world_size": 2}, 22),
+        ({"world_size": 2, "batch_per_rank": 4}, 12),
+        ({"world_size": 2, "typed_ranks": 2}, 10),
+        ({"world_size": 2, "typed_ranks": 2, "find_unused": True}, 11),
         ({"world_size": 2, "by_flags": True}, 15),
     ],
 )

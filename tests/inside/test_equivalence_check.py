@@ -28,7 +28,7 @@ def _torch() -> None:
     globals()["torch"] = pytest.importorskip("torch")
 
 
-Loss = Callable[[Any, Any], Any]
+Loss = Callable[..., Any]
 
 
 def asked(
@@ -39,17 +39,23 @@ def asked(
     beside: object = None,
     size: int | None = None,
     count: int = 8,
+    batch: object = None,
+    exchanges: bool = False,
 ) -> ModelAnswers:
-    """What a model answers of a batch of so many rows, at each point."""
+    """What a model answers of a batch of so many rows, at each point.
+
+    ``exchanges``: its loss is given what ranks exchange values with.
+    """
     monkeypatch.setenv(ASK_VARIABLE, "repeats,samples,ranks")
     monkeypatch.setattr("cputune.inside.equivalence_check.time.perf_counter", lambda: 0.0)
     told: list[ModelAnswer] = []
     asker = Asker(told.append)
-    batch = torch.randn(count, 6, generator=torch.Generator().manual_seed(1))
+    if batch is None:
+        batch = torch.randn(count, 6, generator=torch.Generator().manual_seed(1))
     for steps in POINTS:
         assert asker.due(steps)
         for part, _ in asker.batches(batch, [model], beside=beside, size=size):
-            loss = loss_of(model, part)
+            loss = loss_of(model, part, *([asker.gathered] if exchanges else []))
             loss.backward()
             asker.trained(loss.detach())
     assert not asker.due(1000)
@@ -129,6 +135,38 @@ def test_ranks_may_be_where_the_loss_of_a_batch_is_that_of_its_parts(
     model_answers = asked(loss_of, torch.nn.Linear(6, 3), monkeypatch)
     assert (model_answers.refuses("ranks") is None) == bool(may)
     assert model_answers.refuses("repeats") is None
+
+
+@pytest.mark.parametrize(
+    ("reduction", "exchanges", "may"),
+    [("", True, True), ("sum", True, True), ("none", True, False), ("", False, False)],
+)
+def test_ranks_may_be_where_they_exchange_what_their_losses_are_divided_by(
+    reduction: str, exchanges: bool, may: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def over_items(model: Any, x: Any, gathered: Any = None) -> Any:
+        items = (x > 0).sum()
+        if gathered is not None:
+            items = gathered(items, reduction=reduction).sum()
+        return (model(x) ** 2).sum() / items
+
+    model_answers = asked(over_items, torch.nn.Linear(6, 3), monkeypatch, exchanges=exchanges)
+    assert (model_answers.refuses("ranks") is None) == may
+
+
+def test_parts_are_padded_as_rank_0_pads_them_and_alone_if_they_are_accumulated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    mask = torch.ones(8, 16, dtype=torch.int64)
+    mask[4:, 8:] = 0
+    batch = {"input_ids": torch.arange(128).view(8, 16) % 7, "attention_mask": mask}
+
+    def counts_padding(model: Any, x: Any) -> Any:
+        return model(x["input_ids"]).mean()
+
+    answers = asked(counts_padding, torch.nn.Embedding(7, 3), monkeypatch, batch=batch)
+    assert answers.refuses("ranks") is None
+    assert "its parts, padded alone" in str(answers.refuses("accumulation"))
 
 
 def test_statistics_of_a_batch_and_a_state_of_its_own_are_seen(

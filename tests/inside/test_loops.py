@@ -130,6 +130,18 @@ class TestABatch:
         assert told.meter.facts["accumulation"] == 2
         assert told.meter._samples == 12
 
+    def test_is_counted_though_several_are_fetched_before_the_first_is_trained_on(
+        self, told: Told
+    ) -> None:
+        batches = over(told, Loader(6, 6, 6, 6, batch=6))
+        for _ in range(2):
+            for _ in (1, 2):
+                next(batches)
+            for _ in (1, 2):
+                told.backward(0.5)
+        assert told.meter.facts["accumulation"] == 4
+        assert told.meter._samples == 24
+
     def test_of_a_loader_that_shows_no_batch_is_not_accumulated(self, told: Told) -> None:
         next(over(told, Loader(6)))
         told.backward(0.5)

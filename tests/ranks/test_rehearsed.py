@@ -228,6 +228,7 @@ FAULTS = [
     pytest.param("ends/saves.py", "metrics", "metrics.json lacks the key accuracy", id="metrics"),
     pytest.param("ends/saves.py", "half", "eval_loss in out/metrics.json is", id="half"),
     pytest.param("ends/saves.py", "folds", "", id="folds"),
+    pytest.param("ends/saves.py", "counts", "", id="counts-its-batches"),
     pytest.param("ends/decides.py", "nothing", "", id="sound-weights"),
     pytest.param("ends/decides.py", "margin", "its weights are apart by", id="margin"),
     pytest.param("ends/decides.py", "later", "its weights are apart by", id="contrast-later"),

@@ -34,7 +34,9 @@ class LoopPart:
     def hooks(self) -> list[Hook]:
         """The constructor of Accelerator, and what it is given."""
         accelerator = "accelerate.accelerator"
+        passes = "DataLoaderShard.__iter__", "DataLoaderDispatcher.__iter__"
         return [
+            *(("accelerate.data_loader", name, self._begin_pass) for name in passes),
             (accelerator, "Accelerator.__init__", self._accelerator_init),
             (accelerator, "Accelerator.prepare", self._prepare),
             (accelerator, "Accelerator.prepare_data_loader", self._prepare_loader),
@@ -103,6 +105,12 @@ class LoopPart:
             self._divided.append(prepared)
         self._setting.prepares_trained = False
         return prepared
+
+    def _begin_pass(self, original: Original, loader: object) -> object:
+        """Training begins with the first batch: a loss may ask for the number of ranks."""
+        if any(loader is divided for divided in self._divided):
+            self._setting.trains = True
+        return original(loader)
 
     def _backward(
         self, original: Original, accelerator: Accelerator, *args: object, **kwargs: object
