@@ -95,7 +95,7 @@ def command(
     cputune run --plan baseline
     cputune run -- python train.py --epochs 3
     """
-    from cputune.records.known_plans import newest_of
+    from cputune.cli.known_plans import newest_of
     from cputune.records.ladder import keeping
 
     script = script_of(ctx)

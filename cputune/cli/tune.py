@@ -207,8 +207,8 @@ def _earlier(
     job: Workload, facts: HostFacts, destination: Path | None, typed: Mapping[str, Any]
 ) -> Result | None:
     """The newest result of this command on this machine, unless it recommends your launch."""
+    from cputune.cli.known_plans import newest_of
     from cputune.records.history import result_path
-    from cputune.records.known_plans import newest_of
     from cputune.records.result import Result
 
     if typed["no_history"] or typed["resume"]:

@@ -316,7 +316,8 @@ class Result:
     is another plan. ``compared`` is the throughput of each plan of the confirmation, the baseline
     first, and ``reports`` what the ranks of each of its plans reported.
 
-    ``files`` are digests of the files in the training command, by path. ``resumable``: the trials
+    ``files`` are digests of the files in the training command, by path, and ``folder`` is one of the
+    path of its folder, for this machine alone. ``resumable``: the trials
     are stored for ``--resume``. ``command`` started the study, without secret values; empty if it
     was started from Python. ``untried`` was not searched and may be faster. ``price_per_hour`` has
     no currency. ``hosts`` are the machines as the user named them, in the order of nodes; empty for
@@ -348,6 +349,7 @@ class Result:
     compared: tuple[Measured, ...] = ()
     busy: Annotated[tuple[Note, ...], Meta(max_length=64)] = ()
     files: Mapping[str, str] = field(default_factory=dict)
+    folder: Annotated[str, Meta(max_length=64)] | None = None
     resumable: bool = False
     command: tuple[str, ...] = ()
     profile: Profile | None = None

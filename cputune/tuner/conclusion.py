@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 
 from cputune import __version__
 from cputune.doctor import diagnose
-from cputune.emitters.imported import digests
+from cputune.emitters.imported import digest, digests
 from cputune.errors import NoValidTrialError
 from cputune.host import LiveHost
 from cputune.host.facts import HostFacts
+from cputune.host.process import folder
 from cputune.plans.knobs.record import LeftOut
 from cputune.plans.plan import Plan
 from cputune.plans.untried import untried
@@ -111,6 +112,7 @@ def conclude(
         compared=() if advice.speedup is None else _compared(findings, noise),
         busy=tuple(busy),
         files=digests(workload.argv, LiveHost()) if workload.recipe is None else {},
+        folder=digest(folder()) if workload.recipe is None else None,
         resumable=options.study is not None,
         profile=findings.profiles.get(best),
         today_profile=None if best == baseline else findings.profiles.get(baseline),

@@ -17,6 +17,7 @@ import pytest
 from emitters.emit_machines import TODAY, tuned
 
 from cputune import HostFacts, Plan, Trial, Workload, probe
+from cputune.emitters.imported import digest
 from cputune.plans.layout import baseline_plan
 
 CPUS = sorted(os.sched_getaffinity(0))
@@ -197,12 +198,15 @@ def test_a_dry_run_prints_a_line_that_does_the_same(bare: Path) -> None:
 
 
 def test_the_history_knows_the_plan_of_a_command(bare: Path, facts: HostFacts) -> None:
-    for second, (name, plan) in enumerate((("train.py", ONE), ("other.py", TWO))):
+    """Another folder may have a train.py, too: its plan is not taken."""
+    kinds = (("train.py", ONE, bare), ("other.py", TWO, bare), ("train.py", TWO, bare / "more"))
+    for second, (name, plan, place) in enumerate(kinds):
         job = replace(Workload.script([name]), framework="trainer", parses_arguments=True)
         history = bare / "state" / "cputune" / "history"
         history.mkdir(parents=True, exist_ok=True)
         kept = history / f"20261121-19300{second}.json"
-        tuned(facts, plan, replace(job, global_batch_size=8), TODAY).save(kept)
+        result = tuned(facts, plan, replace(job, global_batch_size=8), TODAY)
+        replace(result, folder=digest(str(place))).save(kept)
     done = started(bare, "--", "train.py", "--mine")
     rank = json.loads(done.stdout)
     assert (rank["cpus"], rank["OMP_NUM_THREADS"]) == ([CPUS[-1]], "1")
