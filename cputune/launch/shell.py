@@ -49,15 +49,6 @@ _CSH = re.compile(r"#!.*\bt?csh\b")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sourced:
-    """A file that a script sources: the word that names it, the statement, its line."""
-
-    path: str
-    span: Span | None
-    line: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Unread:
     """A part of a script that is not followed, and its line."""
 
@@ -71,13 +62,11 @@ class ShellFile:
 
     Attributes:
         launches: the commands that train, in their order.
-        sourced: files that are sourced.
         unread: what may decide about a launch, and is not followed.
         breaks: lines at which a command ends although it was meant to continue.
     """
 
     launches: tuple[Launch, ...]
-    sourced: tuple[Sourced, ...] = ()
     unread: tuple[Unread, ...] = ()
     breaks: tuple[Break, ...] = ()
 
@@ -113,7 +102,6 @@ def read_shell(
     reader.follow(tree, None)
     return ShellFile(
         launches=tuple(reader.launches),
-        sourced=tuple(reader.sourced),
         unread=tuple(reader.unread),
         breaks=breaks,
     )
@@ -207,7 +195,6 @@ class _Reader:
     exported: set[str] = field(default_factory=set)
     removed: set[str] = field(default_factory=set)
     launches: list[Launch] = field(default_factory=list)
-    sourced: list[Sourced] = field(default_factory=list)
     unread: list[Unread] = field(default_factory=list)
     beside: Callable[[str], str | None] = _no_file
     elsewhere: str = ""
@@ -586,7 +573,6 @@ class _Reader:
         if first == "set" and {"-a", "allexport"} & set(words):
             self.all_exported = True
         elif first in ("source", ".") and len(words) > 1:
-            self.sourced.append(Sourced(path=words[1], span=span, line=line))
             self._source(words[1], line)
         elif first == "eval":
             self._inside(chars[1:], [], line)

@@ -220,7 +220,6 @@ class InContext:
     """
 
     ratio: Speedup | None
-    outcome: Outcome
     differs: tuple[str, ...]
     measured: str
 
@@ -267,15 +266,8 @@ class Claim:
         """Return what can be said about the speed in this context."""
         differs = tuple(self._differences(context))
         if differs:
-            return InContext(
-                ratio=None, outcome=NOT_COMPARED, differs=differs, measured=self.measured
-            )
-        return InContext(
-            ratio=self.speedup,
-            outcome=outcome_of(self.speedup),
-            differs=(),
-            measured=self.measured,
-        )
+            return InContext(ratio=None, differs=differs, measured=self.measured)
+        return InContext(ratio=self.speedup, differs=(), measured=self.measured)
 
     def _differences(self, context: ClaimContext) -> Iterator[str]:
         """Yield what was not measured: ``for run_qa.py``, ``on 2 nodes``."""

@@ -250,9 +250,9 @@ def gib(size_bytes: int) -> str:
     return f"{size_bytes / (1 << 30):.1f} GiB"
 
 
-_NOT_SHOWN = frozenset(("requires", "host_name", "recorded", "interpreter"))
-"""Left out of a document: requirements of packages, and what is private: the name of the machine
-and the paths of its Python.
+_NOT_SHOWN = frozenset(("requires", "recorded", "interpreter"))
+"""Left out of a document: requirements of packages, and what is private: the paths of the
+machine's Python.
 """
 
 _CPU_LISTS = frozenset(("cpus", "cpuset", "memory_nodes"))

@@ -365,10 +365,6 @@ class Stack:
         rows = reversed(self.compiled(name))
         return tuple(row for row in rows if torch and row.torch and satisfies(torch, row.torch))
 
-    def bindings_for(self, torch: Version | None) -> tuple[Release, ...]:
-        """The oneCCL bindings that were built for exactly this torch."""
-        return self.built_for("oneccl", torch)
-
 
 def minor(version: Version) -> Minor:
     return version.major, version.minor

@@ -68,7 +68,6 @@ def read_network(look: Look) -> Network:
         hostname_addresses=addresses,
         links=_links(look, names, routes),
         default_link=default,
-        host_name=host_name,
     )
 
 
