@@ -9,6 +9,7 @@ import json
 import math
 import re
 import sys
+from collections.abc import Mapping
 from importlib import resources
 from typing import Annotated, Any, TypeAlias, TypeVar
 
@@ -65,6 +66,18 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"the key {twice[:80]!r} occurs twice")
     return members
+
+
+def at(value: Any, *path: str | int) -> Any:
+    """The value at a path of a document; None if the path does not exist."""
+    for step in path:
+        if isinstance(value, Mapping):
+            value = value.get(step)
+        elif isinstance(value, list) and isinstance(step, int) and step < len(value):
+            value = value[step]
+        else:
+            return None
+    return value
 
 
 def toml(text: str) -> dict[str, Any]:

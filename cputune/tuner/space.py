@@ -18,7 +18,7 @@ from cputune.plans.layout import baseline_plan, guide_plan
 from cputune.plans.memory import HALF, SINGLE
 from cputune.plans.placing import by_caches, groups
 from cputune.plans.plan import Plan
-from cputune.plans.values import KnobValue
+from cputune.plans.values import KnobValue, as_text
 from cputune.plans.workload import Workload
 from cputune.records.options import TuneOptions
 from cputune.records.result import Origin
@@ -168,7 +168,7 @@ def _refuse_what_is_owned(
     for name in owned_knobs:
         if fixed.get(name, owned_knobs[name]) != owned_knobs[name]:
             raise UsageError(
-                f"{job.name} cannot be tuned with {name}={_text(fixed[name])}",
+                f"{job.name} cannot be tuned with {name}={as_text(fixed[name])}",
                 hint=f"{OWNED[name]}; remove --fix {name}",
             )
 
@@ -265,7 +265,7 @@ def _choices(knob: Knob, facts: HostFacts, ask: Ask) -> Choices:
 
 
 def _lacking(knob: str, value: KnobValue, host: str, reasons: Mapping[str, str]) -> LeftOut:
-    what = f"{knob}={_text(value)}"
+    what = f"{knob}={as_text(value)}"
     reason = "it is not possible there"
     for name in (what, knob):
         if reasons.get(name):
@@ -341,7 +341,7 @@ def _unvaried(
 def _impossible(fixed: Mapping[str, KnobValue], left_out: Sequence[LeftOut]) -> UsageError:
     """The requested values that no plan has together, and why."""
     named = sorted(fixed, key=NAMES.index)
-    settings = [f"{name}={_text(fixed[name])}" for name in named]
+    settings = [f"{name}={as_text(fixed[name])}" for name in named]
     together = ""
     if len(settings) > 1:
         together = " together"
@@ -351,14 +351,6 @@ def _impossible(fixed: Mapping[str, KnobValue], left_out: Sequence[LeftOut]) -> 
             if out.what in (name, setting):
                 return UsageError(problem, hint=out.why)
     return UsageError(problem, hint="remove --fix; `cputune tune --dry-run` then lists the values")
-
-
-def _text(value: KnobValue) -> str:
-    if isinstance(value, bool):
-        if value:
-            return "yes"
-        return "no"
-    return str(value)
 
 
 def _suggestions(

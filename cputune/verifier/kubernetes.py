@@ -22,11 +22,12 @@ import yaml
 from cputune.doctor.files.kubeflow import job_faults
 from cputune.doctor.files.yaml_spans import Document
 from cputune.emitters.container import PLACE_SCRIPT
-from cputune.emitters.manifest import NOTHING, PLAN, PODS, RANKS, at, decided
+from cputune.emitters.manifest import NOTHING, PLAN, PODS, RANKS, decided
 from cputune.emitters.promise import promise_of
 from cputune.host import Host, read_document
 from cputune.plans.delivery.environment import is_cleared
 from cputune.plans.plan import Plan
+from cputune.text.documents import at
 from cputune.text.quantities import quantity_of
 from cputune.verifier.folder import folder_check
 from cputune.verifier.pods import (

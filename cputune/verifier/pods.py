@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cputune.emitters.manifest import at
+from cputune.text.documents import at
 from cputune.text.quantities import quantity_of
 from cputune.verifier.records import Evidence
 
