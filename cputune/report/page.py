@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from cputune.host.facts import HostFacts
-    from cputune.records.verdict import Verdict
+    from cputune.records.shared_texts import Verdict
 
 MOST_ROWS = 30  # of the table of trials
 

@@ -20,12 +20,12 @@ from cputune.records.next_command import KEEP_THE_LAUNCH, QUIET, NextStep, comma
 from cputune.records.result import Measured, Result
 from cputune.records.shared_texts import (
     YOURS,
+    Verdict,
     between,
     slower_beyond,
     times_as_fast,
     training_time,
 )
-from cputune.records.verdict import Verdict
 from cputune.report.show import basis
 from cputune.report.study_table import speed
 from cputune.report.writing import Block, Lines, Rows

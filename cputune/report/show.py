@@ -34,12 +34,12 @@ from cputune.records.result import Result
 from cputune.records.shared_texts import (
     OUTCOME_WORDS,
     TUNE_AGAIN,
+    Verdict,
     changed_since,
     duration,
     machine_difference,
     verdict_of,
 )
-from cputune.records.verdict import Verdict
 from cputune.report.machine_text import gib
 from cputune.report.network_text import network_lines
 from cputune.report.study_table import plans, speed_text

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from cputune.plans.untried import times
-from cputune.records.verdict import Verdict
+from cputune.records.shared_texts import Verdict
 from cputune.text.plain import visible
 
 if TYPE_CHECKING:

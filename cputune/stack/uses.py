@@ -11,11 +11,31 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Literal
 
-from packaging.version import Version
+from packaging.version import InvalidVersion, Version
 
 from cputune.stack import interface
 from cputune.stack.fit import ipex_torch, oneccl_torch
 from cputune.stack.tables import Feature, Library, Versions, load
+
+_FUSED_ON_CPU = Version("2.4")
+"""The first torch with a fused AdamW for CPUs."""
+
+_BITSANDBYTES_ON_CPU = Version("0.50")
+"""The first bitsandbytes whose optimizers step on a CPU."""
+
+
+def fuses_on_cpu(torch: Version) -> bool:
+    """Whether ``adamw_torch_fused`` of this torch steps on a CPU."""
+    return torch >= _FUSED_ON_CPU
+
+
+def bitsandbytes_steps_on_cpu(version: str | None) -> bool | None:
+    """None for an unknown version."""
+    try:
+        return Version(version or "") >= _BITSANDBYTES_ON_CPU
+    except InvalidVersion:
+        return None
+
 
 Framework = Literal["trainer", "accelerate"]
 IpexState = Literal["used unasked", "used when asked", "ignored", "unfit", "absent", "unknown"]
