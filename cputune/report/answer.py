@@ -84,14 +84,14 @@ def _measured(shown: ResultToShow) -> Pairs:
         rows.append(("Measured", _on_what(result)))
     else:  # the verdict names what it was measured on
         rows.append(("Measured", ""))
-    today = speed_text(result, result.baseline)[0]
+    baseline = speed_text(result, result.baseline)[0]
     if result.best.plan != result.baseline.plan:
         name = "perhaps faster" if result.disturbed else "the best plan"
         best = speed_text(result, result.best)[0]
-        rows.append(("", f"{today} samples/s with your launch, {best} with {name}:"))
+        rows.append(("", f"{baseline} samples/s with your launch, {best} with {name}:"))
         rows.append(("", plan_words(result.best.plan)))
-    elif today != "–":
-        rows.append(("", f"{today} samples/s with your launch: {plan_words(result.best.plan)}"))
+    elif baseline != "–":
+        rows.append(("", f"{baseline} samples/s with your launch: {plan_words(result.best.plan)}"))
     if not rows[1][1]:
         rows[1:3] = [("Measured", text) for _, text in rows[2:3]]
     rows += [("note", warning) for warning in shown.warnings()]

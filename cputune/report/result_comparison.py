@@ -32,8 +32,6 @@ from cputune.report.writing import Block, Lines, Rows
 from cputune.text.documents import plain
 from cputune.tuner.comparing import Comparison
 
-TODAY = YOURS
-
 TUNE_BOTH = "cputune tune, on this machine, once for each, and compare those results here"
 
 
@@ -52,7 +50,7 @@ class ComparisonToShow:
     @property
     def names(self) -> tuple[str, str]:
         if self.after is None:
-            return TODAY, f"the best plan of {self.first}"
+            return YOURS, f"the best plan of {self.first}"
         return f"the plan of {self.first}", f"the plan of {self.second}"
 
     @property

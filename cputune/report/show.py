@@ -70,10 +70,10 @@ class ChangeMade:
 
 def changes_of(result: Result) -> tuple[ChangeMade, ...]:
     """The differences between the baseline and the best plan, with the gain of each."""
-    today, best = result.baseline.plan, result.best.plan
-    unmeasured = dict(_differences(today, best))
+    baseline, best = result.baseline.plan, result.best.plan
+    unmeasured = dict(_differences(baseline, best))
     ranks: Keeps = "numbers"
-    if today.world_size != best.world_size:
+    if baseline.world_size != best.world_size:
         ranks = knob_named("ranks").keeps
     changes = []
     for worth in result.worth:
@@ -100,27 +100,27 @@ def _change(
             kept.append(knob_named(name).keeps)
     return ChangeMade(
         knob=", ".join(names),
-        today=", ".join(today for today, _ in values),
+        today=", ".join(baseline for baseline, _ in values),
         best=", ".join(best for _, best in values),
         keeps=KEPT[least_kept(kept)],
         worth=worth,
     )
 
 
-def _differences(today: Plan, best: Plan) -> Iterator[tuple[str, tuple[str, str]]]:
+def _differences(baseline: Plan, best: Plan) -> Iterator[tuple[str, tuple[str, str]]]:
     """Yield each knob that differs, with (value of the baseline, value of the best plan), layout
     first.
     """
-    if shape(today) != shape(best):
-        layouts = today.layout_words(), best.layout_words()
+    if shape(baseline) != shape(best):
+        layouts = baseline.layout_words(), best.layout_words()
         if layouts[0] == layouts[1]:
-            layouts = _on_cpus(today), _on_cpus(best)
+            layouts = _on_cpus(baseline), _on_cpus(best)
         yield LAYOUT, layouts
     names = list(separate_knobs())
-    if min(today.world_size, best.world_size) > 1:  # a single rank exchanges nothing
+    if min(baseline.world_size, best.world_size) > 1:  # a single rank exchanges nothing
         names = ["backend", "ccl_workers"] + names
     for name in names:
-        values = today.value(name), best.value(name)
+        values = baseline.value(name), best.value(name)
         if values[0] != values[1]:
             yield name, (knob_words(values[0]), knob_words(values[1]))
 

@@ -187,10 +187,10 @@ def paired(findings: Findings) -> list[Contender]:
     """
     if findings.baseline is None or _fell(findings.baseline):
         return []
-    today = findings.baseline.plan
+    baseline = findings.baseline.plan
     rivals: list[Contender] = []
     for rival in findings.rivals:
-        if pairs_of(findings.confirm_runs, today, rival.plan):
+        if pairs_of(findings.confirm_runs, baseline, rival.plan):
             rivals.append(rival)
     return rivals
 

@@ -246,15 +246,16 @@ class Confirmation:
         if len(self.rivals) < 2 or self.is_over:
             return False
         measuring = self._measuring
-        today, *steps = self._steps_of(*self.rivals)
+        baseline, *steps = self._steps_of(*self.rivals)
         gain = 0.0
-        if today > 0 and steps[0] > 0:
-            gain = math.log(today / steps[0])
+        if baseline > 0 and steps[0] > 0:
+            gain = math.log(baseline / steps[0])
         choosing = choosing_seconds(steps)
         if not all(rival.plan in measuring.living for rival in self.rivals):
             choosing += measuring.block_start_seconds + WARMUP_SECONDS * len(steps)
         # The block after it has new processes.
-        choosing += block_seconds(measuring, (today, steps[0])) - round_seconds((today, steps[0]))
+        both = (baseline, steps[0])
+        choosing += block_seconds(measuring, both) - round_seconds(both)
         left = measuring.timer.left(UNTIL_PROFILE) - comparison_seconds(measuring, gain, steps[0])
         return choosing <= left
 

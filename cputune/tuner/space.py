@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from cputune.errors import UsageError
 from cputune.host.facts import HostFacts
 from cputune.plans.cores import usable_cores
-from cputune.plans.knobs import KNOBS, NAMES, OWNED, TODAY, keeps, knob_named, owned, varied
+from cputune.plans.knobs import BASELINE, KNOBS, NAMES, OWNED, keeps, knob_named, owned, varied
 from cputune.plans.knobs.libraries import DEFAULT
 from cputune.plans.knobs.precision import advised_precision
 from cputune.plans.knobs.record import KEPT, Ask, Choices, Keeps, Knob, LeftOut
@@ -116,25 +116,25 @@ def search_space(
     fixed = {}
     for name, value in (fix or {}).items():
         fixed[name] = knob_named(name).parse(value)
-    today = baseline or baseline_plan(facts, ranks=job.launch_ranks)
+    baseline = baseline or baseline_plan(facts, ranks=job.launch_ranks)
     unlike = ""
     if job.model_answers is not None:
         unlike = job.model_answers.unlike
     if unlike:
         keep = "numbers"
-    owned_knobs = dict(owned(job, today))
+    owned_knobs = dict(owned(job, baseline))
     if "ranks" in fixed:  # a script that divides its batches itself may be asked for others
         owned_knobs.pop("ranks", None)
     _refuse_what_is_owned(job, owned_knobs, fixed)
     ask = Ask(
         workload=job,
-        fixed={**_unvaried(varied(named, keep), fixed, today), **fixed, **owned_knobs},
+        fixed={**_unvaried(varied(named, keep), fixed, baseline), **fixed, **owned_knobs},
         owned=owned_knobs,
         hosts=tuple(hosts),
         keep=keep,
         named=named or frozenset(),
-        # What runs today is slow, perhaps, but possible.
-        allow_slow_precision=allow_slow_precision or today.precision == "bf16",
+        # The precision of the baseline is slow, perhaps, but possible.
+        allow_slow_precision=allow_slow_precision or baseline.precision == "bf16",
         allow_bf16_gradients=allow_bf16_gradients,
     )
     values, left_out = _plans(facts, job, ask)
@@ -144,7 +144,7 @@ def search_space(
     return SearchSpace(
         facts=facts,
         workload=job,
-        baseline=today,
+        baseline=baseline,
         knobs=_varied_knobs(values.values()),
         left_out=left_out,
         values=values,
@@ -325,16 +325,16 @@ TOGETHER = {"backend", "ccl_workers"}
 
 
 def _unvaried(
-    free: Set[str], fixed: Mapping[str, KnobValue], today: Plan
+    free: Set[str], fixed: Mapping[str, KnobValue], baseline: Plan
 ) -> Mapping[str, KnobValue]:
     """The knobs that are not varied, at their current values."""
     free = free | set(fixed)
     if free & TOGETHER:
         free |= TOGETHER
     by_name: dict[str, KnobValue] = {}
-    for name, value in TODAY.items():
+    for name, value in BASELINE.items():
         if name not in free:
-            by_name[name] = getattr(today, name, value)
+            by_name[name] = getattr(baseline, name, value)
     return by_name
 
 
@@ -374,13 +374,13 @@ def _suggestions(
     wanted: list[tuple[Origin, Mapping[str, KnobValue]]] = [("guide", guide)]
     for layout in _of_topology(facts, values):
         wanted.append(("topology", {**libraries, **layout}))
-    today = {}
+    unchanged = {}
     for knob in KNOBS:
         if knob.put is not None and knob.name != "ipex":
-            today[knob.name] = knob.today
+            unchanged[knob.name] = knob.baseline
     suggestions: dict[Plan, Origin] = {}
     for origin, suggested in wanted:
-        meant = {**today, "precision": advised_precision(facts), **suggested, **held}
+        meant = {**unchanged, "precision": advised_precision(facts), **suggested, **held}
         match = [plan for plan, of in values.items() if meant.items() <= of.items()]
         if match:
             suggestions.setdefault(max(match, key=_liked), origin)

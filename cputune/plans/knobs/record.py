@@ -291,7 +291,7 @@ class Knob:
             raise ValueError(f"{self.name}: a knob with put needs offers")
 
     @property
-    def today(self) -> KnobValue:
+    def baseline(self) -> KnobValue:
         """The value of a knob that is not varied."""
         return self.values[0]
 
@@ -339,7 +339,7 @@ class Knob:
 
     def value_in(self, plan: Plan) -> KnobValue:
         """Its value in a plan; only of a knob with ``put``, which decides no CPUs."""
-        value: KnobValue = plan.settings.get(self.name, getattr(plan, self.name, self.today))
+        value: KnobValue = plan.settings.get(self.name, getattr(plan, self.name, self.baseline))
         return value
 
     def arguments(self, plan: Plan) -> Mapping[str, Argument]:

@@ -23,7 +23,7 @@ NARROW = 4.5
 """Width in inches of a figure for a phone, which has fewer words."""
 
 INK, DIM, LINE, GROUND = "#1b1f24", "#57606a", "#d0d7de", "#ffffff"
-TODAY, BEST, OTHER, LOST = "#6e7781", "#0072b2", "#a9b8c6", "#d55e00"
+BASELINE, BEST, OTHER, LOST = "#6e7781", "#0072b2", "#a9b8c6", "#d55e00"
 """The baseline; the best plan; another plan; failed, or slower."""
 
 RANKS = ("#0072b1", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e02", "#f0e442", "#8c959f")
@@ -51,7 +51,7 @@ _ROLES = {
     DIM: "dim",
     LINE: "line",
     GROUND: "ground",
-    TODAY: "today",
+    BASELINE: "today",
     BEST: "best",
     OTHER: "other",
     LOST: "lost",
