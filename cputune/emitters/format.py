@@ -75,8 +75,8 @@ class Secret:
     variable: VariableName
 
 
+# A word of the training command.
 Word: TypeAlias = Argument | Beside | Output | Secret
-"""A word of the training command."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

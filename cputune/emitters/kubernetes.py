@@ -44,8 +44,8 @@ from cputune.stack import Versions, oneccl_module
 from cputune.text.documents import packaged_text
 from cputune.text.plain import GIB, count
 
+# The Master of a PyTorchJob and, on several nodes, its Worker.
 REPLICAS = ".spec.pytorchReplicaSpecs"
-"""The Master of a PyTorchJob and, on several nodes, its Worker."""
 
 
 def merged(document: Manifest, patch: Mapping[str, Any] | None) -> Manifest:
@@ -92,12 +92,12 @@ def _by_name(ours: list[Any], theirs: list[Any], where: str) -> list[Any]:
     return list(items.values())
 
 
+# A finished PyTorchJob is deleted after this time.
 TTL_SECONDS = 7 * 24 * 3600
-"""A finished PyTorchJob is deleted after this time."""
 
 HUB_TOKEN = "HF_TOKEN"
+# Where pods have the job's volume claim.
 DATA = "/data"
-"""Where pods have the job's volume claim."""
 
 UNPROMISED = (
     "CPU numbers mean nothing in a container: ranks are bound only where the kubelet gives the "
@@ -219,11 +219,10 @@ def secret(job: LaunchJob) -> str:
     return f"{job_name(job)}-secrets"
 
 
+# The request over the peak in trials, which end before the evaluation and the first checkpoint;
+# /dev/shm and the page cache of written files count for the pod (cgroup v2, Documentation/admin-
+# guide/cgroup-v2.rst, memory.current). Assumed.
 MEMORY_MARGIN = 1.5
-"""The request over the peak in trials, which end before the evaluation and the first checkpoint;
-/dev/shm and the page cache of written files count for the pod (cgroup v2, Documentation/admin-
-guide/cgroup-v2.rst, memory.current). Assumed.
-"""
 
 
 def memory(job: LaunchJob) -> str:

@@ -12,8 +12,8 @@ from typing import Any
 
 from cputune.text.documents import at
 
+# The annotation with the promise: kustomize drops comments.
 PLAN = "cputune-plan"
-"""The annotation with the promise: kustomize drops comments."""
 
 RANKS = "processes of a pod"
 PODS = "pods"

@@ -19,19 +19,20 @@ from cputune.launch.located_words import Span, Word, number_of, pairs, plain, va
 from cputune.launch.option import Given
 from cputune.launch.script import Batch, batch_of
 
+# Programs that start another one on some CPUs.
 CONFINERS = ("numactl", "taskset")
-"""Programs that start another one on some CPUs."""
+# Programs that start what follows them several times.
 STARTERS = ("srun",)
-"""Programs that start what follows them several times."""
 _PYTHON = re.compile(r"(?:.*/)?python[0-9.]*")
 _BEHIND_MPIRUN = ("numactl", "env", "taskset", "bash")
+# Programs whose words may name a launcher, but start none.
 _TRAIN_NOTHING = (
     *("echo", "printf", "which", "type", "pkill", "pgrep", "killall", "kill", "grep", "egrep"),
     *("ps", "ls", "cat", "cp", "mv", "rm", "ln", "mkdir", "chmod", "touch", "alias", "git"),
     *("pip", "pip3", "apt", "apt-get", "yum", "dnf", "conda-build", "sed", "awk", "tee", "source"),
     *("test", "[", "[[", "cd", "pushd", "wget", "curl", "module", "ml", "man", "head", "tail"),
 )
-"""Programs whose words may name a launcher, but start none."""
+# Modules of Python that train nothing.
 _TOOLS = (
     "pip",
     "venv",
@@ -42,7 +43,6 @@ _TOOLS = (
     "site",
     "compileall",
 )
-"""Modules of Python that train nothing."""
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 _VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 

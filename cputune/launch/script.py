@@ -16,11 +16,11 @@ from cputune.launch.located_words import number_of, value_of
 
 Reader = Literal["trainer", "its own", "unknown"]
 
+# Functions of argparse, click and typer that declare the option in their first words.
 _ADDS = ("add_argument", "option", "Option", "add_option")
-"""Functions of argparse, click and typer that declare the option in their first words."""
 _OTHER_PARSERS = ("argparse", "click", "typer", "fire", "absl", "hydra", "tyro", "optparse")
+# Dataclasses of TRL whose names end as those of its TrainingArguments do.
 _TRL_OWN = ("ModelConfig", "DatasetMixtureConfig")
-"""Dataclasses of TRL whose names end as those of its TrainingArguments do."""
 
 
 def reader_in(text: str, flag: str) -> Reader | None:
@@ -200,14 +200,14 @@ def _last_name(node: ast.expr) -> str:
     return ""
 
 
+# Arguments that show that a script parses TrainingArguments.
 TRAINER = ("--output_dir", "--do_train", "--per_device_train_batch_size", "--bf16", "--fp16")
-"""Arguments that show that a script parses TrainingArguments."""
+# Arguments that decide how many samples an optimizer step takes.
 BATCH_ARGUMENTS = (
     "--per_device_train_batch_size",
     "--per_gpu_train_batch_size",
     "--gradient_accumulation_steps",
 )
-"""Arguments that decide how many samples an optimizer step takes."""
 _BY_ACCELERATE = re.compile(
     r"\baccelerate\b|\bAccelerator\b|\btransformers\b|\btrl\b|sentence_transformers"
 )

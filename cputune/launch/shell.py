@@ -24,19 +24,19 @@ from cputune.launch.located_words import Span, Word, shell_at
 if TYPE_CHECKING:
     from tree_sitter import Node
 
+# The longest word with its variables filled in: ``x=$x$x`` doubles with every line.
 LETTERS_AT_MOST = 100_000
-"""The longest word with its variables filled in: ``x=$x$x`` doubles with every line."""
+# The longest array, which can double with every line, too.
 _WORDS_AT_MOST = 10_000
-"""The longest array, which can double with every line, too."""
+# How deep statements may be nested.
 _DEEPEST = 200
-"""How deep statements may be nested."""
+# How deep ``bash -c`` may be nested in ``bash -c``.
 _NESTED = 4
-"""How deep ``bash -c`` may be nested in ``bash -c``."""
 
+# A variable, or an argument of the script, which is its default if the script is given none.
 _SIMPLE = re.compile(
     r"\$(?:([A-Za-z_]\w*|\d)|\{([A-Za-z_]\w*|\d+)(?::?[-=]([^{}]*))?\})", re.DOTALL
 )
-"""A variable, or an argument of the script, which is its default if the script is given none."""
 _WHOLE_ARRAY = re.compile(r"\$\{([A-Za-z_]\w*)\[[@*]\]\}")
 _ELEMENT = re.compile(r"\$\{([A-Za-z_]\w*)\[(\d{1,4})\]\}")
 _ALL_OF_A_BEGINNING = re.compile(r"\$\{!([A-Za-z_]\w*)[@*]\}")
@@ -689,12 +689,13 @@ class _Reader:
         return Word(text, Span(at[0], at[-1] + 1))
 
 
+# Files that choose an environment; they set no ranks, threads or arguments.
 _SETS_UP = re.compile(
     r"(?:^|/)(?:setvars\.sh|conda\.sh|activate(?:\.csh)?|\.?bashrc|\.?(?:bash_)?profile)$"
 )
-"""Files that choose an environment; they set no ranks, threads or arguments."""
 _HELD = re.compile(r"\$\{?\w*(?:CMD|COMMAND|LAUNCH|RUN)\w*\}?", re.IGNORECASE)
 _CONTAINERS = ("docker", "podman", "nerdctl", "singularity", "apptainer")
+# Programs that start another one, which is named behind them.
 _STARTS = frozenset(
     [
         "bash", "sh", "zsh", "dash", "srun", "mpirun", "mpiexec", "mpiexec.hydra", "nohup", "time",
@@ -702,7 +703,6 @@ _STARTS = frozenset(
         "ssh", "pdsh", "parallel", "xargs", "sbatch", "qsub", "bsub", "conda", "micromamba",
     ]
 )  # fmt: skip
-"""Programs that start another one, which is named behind them."""
 _SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch", ".job", ".py")
 
 

@@ -14,6 +14,7 @@ from cputune.launch.located_words import number_of
 from cputune.launch.option import Given
 
 _RANKS = ("ranks", "ranks per node")
+# Why one process by python loses nothing without an option that decides this.
 _ALONE = {
     "node rank": "one process is on one machine",
     "address": "one process needs no rendezvous",
@@ -23,7 +24,6 @@ _ALONE = {
     "log folder": "python writes to the terminal",
     "role": "python starts one process",
 }
-"""Why one process by python loses nothing without an option that decides this."""
 _ALWAYS = {"distributed": "torchrun always is"}
 
 

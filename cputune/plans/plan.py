@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 
 MOST_RANKS = 4096  # per node: more than any machine has cores
 
+# A number of nodes, ranks or threads; no machine has more CPUs than MAX_CPUS.
 AtLeastOne = Annotated[int, Meta(ge=1, le=MAX_CPUS)]
-"""A number of nodes, ranks or threads; no machine has more CPUs than MAX_CPUS."""
 
+# The number of a logical CPU.
 Cpu = Annotated[int, Meta(ge=0, lt=MAX_CPUS)]
-"""The number of a logical CPU."""
 
 
+# The logical CPUs of each local rank of a node.
 CpuLists: TypeAlias = tuple[tuple[Cpu, ...], ...]
-"""The logical CPUs of each local rank of a node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -57,8 +57,8 @@ class Verdict:
         return self.means, self.do_line, f"How sure: {self.sure}"
 
 
+# Knobs that are named in the verdict; the report has all of them.
 MOST_NAMED = 3
-"""Knobs that are named in the verdict; the report has all of them."""
 
 
 def times_as_fast(ratio: Interval) -> str:
@@ -71,8 +71,8 @@ def between(ratio: Interval) -> str:
     return f"95 % interval {ratio.low:.2f}–{ratio.high:.2f}"
 
 
+# How a study is continued.
 RESUME = "the same `cputune tune` command with --resume"
-"""How a study is continued."""
 
 YOURS = "your current launch"
 
@@ -135,8 +135,8 @@ def how_fast(result: Result) -> tuple[str, str]:
     return f"{means}.", sure
 
 
+# A wide interval is explained by the number of pairs if there are fewer.
 FEW_PAIRS = 12
-"""A wide interval is explained by the number of pairs if there are fewer."""
 
 
 def why_undecided(result: Result, ratio: Speedup) -> str:

@@ -23,11 +23,11 @@ from cputune.report.writing import Block, Labelled, print_blocks
 from cputune.text.plain import count
 from cputune.tuner.changes import LAYOUT
 
+# At 80 columns, unless a command has several lines.
 MOST_LINES = 24
-"""At 80 columns, unless a command has several lines."""
 
+# The longest label has this width; all blocks begin in the same column.
 _WIDTH = 9
-"""Of the longest label, so that all blocks begin in the same column."""
 
 COST_WORDS: dict[Kind, str] = {
     "touches nothing": "the same numbers",

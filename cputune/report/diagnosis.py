@@ -143,8 +143,8 @@ def passed(diagnosis: FoundOn) -> int:
     return sum(check.code not in codes for check in CHECKS)
 
 
+# What is shown of a machine without ``-v``, one line each.
 IN_BRIEF = ("CPU", "precision", "cores", "NUMA nodes", "memory", "limits", "packages")
-"""What is shown of a machine without ``-v``, one line each."""
 
 
 def _tried(finding: Finding, word: str) -> str:

@@ -77,8 +77,8 @@ def differences(a: Result, b: Result) -> tuple[str, ...]:
     return tuple(texts)
 
 
+# What the ratio depends on. Limits may change while the machine stays the same.
 _BEARING = ("allowed CPUs", "CPU quota", "memory limit", "batch", "script", "data")
-"""What the ratio depends on. Limits may change while the machine stays the same."""
 
 
 def _software_and_plans(result: Result) -> dict[str, str | None]:
@@ -144,8 +144,8 @@ def verdict(shown: ComparisonToShow) -> Verdict:
     return Verdict(means=means, do=do, sure=sure, good=ratio.outcome == FASTER)
 
 
+# Time limit after an undecided comparison, about three times the usual one.
 LONGER = "10m"
-"""Time limit after an undecided comparison, about three times the usual one."""
 
 
 def _longer(shown: ComparisonToShow) -> str:

@@ -175,8 +175,8 @@ def launch_commands(
 THE_REST = "the rest"
 LEAST_SHARE = 0.005  # kinds of work with less are not shown
 
+# If dropout masks take a smaller share of the step, their gain could not be measured.
 WORTH_A_HINT = 0.05
-"""If dropout masks take a smaller share of the step, their gain could not be measured."""
 
 
 def time_rows(result: Result) -> Rows:
@@ -237,11 +237,11 @@ def profile_lines(result: Result) -> Iterator[str]:
 
 SCHEMA = "cputune.summary/1"
 
+# The result that commands take if none is named.
 DEFAULT_FILE = "cputune.json"
-"""The result that commands take if none is named."""
 
+# Parts of a launch that are copied, each in one line.
 PASTED = ("train", "the same", "launch files", "variables", "flags")
-"""Parts of a launch that are copied, each in one line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -492,8 +492,8 @@ def _side_by_side_words(result: Result) -> str:
     return text
 
 
+# Runs that have no speed and did not fail, by the first words of their reason.
 _WITHOUT_A_SPEED = {"not measured": "not measured", "contended": "delayed by others"}
-"""Runs that have no speed and did not fail, by the first words of their reason."""
 
 
 def document(shown: ResultToShow) -> dict[str, object]:

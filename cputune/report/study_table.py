@@ -53,8 +53,8 @@ def style_of(event: Event) -> str | None:
 
 
 _LAST = (COMPLETED, PRUNED, FAILED)
+# The mark of the recommended plan.
 BEST = "best"
-"""The mark of the recommended plan."""
 
 BASELINE_MARK = "today"
 
@@ -172,8 +172,8 @@ def speed_text(result: Result, side: Measured) -> tuple[str, str]:
     return throughput, interval
 
 
+# Knobs that are not listed if there is nothing to choose, which is so on one machine.
 OF_HOSTS = ("nodes", "interface")
-"""Knobs that are not listed if there is nothing to choose, which is so on one machine."""
 
 
 def space_blocks(space: SearchSpace) -> Iterator[Block]:

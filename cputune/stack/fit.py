@@ -24,8 +24,8 @@ from cputune.stack.tables import (
     satisfies,
 )
 
+# Returns what is wrong, with both versions; None if they fit, or if it is not known.
 Rule = Callable[[Versions], "str | None"]
-"""Returns what is wrong, with both versions; None if they fit, or if it is not known."""
 
 
 def declared(v: Versions, name: Library, other: str, *, key: str = "") -> str | None:

@@ -17,11 +17,11 @@ from cputune.stack import interface
 from cputune.stack.fit import ipex_torch, oneccl_torch
 from cputune.stack.tables import Feature, Library, Versions, load
 
+# The first torch with a fused AdamW for CPUs.
 _FUSED_ON_CPU = Version("2.4")
-"""The first torch with a fused AdamW for CPUs."""
 
+# The first bitsandbytes whose optimizers step on a CPU.
 _BITSANDBYTES_ON_CPU = Version("0.50")
-"""The first bitsandbytes whose optimizers step on a CPU."""
 
 
 def fuses_on_cpu(torch: Version) -> bool:
@@ -156,9 +156,9 @@ def ccl_use(versions: Versions, *, framework: Framework = "trainer") -> str | No
     return None
 
 
+# If CCL_WORKER_COUNT is smaller, accelerate uses gloo in any case
+# (``PartialState._prepare_backend`` in accelerate/state.py).
 LEAST_CCL_WORKERS = 1
-"""If CCL_WORKER_COUNT is smaller, accelerate uses gloo in any case
-(``PartialState._prepare_backend`` in accelerate/state.py)."""
 
 
 def why_too_few_ccl_workers(workers: str | int | None) -> str | None:

@@ -25,6 +25,8 @@ from cputune.stack.tables import (
 )
 from cputune.stack.uses import Framework, ipex_use
 
+# The order in which packages of the same rule are changed: dependent ones first, then small
+# downloads.
 ORDER = (
     "ipex",
     "oneccl",
@@ -41,28 +43,24 @@ ORDER = (
     "transformers",
     "torch",
 )
-"""The order in which packages of the same rule are changed: dependent ones first, then small
-downloads.
-"""
 
+# Packages that are built for a torch, or that transformers pins. They take the release that
+# fits, newer or older; for others an older one is a downgrade.
 FOLLOWS = frozenset(ORDER[:7])
-"""Packages that are built for a torch, or that transformers pins. They take the release that
-fits, newer or older; for others an older one is a downgrade.
-"""
 
+# If more packages would change, the latest whole stack is proposed.
 MOST_CHANGES = 6
-"""If more packages would change, the latest whole stack is proposed."""
 
+# Stacks that a search examines for each number of changes, in a tenth of a second.
 MOST_STACKS = 400
-"""Stacks that a search examines for each number of changes, in a tenth of a second."""
 
+# The first minor releases without support for IPEX.
 TODAY_FROM = {"torch": (2, 9), "transformers": (4, 57), "accelerate": (1, 13)}
-"""The first minor releases without support for IPEX."""
 
+# The packages of the first problem of a stack; empty without one.
 Problem = Callable[[Versions], tuple[str, ...]]
-"""The packages of the first problem of a stack; empty without one."""
+# The versions of a package to try in a stack.
 Candidates = Callable[[str, Versions], "Iterator[Version | None]"]
-"""The versions of a package to try in a stack."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

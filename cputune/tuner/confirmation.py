@@ -73,18 +73,18 @@ from cputune.tuner.turns import (
     seconds_of,
 )
 
+# The most rounds of a block; a block ends after GIVEN_UP rounds if nearly all of them were
+# delayed.
 MOST_ROUNDS, GIVEN_UP = 50, 12
-"""The most rounds of a block; a block ends after GIVEN_UP rounds if nearly all of them were
-delayed."""
 
+# The most steps of a plan that runs alone, warm-up included.
 STEPS_ALONE = 12
-"""The most steps of a plan that runs alone, warm-up included."""
 
+# The most blocks if processes run one after the other.
 MOST_ALONE = 5
-"""The most blocks if processes run one after the other."""
 
+# Error rate of the interval by which a slower rival is dropped.
 CLEARLY = 0.1
-"""Error rate of the interval by which a slower rival is dropped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,8 +107,8 @@ class Block:
     is_aside: bool = False
 
 
+# The changes from the baseline to a plan; none if they cannot be alive at once.
 ChangesTo = Callable[[Plan], Sequence[Change]]
-"""The changes from the baseline to a plan; none if they cannot be alive at once."""
 
 
 def compare_rivals(

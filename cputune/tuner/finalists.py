@@ -16,11 +16,11 @@ from cputune.tuner.race import LEAST_KEPT, WANDER
 from cputune.tuner.rehearsals import rehearsed
 from cputune.tuner.space import SearchSpace
 
+# If a start takes longer, no plan is started just to learn what each change is worth.
 DEAR_START_SECONDS = 30.0
-"""If a start takes longer, no plan is started just to learn what each change is worth."""
 
+# Mean and standard deviation of the log of each plan's time per sample.
 Belief = Mapping[Plan, tuple[float, float]]
-"""Mean and standard deviation of the log of each plan's time per sample."""
 
 
 def confirm_best(

@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from cputune.ranks.hosts import RankHosts
 
 
+# Knobs in the repr of a space: with the first and the last line it has ten.
 MOST_SHOWN = 8
-"""Knobs in the repr of a space: with the first and the last line it has ten."""
 
+# Characters of a line in the repr of a space.
 LONGEST_LINE = 100
-"""Characters of a line in the repr of a space."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -320,8 +320,8 @@ def _not_kept(
 
 FASTER_ALLOCATORS = ("tcmalloc", "jemalloc")
 
+# Knobs that are only useful together: to vary one is to vary both.
 TOGETHER = {"backend", "ccl_workers"}
-"""Knobs that are only useful together: to vary one is to vary both."""
 
 
 def _unvaried(
@@ -395,8 +395,8 @@ def _fastest_allocator(of_plans: Collection[Mapping[str, KnobValue]]) -> KnobVal
     return DEFAULT
 
 
+# If a socket has this many cores, all may be slower than half of them: memory is shared.
 MANY_CORES = 16
-"""If a socket has this many cores, all may be slower than half of them: memory is shared."""
 
 
 def _of_topology(

@@ -121,17 +121,16 @@ def _equal_to_today(count: int) -> str:
 
 NOBODY = Neighbours()
 
+# If the time holds fewer trials than this before the comparison, the guide's plan is not tried
+# first: the topology's has a faster allocator too.
 FEW_TRIALS = 10
-"""If the time holds fewer trials than this before the comparison, the guide's plan is not tried
-first: the topology's has a faster allocator too.
-"""
 
+# If the time holds fewer trials than this, it is not spent on checking the model.
 FEWEST_TRIALS = 4
-"""If the time holds fewer trials than this, it is not spent on checking the model."""
 
 
+# Opens a runner for a workload. True requests new processes.
 OpenRunner = Callable[[Workload, bool], AbstractContextManager[Runner]]
-"""Opens a runner for a workload. True requests new processes."""
 
 
 class TuningStudy:

@@ -228,11 +228,11 @@ def _claims(spec: Manifest) -> set[str]:
     return names
 
 
+# Keys of a kustomization that may change anything of a job.
 _PATCHES = (
     *("patches", "patchesStrategicMerge", "patchesJson6902", "replicas", "components"),
     *("transformers", "replacements", "generators", "helmCharts"),
 )
-"""Keys of a kustomization that may change anything of a job."""
 
 
 def _of_kustomization(folder: Path, artefact: Artefact) -> Iterator[Evidence]:

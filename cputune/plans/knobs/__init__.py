@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from cputune.host.facts import HostFacts
     from cputune.plans.workload import Workload
 
+# They are shown in this order: the layout first, then the libraries.
 KNOBS: tuple[Knob, ...] = (
     NODES,
     RANKS,
@@ -49,12 +50,11 @@ KNOBS: tuple[Knob, ...] = (
     ORDER,
     DROPOUT,
 )
-"""They are shown in this order: the layout first, then the libraries."""
 
 NAMES = tuple(knob.name for knob in KNOBS)
 
+# The value of each knob that is not varied.
 BASELINE: Mapping[str, KnobValue] = {knob.name: knob.baseline for knob in KNOBS}
-"""The value of each knob that is not varied."""
 
 
 def as_seen(plan: Plan, states: Sequence[State]) -> Plan:
@@ -182,6 +182,7 @@ def knob_named(name: str) -> Knob:
 
 _LOOP = "the script has its own training loop"
 
+# Knobs that keep their current values if the script decides them, and why.
 OWNED: Mapping[str, str] = {
     "ranks": f"{_LOOP}, and only the script can divide its batches over ranks",
     "precision": f"{_LOOP}, and sets the precision itself",
@@ -189,7 +190,6 @@ OWNED: Mapping[str, str] = {
     "ipex": f"{_LOOP}: only the script itself can call ipex.optimize",
     "optimizer": f"{_LOOP}, and makes its own optimizer",
 }
-"""Knobs that keep their current values if the script decides them, and why."""
 
 
 def owned(workload: Workload, baseline: Plan) -> dict[str, KnobValue]:

@@ -11,8 +11,8 @@ from cputune.report.figures.canvas import BEST, DIM, INK, LINE, new_figure
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+# The ratio of the best plan to the baseline in each round of a block.
 Rounds = tuple[float, ...]
-"""The ratio of the best plan to the baseline in each round of a block."""
 
 
 def comparison(result: Result, *, width: float = WIDTH) -> Figure | None:

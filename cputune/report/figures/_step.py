@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 THE_REST = "the rest"
 
+# The seconds of a step by kind of work.
 Seconds = Mapping[str, float]
-"""The seconds of a step by kind of work."""
 
 
 def step(result: Result, *, width: float = WIDTH) -> Figure | None:

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 from cputune.records.result import COMPLETED, FAILED, WIDTH, Result, Throughput, Trial
 from cputune.report.figures.canvas import BASELINE, BEST, DIM, INK, LOST, OTHER, new_figure
 
+# With more trials only every second, third ... one is drawn. With at most MOST_IN_WORDS the figure
+# also names how they ended.
 MOST_SHOWN, MOST_IN_WORDS = 150, 40
-"""With more trials only every second, third ... one is drawn. With at most MOST_IN_WORDS the figure
-also names how they ended.
-"""
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

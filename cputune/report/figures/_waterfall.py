@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+# Letters of a change's name per inch of width, so that its bar fits.
 LETTERS_PER_INCH = 4.8
-"""Letters of a change's name per inch of width, so that its bar fits."""
 
 
 def waterfall(result: Result, *, width: float = WIDTH) -> Figure:
