@@ -187,7 +187,7 @@ class _NodeDrawer:
         )
 
 
-# If ranks have the same colour, so many of them are named.
+# At most this many ranks of one colour are named.
 MOST_RANKS_NAMED = 3
 
 
