@@ -48,16 +48,6 @@ class Estimate:
     warmup: int
     level: bool
 
-    @property
-    def low(self) -> float:
-        """Lower end of the 95 % interval."""
-        return self.center - Z95 * self.error
-
-    @property
-    def high(self) -> float:
-        """Upper end of the 95 % interval."""
-        return self.center + Z95 * self.error
-
 
 def estimate(logs: Sequence[float], noise: float, *, skip: int = 0) -> Estimate:
     """Find warm-up and outliers in the steps of one run, and the centre of the rest.
