@@ -61,7 +61,7 @@ def knobs_page() -> str:
     """The page: a table of all knobs, then where each belief comes from."""
     table = ["| knob | what it is | today | keeps | believed |", "|---|---|---|---|---|"]
     table += [
-        f"| `{knob.name}` | {knob.summary} | {_value(knob.today)} "
+        f"| `{knob.name}` | {knob.summary} | {_value(knob.baseline)} "
         f"| {KEPT[knob.keeps]} | {_believed(knob)} |"
         for knob in KNOBS
     ]

@@ -146,7 +146,7 @@ def _variables(plan: Plan) -> Mapping[str, str]:
         before=r"^from cputune.plans.knobs.record import",
         text=f"from cputune.plans.knobs.{name} import {constant}\n",
     )
-    yield Row(path=register, before=r'^\)\n"""[^\n]*\n\nNAMES = ', text=f"    {constant},\n")
+    yield Row(path=register, before=r"^\)\n\nNAMES = ", text=f"    {constant},\n")
     yield NewFile(
         path=f"tests/knobs/test_{name}.py",
         text=f'''"""FILL: what is tested of the knob {name}."""

@@ -46,15 +46,15 @@ _SUBCOMMANDS = {
     "config": ("option_defaults.config", "Show the default of every option, and where it is set."),
     "recipes": ("recipes.command", "List the trainings that can be tuned without a script."),
 }
+# The commands that the help lists below the others.
 _MORE = ("compare", "history", "report", "prove", "config", "recipes")
-"""The commands that the help lists below the others."""
 _HELP = {"--help", "-h", "--help-all"}
 _LINUX_ALONE = ("tune", "run", "prove", "verify")
+# Errors of a stream that cannot be written: full, lost, closed.
 _NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
-"""Errors of a stream that cannot be written: full, lost, closed."""
 
+# The exit code that shells show for a program that SIGPIPE ended.
 READER_GONE = 141
-"""The exit code that shells show for a program that SIGPIPE ended."""
 
 
 class _LazyGroup(click.Group):

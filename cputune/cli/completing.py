@@ -43,8 +43,8 @@ def folders(
     return [CompletionItem(incomplete, type="dir")]
 
 
+# Free text is not completed.
 nothing = values(tuple)
-"""Free text is not completed."""
 
 
 def or_files(complete: Completes) -> Completes:
@@ -122,6 +122,7 @@ codes = values(_codes)
 several_codes = values(_codes, several=True)
 codes_and_severities = values(_severities, several=True)
 
+# Options that records define (``cputune.records.options``), by their field.
 OF_OPTIONS: dict[str, Completes] = {
     "knobs": values(_knobs, several=True),
     "fix": values(_fixes),
@@ -130,7 +131,6 @@ OF_OPTIONS: dict[str, Completes] = {
     "study": files,
     "max_time_seconds": values(lambda: ("none",)),
 }
-"""Options that records define (``cputune.records.options``), by their field."""
 
 HOSTS = values(lambda: ("slurm", "none"))
 PLANS = values(lambda: ("best", "baseline"))

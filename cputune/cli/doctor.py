@@ -71,6 +71,7 @@ _EXCLUDES = {
         "hostfile",
     ),
 }
+# Options that examine only this machine, even inside an allocation of several.
 _ONE_MACHINE = (
     "root",
     "pid",
@@ -83,7 +84,6 @@ _ONE_MACHINE = (
     "symptom",
     "recipe",
 )
-"""Options that examine only this machine, even inside an allocation of several."""
 
 
 @click.command(

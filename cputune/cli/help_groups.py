@@ -93,8 +93,8 @@ VERIFY: Groups = {
     "Output": ("json",),
 }
 
+# The heading of options that every command has.
 OTHERS = "Other options"
-"""The heading of options that every command has."""
 
 USUAL_DOCTOR = (
     "check_file",
@@ -107,5 +107,5 @@ USUAL_DOCTOR = (
     "json",
 )
 USUAL_TUNE = ("max_time", "keep", "hosts", "python", "recipe", "resume", "dry_run", "output")
+# The options that most users need: those of the short help. The others are in --help-all.
 USUAL_EMIT = ("format", "output", "like", "nodes", "hosts", "self_contained", "keep", "force")
-"""The options that most users need: those of the short help. The others are in --help-all."""

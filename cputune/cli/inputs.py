@@ -29,17 +29,17 @@ if TYPE_CHECKING:
     from cputune.records.result import Result
 
 DEFAULT_RESULT = Path("cputune.json")
+# The hosts of the Slurm allocation; this machine alone.
 SLURM, NONE = "slurm", "none"
-"""The hosts of the Slurm allocation; this machine alone."""
 
 HOST_SECONDS = 30.0  # default time limit for the answer of a host
 
+# Set by Slurm inside a step: a command there is one of several ranks, and must not ask other
+# hosts.
 TASKS = "SLURM_STEP_NUM_TASKS"
-"""Set by Slurm inside a step: a command there is one of several ranks, and must not ask other
-hosts.
-"""
 
 
+# The options about hosts, for ``chosen_hosts``.
 host_options = all_of(
     click.option(
         "--hosts",
@@ -72,8 +72,8 @@ host_options = all_of(
         help="Time limit for each host.",
     ),
 )
-"""The options about hosts, for ``chosen_hosts``."""
 
+# The options that set the batch, for ``launched``.
 batch_options = all_of(
     click.option(
         "--batch-per-rank",
@@ -88,7 +88,6 @@ batch_options = all_of(
         help="Samples of all ranks per step.",
     ),
 )
-"""The options that set the batch, for ``launched``."""
 
 secret_option = click.option(
     "--secret",

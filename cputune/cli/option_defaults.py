@@ -26,8 +26,8 @@ _SCRIPT = "cputune.script"
 NO_FILE = "none"
 MOST_BYTES = 1 << 20  # of a configuration file
 
+# Options of ``cputune`` that act at once, and so have no default.
 _ACT_AT_ONCE = ("version", "config", "help_all")
-"""Options of ``cputune`` that act at once, and so have no default."""
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 Record = TypeVar("Record")
@@ -105,8 +105,8 @@ def record_from_options(record: Callable[..., Record], options: Mapping[str, obj
     return record(**values)
 
 
+# What -v does by default.
 MORE = "Print more"
-"""What -v does by default."""
 
 
 _HELP_ALL = "cputune.help_all"

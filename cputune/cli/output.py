@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+# State of the output: its level, whether it is JSON, the handlers that were added to the log.
 _verbosity = 0  # -1 with -q, 1 and 2 with -v and -vv
 _json = False
 _handlers: list[logging.Handler] = []
-"""State of the output: its level, whether it is JSON, the handlers that were added to the log."""
 
 
 def verbosity() -> int:

@@ -20,11 +20,11 @@ from cputune.tuner.events import Event, OnEvent, StudyEnded, TrialEnded
 if TYPE_CHECKING:
     from rich.live import Live
 
+# A redraw takes one or two milliseconds of the measured time.
 _REFRESH_PER_SECOND = 1
-"""A redraw takes one or two milliseconds of the measured time."""
 
+# Without a terminal, a line says at least this often what goes on.
 SILENT_SECONDS = 30.0
-"""Without a terminal, a line says at least this often what goes on."""
 
 
 @contextmanager

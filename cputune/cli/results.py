@@ -29,7 +29,7 @@ from cputune.cli.option_defaults import (
 from cputune.cli.output import console, print_json, print_line
 from cputune.errors import CannotError, UsageError
 from cputune.records.options import DEFAULT_LIMIT_SECONDS, seconds_of
-from cputune.records.shared_texts import slower_by
+from cputune.records.shared_texts import YOURS, slower_by
 from cputune.records.written_files import write_own
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ def compare(ctx: click.Context, /, before: str, after: str | None, **typed: Any)
             started=started,
         )
     shown = page.ComparisonToShow(
-        comparison=comparison, before=first, after=second, first=before, second=after or page.TODAY
+        comparison=comparison, before=first, after=second, first=before, second=after or YOURS
     )
     _print(page.blocks(shown), lambda: page.document(shown), json=typed["json"])
     if share is None or comparison.is_same_plan:

@@ -12,10 +12,9 @@ from types import FrameType
 from cputune.cli.output import lose
 from cputune.errors import Interrupted
 
+# Signals of keys: a second one ends at once. Schedulers and terminals send other signals
+# several times.
 _AGAIN = [getattr(signal, name) for name in ("SIGINT", "SIGQUIT") if hasattr(signal, name)]
-"""Signals of keys: a second one ends at once. Schedulers and terminals send other signals
-several times.
-"""
 
 _came = False
 

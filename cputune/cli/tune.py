@@ -231,8 +231,8 @@ def _print_limit(options: TuneOptions) -> float:
     return most
 
 
+# Parameters that are left out of the command to continue the study.
 _NOT_REPEATED = ("script", "resume", "force", "json", "dry_run", "max_time_seconds")
-"""Parameters that are left out of the command to continue the study."""
 
 
 def _typed_command(ctx: click.Context, job: Workload) -> tuple[str, ...]:

@@ -45,10 +45,10 @@ __all__ = [
 _ALL = (MPIRUN, ACCELERATE, TORCHRUN, PYTORCHJOB, TRAINJOB, SLURM, COMMAND)
 
 FORMATS: Mapping[str, Format] = {written.name: written for written in _ALL if not written.printed}
+# Formats that are only printed: not part of ``all``.
 PRINTED_FORMATS: Mapping[str, Format] = {
     written.name: written for written in _ALL if written.printed
 }
-"""Formats that are only printed: not part of ``all``."""
 
 
 @keywords_of(Emission)

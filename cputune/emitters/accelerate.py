@@ -31,15 +31,15 @@ from cputune.launch.write import LaunchLine, ShellText, array, assigned, start
 from cputune.stack import Versions, load
 
 CONFIG = "accelerate.yaml"
+# accelerate wants a port in the configuration of several machines; the script names a free one.
 PORT = 29500
-"""accelerate wants a port in the configuration of several machines; the script names a free one."""
+# accelerate starts mpirun by its name, and Open MPI then looks for its daemon on PATH.
 _DAEMONS = """
     bin=$(dirname -- "$(readlink -f -- "$(command -v mpirun)")") # not on the PATH of other hosts
     [[ ! -x $bin/orted ]] || export OMPI_MCA_orte_launch_agent=$bin/orted
     [[ ! -x $bin/prted ]] || export PRTE_MCA_prte_launch_agent=$bin/prted"""
-"""accelerate starts mpirun by its name, and Open MPI then looks for its daemon on PATH."""
+# Variables that accelerate sets by itself: the plan's values follow them.
 _TAKEN_BACK = ("-u", "KMP_AFFINITY", "-u", "KMP_BLOCKTIME")
-"""Variables that accelerate sets by itself: the plan's values follow them."""
 
 
 def emit_accelerate(job: LaunchJob) -> tuple[EmittedFile, ...]:

@@ -18,8 +18,8 @@ from cputune.text.documents import packaged_text
 FOLDER = Path(applying.__file__).parent
 PACKAGE = "cputune.inside.applying."
 
+# A module and a name that is imported from it; no name if it is imported as a whole.
 Imports: TypeAlias = set[tuple[str, str]]
-"""A module and a name that is imported from it; no name if it is imported as a whole."""
 
 START = '''#!/usr/bin/env python3
 """Run a training script with the part of a plan that its command line cannot say.

@@ -97,8 +97,8 @@ def or_else(condition: str, then: str) -> str:
     return f"{condition} ||{between}{then}\n"
 
 
+# The longest line of those that need no change by hand.
 LONGEST = 100
-"""The longest line of those that need no change by hand."""
 
 
 def missed(names: Sequence[str], hint: str = "copy it here") -> str:
@@ -148,14 +148,14 @@ def trained(command: Iterable[Word]) -> tuple[str, ...]:
     return tuple(map(word, command))
 
 
+# The training as the array ``train``, behind what starts it.
 ALL_TRAINED = (ShellText("--", "--"), ShellText("${train[@]}"))
-"""The training as the array ``train``, behind what starts it."""
+# What is given to the script behind its name.
 MORE = ShellText("$@")
-"""What is given to the script behind its name."""
+# The interpreter that trains.
 PYTHON = ShellText("$python")
-"""The interpreter that trains."""
+# rank.py and its options.
 RANK = ShellText("${rank[@]}")
-"""rank.py and its options."""
 
 
 def names_cleared(job: LaunchJob) -> tuple[str, ...]:

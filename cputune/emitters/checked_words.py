@@ -15,11 +15,11 @@ import yaml
 from cputune.errors import UsageError
 from cputune.launch.write import exact
 
+# The width of a comment in an emitted file: with indentation and mark it has below 100 columns.
 WIDTH = 92
-"""The width of a comment in an emitted file: with indentation and mark it has below 100 columns."""
 
+# A YAML document, or a part of one, as plain data.
 Manifest: TypeAlias = dict[str, Any]
-"""A YAML document, or a part of one, as plain data."""
 
 
 def comment(lines: Iterable[str]) -> str:

@@ -96,17 +96,17 @@ def flag_of(word: str) -> str:
     return "--" + word[2:].replace("-", "_") if word.startswith("--") else ""
 
 
+# Flags whose value is a folder that a training writes to.
 WRITTEN = (
     *("--output_dir", "--logging_dir", "--save_dir", "--checkpoint_dir", "--default_root_dir"),
     "--overwrite_output_path",
 )
-"""Flags whose value is a folder that a training writes to."""
+# Flags whose value may be a path that a training reads.
 READ = (
     *("--train_file", "--validation_file", "--test_file", "--data_dir", "--train_dir"),
     *("--validation_dir", "--dataset_dir", "--model_name_or_path", "--tokenizer_name"),
     *("--config_name", "--resume_from_checkpoint", "--dataset_name", "--cache_dir"),
 )
-"""Flags whose value may be a path that a training reads."""
 
 
 def with_parser(workload: Workload, host: Host | None) -> Workload:
@@ -169,8 +169,8 @@ def draws_by_itself(job: LaunchJob) -> bool:
     return job.inside.draws_apart and "apart" in (job.force or NOTHING).without
 
 
+# What a plan has that sets nothing inside the process.
 NOTHING = Force(without=("apart",))
-"""What a plan has that sets nothing inside the process."""
 
 
 def companions(job: LaunchJob) -> tuple[EmittedFile, ...]:

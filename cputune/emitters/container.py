@@ -20,11 +20,11 @@ from cputune.stack.system_packages import DEBIAN
 PLACE_SCRIPT = "place.py"
 CONSTRAINTS = "constraints.txt"
 WORKSPACE = "/workspace"
+# Where the libraries that a plan preloads are linked.
 PRELOAD = "/opt/preload"
-"""Where the libraries that a plan preloads are linked."""
-USER = 1000
+USER = 1000  # of the image, if the job names none; not root
+# All packages have wheels for this Python.
 PYTHON = "3.11"
-"""All packages have wheels for this Python."""
 
 _PACKAGE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 _VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.!_-]*(\+[0-9A-Za-z.]+)?")

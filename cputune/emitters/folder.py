@@ -13,17 +13,17 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from cputune.emitters.format import EmittedFile
 
+# Endings of files of which every character counts.
 _WHOLE = (".py", ".json")
-"""Endings of files of which every character counts."""
+# Lines that you may change, by the end of the file's name; the first that fits.
 _YOURS = {
     "Dockerfile": re.compile(r"ARG \w+="),
     ".kubectl.sh": re.compile(r"(?:image|namespace|job|claim)="),
     ".sh": re.compile(r"(?:python|tuned|port)="),
     "accelerate.yaml": re.compile(r"(?:main_process_\w+|machine_rank):"),
 }
-"""Lines that you may change, by the end of the file's name; the first that fits."""
+# Files whose meaning is read, or that hold the promise.
 _LEFT_OUT = ("pvc.yaml", "kustomization.yaml", "plan.json")
-"""Files whose meaning is read, or that hold the promise."""
 _MIRRORED = re.compile(r"(?:[\w.-]+(?::\d+)?/)+(?=busybox:)")
 _HINT = re.compile(r"--hint=\w+")
 _TIME = re.compile(r"\b\d+[smhd]\b")
@@ -41,8 +41,8 @@ def kept_lines(files: Iterable[EmittedFile]) -> dict[str, str] | None:
     return marks or None
 
 
+# The key of plan.json with the digest of its other keys.
 DIGEST = "digest"
-"""The key of plan.json with the digest of its other keys."""
 
 
 def digest_of(document: Mapping[str, object]) -> str:

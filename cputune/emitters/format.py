@@ -75,8 +75,8 @@ class Secret:
     variable: VariableName
 
 
+# A word of the training command.
 Word: TypeAlias = Argument | Beside | Output | Secret
-"""A word of the training command."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,7 +193,7 @@ class LaunchJob:
     Raises UsageError if it is made of others.
 
     Attributes:
-        plan: never as found, and with the nodes that were asked for.
+        plan: never the baseline as it runs, and with the nodes that were asked for.
         command: the training script and all its arguments, flags of the plan included.
         environment: the variables of the plan, for every rank.
         header: what was measured, where, when and how fast; lines without a sign.

@@ -34,10 +34,10 @@ from cputune.launch.write import LaunchLine, ShellText, assigned, exact, packed,
 from cputune.plans.delivery.environment import is_cleared
 from cputune.text import cpulist
 
+# At which the ranks of a typed line meet: no script can look for a free one.
 PORT = 29500
-"""At which the ranks of a typed line meet: no script can look for a free one."""
+# Arguments that ACCELERATE_USE_CPU and ACCELERATE_MIXED_PRECISION say.
 BY_VARIABLES = frozenset({"use_cpu", "fp16", "bf16"})
-"""Arguments that ACCELERATE_USE_CPU and ACCELERATE_MIXED_PRECISION say."""
 
 
 def typed_lines(job: LaunchJob) -> str:

@@ -43,8 +43,8 @@ def header_of(job: LaunchJob, format: str, title: str, notes: Iterable[str] = ()
     return comment(kept)
 
 
+# Lines of a header, without the one that names the plan. Notes are printed and in plan.json.
 MOST_LINES = 7
-"""Lines of a header, without the one that names the plan. Notes are printed and in plan.json."""
 
 
 def _needs(job: LaunchJob) -> str:

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from cputune.host import Host
 
+# Libraries that make no Trainer and no Accelerator for a script that names none.
 KNOWN = frozenset(
     {
         *("accelerate", "datasets", "evaluate", "huggingface_hub", "matplotlib", "numpy", "pandas"),
@@ -24,7 +25,6 @@ KNOWN = frozenset(
         *("transformers",),
     }
 )
-"""Libraries that make no Trainer and no Accelerator for a script that names none."""
 _RUNS_TEXT = re.compile(r"(?<![\w.])(?:exec|eval|__import__)\(|importlib|runpy|subprocess")
 
 

@@ -15,8 +15,9 @@ from __future__ import annotations
 import json
 import math
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePosixPath
+from typing import Any
 
 from cputune.emitters import bash, checked_words, header
 from cputune.emitters.checked_words import Manifest, ShellWord, VariableName, YamlScalar, comment
@@ -34,21 +35,69 @@ from cputune.emitters.container import (
 from cputune.emitters.folder import kept_lines
 from cputune.emitters.format import Beside, EmittedFile, Format, LaunchJob, Output, Secret, Word
 from cputune.emitters.manifest import PLAN, decided
-from cputune.emitters.merging import merged
 from cputune.emitters.prepared import job_name
 from cputune.emitters.promise import Promise
 from cputune.emitters.reserve import note_of_reserve, pod_cpus, with_reserve
+from cputune.errors import UsageError
 from cputune.records.options import SecretKey
 from cputune.stack import Versions, oneccl_module
 from cputune.text.documents import packaged_text
 from cputune.text.plain import GIB, count
 
+# The Master of a PyTorchJob and, on several nodes, its Worker.
+REPLICAS = ".spec.pytorchReplicaSpecs"
+
+
+def merged(document: Manifest, patch: Mapping[str, Any] | None) -> Manifest:
+    """The document with these fields; unchanged if the patch is of another kind.
+
+    Raises UsageError if the document does not have the field or replica; kustomize fails, too.
+    """
+    if patch is None or patch.get("kind", document["kind"]) != document["kind"]:
+        return document
+    result = _merged(document, dict(patch), "")
+    assert isinstance(result, dict)
+    return result
+
+
+def _merged(ours: Any, theirs: Any, where: str) -> Any:
+    if isinstance(theirs, dict):
+        fields = dict(ours) if isinstance(ours, dict) else {}
+        for key, value in theirs.items():
+            there = f"{where}.{key}"
+            if key not in fields and (value is None or where == REPLICAS):
+                names = ", ".join(map(str, fields)) or "nothing"
+                raise UsageError(
+                    f"the job has no {there.lstrip('.')}, which the patch changes",
+                    hint=f"{where.lstrip('.') or 'the job'} has: {names}",
+                )
+            if value is None:
+                del fields[key]
+            else:
+                fields[key] = _merged(fields.get(key), value, there)
+        return fields
+    if isinstance(theirs, list):
+        named = all(isinstance(item, dict) and "name" in item for item in theirs)
+        if named and isinstance(ours, list):
+            return _by_name(ours, theirs, where)
+        return [_merged(None, item, where) for item in theirs]
+    return YamlScalar(theirs) if isinstance(theirs, str) else theirs
+
+
+def _by_name(ours: list[Any], theirs: list[Any], where: str) -> list[Any]:
+    items = {str(item["name"]): item for item in ours if isinstance(item, dict) and "name" in item}
+    for item in theirs:
+        name = str(item["name"])
+        items[name] = _merged(items.get(name), item, f"{where}[{name}]")
+    return list(items.values())
+
+
+# A finished PyTorchJob is deleted after this time.
 TTL_SECONDS = 7 * 24 * 3600
-"""A finished PyTorchJob is deleted after this time."""
 
 HUB_TOKEN = "HF_TOKEN"
+# Where pods have the job's volume claim.
 DATA = "/data"
-"""Where pods have the job's volume claim."""
 
 UNPROMISED = (
     "CPU numbers mean nothing in a container: ranks are bound only where the kubelet gives the "
@@ -170,11 +219,10 @@ def secret(job: LaunchJob) -> str:
     return f"{job_name(job)}-secrets"
 
 
+# The request over the peak in trials, which end before the evaluation and the first checkpoint;
+# /dev/shm and the page cache of written files count for the pod (cgroup v2, Documentation/admin-
+# guide/cgroup-v2.rst, memory.current). Assumed.
 MEMORY_MARGIN = 1.5
-"""The request over the peak in trials, which end before the evaluation and the first checkpoint;
-/dev/shm and the page cache of written files count for the pod (cgroup v2, Documentation/admin-
-guide/cgroup-v2.rst, memory.current). Assumed.
-"""
 
 
 def memory(job: LaunchJob) -> str:

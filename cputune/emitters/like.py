@@ -200,11 +200,11 @@ def _companions(job: LaunchJob, *, starts_ranks: bool) -> tuple[EmittedFile, ...
     return tuple(companion for companion in job.companions if companion.name in needed)
 
 
+# What a plan decides itself.
 _OF_THE_PLAN = (
     *("ranks", "ranks per node", "nodes", "module", "threads", "precision", "use cpu"),
     *("standalone", "program", "bind", "variable", "map"),
 )
-"""What a plan decides itself."""
 
 
 def _left_out(launch: Launch) -> Iterator[str]:
@@ -217,8 +217,8 @@ def _left_out(launch: Launch) -> Iterator[str]:
 
 
 _RENDEZVOUS: tuple[str, ...] = ("MASTER_ADDR", "MASTER_PORT")
+# With ``WORLD_SIZE=4`` accelerate would make a lone rank wait for others.
 _NUMBERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
-"""With ``WORLD_SIZE=4`` accelerate would make a lone rank wait for others."""
 
 
 def _cleared(launch: Launch, job: LaunchJob, *, in_yaml: bool) -> Iterator[str]:

@@ -10,25 +10,15 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from cputune.text.documents import at
+
+# The annotation with the promise: kustomize drops comments.
 PLAN = "cputune-plan"
-"""The annotation with the promise: kustomize drops comments."""
 
 RANKS = "processes of a pod"
 PODS = "pods"
 NOTHING = "none"
 _GIVEN = ("cpu", "memory")
-
-
-def at(value: Any, *path: str | int) -> Any:
-    """The value at a path; None if the path does not exist."""
-    for step in path:
-        if isinstance(value, Mapping):
-            value = value.get(step)
-        elif isinstance(value, list) and isinstance(step, int) and step < len(value):
-            value = value[step]
-        else:
-            return None
-    return value
 
 
 def decided(job: Any) -> dict[str, str]:

@@ -19,8 +19,8 @@ from cputune.text import cpulist
 
 _BOUND_IF_OFFERED = ShellText("$bind", '${bind[@]+"${bind[@]}"}')
 
+# Makes the launch of a training from a job, the words that bind it, and its own.
 Starting: TypeAlias = Callable[[LaunchJob, tuple[str, ...], tuple[str, ...]], LaunchLine]
-"""Makes the launch of a training from a job, the words that bind it, and its own."""
 
 
 def _beside(job: LaunchJob, *, batch: bool) -> str:

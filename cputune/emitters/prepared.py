@@ -42,8 +42,8 @@ from cputune.records.result import Result
 from cputune.stack import Versions
 from cputune.text.plain import count
 
+# What the ranks of each trial reported.
 Trials: TypeAlias = tuple[tuple[Mapping[str, object], ...], ...]
-"""What the ranks of each trial reported."""
 
 
 def make_job(result: Result | None, options: Emission) -> LaunchJob:
@@ -346,8 +346,8 @@ def mpi_of(facts: HostFacts | None) -> str | None:
     return next((launcher.dialect for launcher in launchers if launcher.dialect in DIALECTS), None)
 
 
+# Variables that Slurm sets in each allocation.
 _ALLOCATION = ("SLURM_JOB_NUM_NODES", "SLURM_NNODES")
-"""Variables that Slurm sets in each allocation."""
 
 
 def usual_format(facts: HostFacts, ranks: int) -> str:

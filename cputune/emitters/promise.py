@@ -12,11 +12,11 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 
-from cputune.emitters.manifest import PLAN, at
+from cputune.emitters.manifest import PLAN
 from cputune.plans.equivalence import Training
 from cputune.plans.plan import Plan
 from cputune.records.result import Throughput
-from cputune.text.documents import parse, plain, record_of
+from cputune.text.documents import at, parse, plain, record_of
 
 _LINE = re.compile(r"^#[ \t]*cputune-plan:[ \t]*(\{.*\})[ \t]*$", re.MULTILINE)
 

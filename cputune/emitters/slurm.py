@@ -75,8 +75,8 @@ def _started(job: LaunchJob) -> LaunchLine:
     )
 
 
+# Some nodes of the allocation, if they are named.
 _SOME_NODES = ShellText("--nodelist=$LAUNCH_NODES", '${LAUNCH_NODES:+--nodelist="$LAUNCH_NODES"}')
-"""Some nodes of the allocation, if they are named."""
 
 
 def allocation(job: LaunchJob) -> Target:

@@ -12,8 +12,8 @@ from cputune.emitters.imported import digests
 from cputune.emitters.promise import Promise, PromisedTraining
 from cputune.records.result import Throughput
 
+# A file in the folder of the launch begins so.
 BESIDE = "$here/"
-"""A file in the folder of the launch begins so."""
 
 
 def promise(job: LaunchJob, rate: Throughput | None) -> Promise:

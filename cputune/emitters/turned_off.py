@@ -22,6 +22,8 @@ from cputune.stack.uses import Fate, Word
 OFF_HERE = " off here"
 
 IN_FP32 = "in fp32"
+# What the plan trains with, by a flag and the value that it has; the empty one is of all others.
+# Of fp16 the flag of bf16 says it.
 MEANT: Mapping[str, Mapping[str, str]] = {
     "--bf16": {"true": "in bf16", "": IN_FP32},
     "--fp16": {"true": "in fp16", "": ""},
@@ -34,16 +36,15 @@ MEANT: Mapping[str, Mapping[str, str]] = {
     "--mixed_precision": {"no": IN_FP32, "": "in {}"},
     "--ipex": {"": "without IPEX"},
 }
-"""What the plan trains with, by a flag and the value that it has; the empty one is of all others.
-Of fp16 the flag of bf16 says it."""
 
+# Flags that say the same batch, divided over other ranks: nothing is off.
 OF_BATCH = ("--per_device_train_batch_size", "--gradient_accumulation_steps")
-"""Flags that say the same batch, divided over other ranks: nothing is off."""
 
 OF_CPU = ("--no_cuda", "--use_cpu")
+# Flags of which a plan has the spelling that the target accepts.
 OF_BACKEND = ("--ddp_backend", "--xpu_backend")
-"""Flags of which a plan has the spelling that the target accepts."""
 
+# The value of a knob that a flag asks for.
 KNOB_OF = {
     "--bf16": "precision=bf16",
     "--fp16": "precision=fp16",
@@ -52,7 +53,6 @@ KNOB_OF = {
     "--ddp_backend": "backend={}",
     "--mixed_precision": "precision={}",
 }
-"""The value of a knob that a flag asks for."""
 
 
 def _reasons(facts: HostFacts, workload: Workload) -> dict[str, str]:

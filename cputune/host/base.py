@@ -67,11 +67,11 @@ class Host:
     """
 
     live = False
+    # The Python of the training, for children that import its packages.
     executable = sys.executable
-    """The Python of the training, for children that import its packages."""
 
+    # The Python of the training. None if that was not recorded.
     interpreter: Interpreter | None = None
-    """The Python of the training. None if that was not recorded."""
 
     def read_text(self, path: str) -> str:
         """Text of a file. Bytes that cannot be decoded become U+FFFD."""

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 GRACE_SECONDS = 2.0  # between SIGINT, SIGTERM and SIGKILL
 
-LOOK_SECONDS = 0.02
+LOOK_SECONDS = 0.02  # between two looks at what has ended
+# A process may outlive SIGKILL while the kernel holds it (a disk that does not answer).
 KILL_SECONDS = 20.0
-"""A process may outlive SIGKILL while the kernel holds it (a disk that does not answer)."""
 
 
 def end(

@@ -333,18 +333,13 @@ class Network:
     """How ranks on several machines find each other. None if not known.
 
     ``hostname_addresses`` are the addresses of this machine's own name in /etc/hosts, empty if DNS
-    resolves it. ``default_link`` is the interface of the default route. ``host_name`` is left out
-    of the doctor's document.
+    resolves it. ``default_link`` is the interface of the default route.
     """
 
     interfaces: tuple[str, ...] | None = None
     hostname_addresses: tuple[str, ...] | None = None
     links: tuple[Link, ...] | None = None
     default_link: str | None = None
-    host_name: str | None = None
-
-    def link(self, name: str) -> Link | None:
-        return next((link for link in self.links or () if link.name == name), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

@@ -16,22 +16,21 @@ from typing import Literal
 
 from cputune.errors import CannotError, UsageError
 
+# Larger than every file of /proc and /sys that is read (cpuinfo of 4096 CPUs has 6 MiB).
 READ_LIMIT_BYTES = 16 << 20
-"""Larger than every file of /proc and /sys that is read (cpuinfo of 4096 CPUs has 6 MiB)."""
 
+# The kernel returns ENOMEM for a read of 4 MiB or more below /proc/sys, even if the file is short
+# (``proc_sys_call_handler`` in fs/proc/proc_sysctl.c, since Linux 5.8).
 READ_AT_ONCE_BYTES = 1 << 16
-"""The kernel returns ENOMEM for a read of 4 MiB or more below /proc/sys, even if the file is short
-(``proc_sys_call_handler`` in fs/proc/proc_sysctl.c, since Linux 5.8)."""
 
 
+# A temporary file that is older than this was left by a writer that was killed.
 LEFT_SECONDS = 600.0
-"""A temporary file that is older than this was left by a writer that was killed."""
 
 
+# Temporary files and folders of this process, which ``remove_temporary_files`` removes if it
+# ends at once.
 TEMPORARY_FILES: set[Path] = set()
-"""Temporary files and folders of this process, which ``remove_temporary_files`` removes if it
-ends at once.
-"""
 
 
 def remove_temporary_files() -> None:
@@ -198,8 +197,8 @@ def write_atomically(path: Path, text: str, *, force: bool = False, mode: int = 
             TEMPORARY_FILES.discard(Path(temporary))
 
 
+# Bytes that a trial write needs: more than a usual result has.
 ROOM_BYTES = 1 << 17
-"""Bytes that a trial write needs: more than a usual result has."""
 
 
 def require_writable(path: Path) -> None:

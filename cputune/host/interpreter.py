@@ -14,8 +14,8 @@ from importlib.util import find_spec
 from cputune.errors import UsageError
 from cputune.host.files import head
 
+# Seconds for a Python to start and answer. On a network disk it takes several. Assumed.
 ANSWER_SECONDS = 20.0
-"""Seconds for a Python to start and answer. On a network disk it takes several. Assumed."""
 
 QUESTION = (
     "import json, sys; "
@@ -23,8 +23,8 @@ QUESTION = (
 )
 
 
+# Prefix of the code of ``python -c``, which would import from the working folder first.
 ELSEWHERE = "import sys; sys.path = [p for p in sys.path if p]\n"
-"""Prefix of the code of ``python -c``, which would import from the working folder first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

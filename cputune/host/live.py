@@ -15,8 +15,8 @@ from cputune.host.files import read_file
 from cputune.host.interpreter import Interpreter, other_interpreter, this_interpreter
 from cputune.host.surroundings import Around, Surroundings, look_around
 
+# The kernel counts the CPU time of processes in hundredths of a second.
 SHORTEST_LOOK_SECONDS = 0.1
-"""The kernel counts the CPU time of processes in hundredths of a second."""
 
 
 class LiveHost(Host):

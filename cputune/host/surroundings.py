@@ -20,8 +20,8 @@ _STACK = """
     torch transformers accelerate datasets peft trl tokenizers safetensors huggingface_hub numpy
     evaluate packaging regex requests tqdm yaml psutil
 """
+# Modules that a Trainer imports if they are installed.
 STACK = frozenset(_STACK.split())
-"""Modules that a Trainer imports if they are installed."""
 _STANDARD = """
     argparse array ast asyncio base64 bisect bz2 calendar cmath colorsys concurrent configparser
     contextlib contextvars copy csv ctypes dataclasses datetime decimal difflib dis email filecmp
@@ -32,11 +32,11 @@ _STANDARD = """
     textwrap threading timeit token tokenize traceback tty types typing unittest urllib uuid
     warnings weakref xml zipfile zlib zoneinfo
 """
+# Modules of Python that importing torch and transformers loads (2.13 and 5.23).
 STANDARD = frozenset(_STANDARD.split())
-"""Modules of Python that importing torch and transformers loads (2.13 and 5.23)."""
 _ENVIRONMENTS = ("VIRTUAL_ENV", "CONDA_PREFIX")
+# If they are set, these caches are not below HF_HOME.
 _FOLDERS = ("HF_HUB_CACHE", "HF_DATASETS_CACHE", "TORCHINDUCTOR_CACHE_DIR")
-"""If they are set, these caches are not below HF_HOME."""
 _WEIGHTS = (".safetensors", ".bin")
 
 

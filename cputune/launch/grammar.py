@@ -28,12 +28,11 @@ def _parser() -> Parser:
 
 
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]")
+# What tree-sitter reads instead: for bash and its grammar a character of a word, and of no name.
+#
+# tree-sitter-bash asks C's isdigit about any character, and dies of SIGSEGV at some beyond U+FFFF
+# (https://github.com/tree-sitter/tree-sitter-bash/issues/337).
 _PLAIN = "\x7f"
-"""What tree-sitter reads instead: for bash and its grammar a character of a word, and of no name.
-
-tree-sitter-bash asks C's isdigit about any character, and dies of SIGSEGV at some beyond U+FFFF
-(https://github.com/tree-sitter/tree-sitter-bash/issues/337).
-"""
 
 
 class Tree:

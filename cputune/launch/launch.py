@@ -10,27 +10,29 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from cputune.launch.launchers import BY_MODULE, BY_NAME, BY_PROGRAM
 from cputune.launch.launchers.accelerate import ON_GPUS
 from cputune.launch.launchers.srun import Step, step_of
-from cputune.launch.located_words import Span, Word, number_of, value_of
+from cputune.launch.located_words import Span, Word, number_of, pairs, plain, value_of
 from cputune.launch.option import Given
-from cputune.launch.script import batch_of
+from cputune.launch.script import Batch, batch_of
 
+# Programs that start another one on some CPUs.
 CONFINERS = ("numactl", "taskset")
-"""Programs that start another one on some CPUs."""
+# Programs that start what follows them several times.
 STARTERS = ("srun",)
-"""Programs that start what follows them several times."""
 _PYTHON = re.compile(r"(?:.*/)?python[0-9.]*")
 _BEHIND_MPIRUN = ("numactl", "env", "taskset", "bash")
+# Programs whose words may name a launcher, but start none.
 _TRAIN_NOTHING = (
     *("echo", "printf", "which", "type", "pkill", "pgrep", "killall", "kill", "grep", "egrep"),
     *("ps", "ls", "cat", "cp", "mv", "rm", "ln", "mkdir", "chmod", "touch", "alias", "git"),
     *("pip", "pip3", "apt", "apt-get", "yum", "dnf", "conda-build", "sed", "awk", "tee", "source"),
     *("test", "[", "[[", "cd", "pushd", "wget", "curl", "module", "ml", "man", "head", "tail"),
 )
-"""Programs whose words may name a launcher, but start none."""
+# Modules of Python that train nothing.
 _TOOLS = (
     "pip",
     "venv",
@@ -41,12 +43,11 @@ _TOOLS = (
     "site",
     "compileall",
 )
-"""Modules of Python that train nothing."""
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 _VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # without slots: what its words mean is read once and kept
 class Launch:
     """A command that starts a training.
 
@@ -93,7 +94,7 @@ class Launch:
             argv.insert(0, "-m")
         return tuple(map(str, argv))
 
-    @property
+    @cached_property
     def given(self) -> tuple[Given, ...]:
         """The options of the launcher, each with its value and meaning."""
         return tuple(BY_NAME[self.launcher].given(self.options))
@@ -112,23 +113,32 @@ class Launch:
         """The value of a launcher's option; "" for a bare flag, None if it is absent."""
         return value_of(self.options, *names)
 
+    @cached_property
+    def _values(self) -> Mapping[str, str]:
+        """The last value of each of the script's arguments."""
+        return dict(pairs(self.arguments))
+
     def argument(self, name: str) -> str | None:
         """The value of a script's argument, as ``option`` gives it."""
-        return value_of(self.arguments, name)
+        return self._values.get(plain(name))
+
+    def number(self, name: str) -> int:
+        """The whole number that a script's argument has; 0 without one."""
+        return number_of(self.argument(name)) or 0
 
     def switched_on(self, name: str) -> bool:
         """Whether a boolean argument of the script is given, and not as ``False``."""
         value = self.argument(name)
         return value is not None and value.lower() not in ("false", "no", "0")
 
-    @property
+    @cached_property
     def total(self) -> str | None:
         """The requested ranks, of all machines or of each, as written."""
         if self.launcher == "mpirun":
             return self.meant("ranks")
         return self.meant("ranks", "ranks per node")
 
-    @property
+    @cached_property
     def ranks(self) -> int | None:
         """Ranks that one machine is asked to start; None if only running would show."""
         if self.launcher == "python":
@@ -147,7 +157,7 @@ class Launch:
             return max(1, total // machines)
         return None
 
-    @property
+    @cached_property
     def ranks_per_node(self) -> int | None:
         """The ranks on each machine that mpirun is asked for; None if it is not."""
         if self.launcher != "mpirun":
@@ -172,7 +182,7 @@ class Launch:
             return self.meant("host file")
         return None
 
-    @property
+    @cached_property
     def machines(self) -> int:
         """The least number of machines that take part, as far as the words say."""
         if self.launcher == "mpirun":
@@ -221,10 +231,10 @@ class Launch:
         """The backend that Trainer is given, or None."""
         return self.argument("--ddp_backend")
 
-    @property
-    def batch_per_rank(self) -> int | None:
-        """Samples of each rank at once, by Trainer's argument; None without it."""
-        return batch_of(self.arguments).per_rank
+    @cached_property
+    def batch(self) -> Batch:
+        """The samples of each rank, by Trainer's arguments."""
+        return batch_of(self.arguments)
 
     @property
     def asks_for_gpus(self) -> bool:
@@ -240,7 +250,7 @@ class Launch:
                 return True
         return False
 
-    @property
+    @cached_property
     def step(self) -> Step | None:
         """The srun that starts it, or None."""
         return step_of(self.before)

@@ -16,8 +16,8 @@ from cputune.launch.located_words import Span
 
 Kind = Literal["carriage return", "blank behind a backslash", "comment inside", "lost backslash"]
 
+# A fix may uncover another fault of the same line.
 _ROUNDS = 3
-"""A fix may uncover another fault of the same line."""
 _FLAG = r"[ \t]*--?[A-Za-z]"
 _BLANKS = re.compile(r"(?m)\\([ \t]+)\n(?=[ \t]*\S)")
 _COMMENT = re.compile(rf"(?<=\\\n)((?:[ \t]*#[^\n]*\n)+)(?={_FLAG})")

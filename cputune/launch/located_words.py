@@ -51,21 +51,26 @@ def span_of(word: str) -> Span | None:
     return None
 
 
+def plain(name: str) -> str:
+    """The name of an option with ``_`` for ``-``, by which names are compared."""
+    bare = name.lstrip("-")
+    return name[: len(name) - len(bare)] + bare.replace("-", "_")
+
+
 def pairs(words: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Each option among these words, with ``_`` for ``-`` in its name, and its value or ""."""
+    """Each option among these words, by its ``plain`` name, and its value or ""."""
     for position, word in enumerate(words):
         name, equals, value = word.partition("=")
-        bare = name.lstrip("-")
         following = words[position + 1 : position + 2]
         if not equals and following and not following[0].startswith("-"):
             value = following[0]
-        if bare != name:
-            yield name[: len(name) - len(bare)] + bare.replace("-", "_"), value
+        if name.startswith("-"):
+            yield plain(name), value
 
 
 def value_of(words: Sequence[str], *names: str) -> str | None:
     """The last value of an option; dashes and underscores are the same."""
-    wanted = {name for name, _ in pairs(names)}
+    wanted = set(map(plain, names))
     last = None
     for name, value in pairs(words):
         if name in wanted:
@@ -83,11 +88,11 @@ def without_options(command: Sequence[str], names: Collection[str]) -> tuple[str
                 kept.append(word)
             dropped = False
             continue
-        ((name, _),) = pairs([word])
-        takes_next = "=" not in word
-        if name not in names:
+        name, equals, _ = word.partition("=")
+        named = plain(name) in names
+        if not named:
             kept.append(word)
-        dropped = name in names and takes_next
+        dropped = named and not equals
     return tuple(kept)
 
 

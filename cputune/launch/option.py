@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from cputune.launch.located_words import plain
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
@@ -71,20 +73,20 @@ class Launcher:
         named = {}
         for option in self.options:
             for name in option.names:
-                named[_plain(name)] = option
+                named[plain(name)] = option
         object.__setattr__(self, "_named", named)
 
     def option(self, name: str) -> Option | None:
         """The option of this spelling; of argparse also an unambiguous prefix."""
-        plain = _plain(name.partition("=")[0])
-        exact_match = self._named.get(plain)
-        if exact_match is not None or not plain.startswith("--"):
+        spelling = plain(name.partition("=")[0])
+        exact_match = self._named.get(spelling)
+        if exact_match is not None or not spelling.startswith("--"):
             return exact_match
         near = {}
         for text, one in self._named.items():
-            if text.startswith(plain):
+            if text.startswith(spelling):
                 near[id(one)] = one
-        if len(near) == 1 and len(plain) > 4:
+        if len(near) == 1 and len(spelling) > 4:
             return next(iter(near.values()))
         return None
 
@@ -133,9 +135,3 @@ def _takes(option: Option | None, words: Sequence[str]) -> int:
     if option.takes == 2 and len(words) > 1 and "=" in words[1]:  # -genv NAME=VALUE
         return 1
     return option.takes
-
-
-def _plain(name: str) -> str:
-    """A spelling by which dashes and underscores are compared."""
-    bare = name.lstrip("-")
-    return name[: len(name) - len(bare)] + bare.replace("-", "_")

@@ -458,8 +458,8 @@ class Places:
         return (Edit(start=start, end=start, text=f"{indent}{line}\n"),)
 
 
+# A line that the next one continues.
 _GOES_ON = re.compile(r"(?:\\|&&|\|\||\|)[ \t]*\n\Z")
-"""A line that the next one continues."""
 _ASSIGNS = re.compile(r"([A-Za-z_]\w*)=")
 _ASSIGNED = re.compile(r"""(?<![\w$.{-])([A-Za-z_]\w*)=("[^"\n]*"|[^\s"';&|)]*)""")
 _HANDED_ON = re.compile(r"(?<=[ \t])-{1,2}g?env[ \t]+([A-Za-z_]\w*)[ \t]+([^\s;&|]+)")

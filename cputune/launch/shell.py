@@ -24,19 +24,19 @@ from cputune.launch.located_words import Span, Word, shell_at
 if TYPE_CHECKING:
     from tree_sitter import Node
 
+# The longest word with its variables filled in: ``x=$x$x`` doubles with every line.
 LETTERS_AT_MOST = 100_000
-"""The longest word with its variables filled in: ``x=$x$x`` doubles with every line."""
+# The longest array, which can double with every line, too.
 _WORDS_AT_MOST = 10_000
-"""The longest array, which can double with every line, too."""
+# How deep statements may be nested.
 _DEEPEST = 200
-"""How deep statements may be nested."""
+# How deep ``bash -c`` may be nested in ``bash -c``.
 _NESTED = 4
-"""How deep ``bash -c`` may be nested in ``bash -c``."""
 
+# A variable, or an argument of the script, which is its default if the script is given none.
 _SIMPLE = re.compile(
     r"\$(?:([A-Za-z_]\w*|\d)|\{([A-Za-z_]\w*|\d+)(?::?[-=]([^{}]*))?\})", re.DOTALL
 )
-"""A variable, or an argument of the script, which is its default if the script is given none."""
 _WHOLE_ARRAY = re.compile(r"\$\{([A-Za-z_]\w*)\[[@*]\]\}")
 _ELEMENT = re.compile(r"\$\{([A-Za-z_]\w*)\[(\d{1,4})\]\}")
 _ALL_OF_A_BEGINNING = re.compile(r"\$\{!([A-Za-z_]\w*)[@*]\}")
@@ -46,15 +46,6 @@ _EXPANDED = ("simple_expansion", "expansion", "string", "concatenation")
 _BRANCHES = ("if_statement", "case_statement")
 _HIDDEN = ("command_substitution", "arithmetic_expansion", "process_substitution")
 _CSH = re.compile(r"#!.*\bt?csh\b")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sourced:
-    """A file that a script sources: the word that names it, the statement, its line."""
-
-    path: str
-    span: Span | None
-    line: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,13 +62,11 @@ class ShellFile:
 
     Attributes:
         launches: the commands that train, in their order.
-        sourced: files that are sourced.
         unread: what may decide about a launch, and is not followed.
         breaks: lines at which a command ends although it was meant to continue.
     """
 
     launches: tuple[Launch, ...]
-    sourced: tuple[Sourced, ...] = ()
     unread: tuple[Unread, ...] = ()
     breaks: tuple[Break, ...] = ()
 
@@ -113,7 +102,6 @@ def read_shell(
     reader.follow(tree, None)
     return ShellFile(
         launches=tuple(reader.launches),
-        sourced=tuple(reader.sourced),
         unread=tuple(reader.unread),
         breaks=breaks,
     )
@@ -207,7 +195,6 @@ class _Reader:
     exported: set[str] = field(default_factory=set)
     removed: set[str] = field(default_factory=set)
     launches: list[Launch] = field(default_factory=list)
-    sourced: list[Sourced] = field(default_factory=list)
     unread: list[Unread] = field(default_factory=list)
     beside: Callable[[str], str | None] = _no_file
     elsewhere: str = ""
@@ -586,7 +573,6 @@ class _Reader:
         if first == "set" and {"-a", "allexport"} & set(words):
             self.all_exported = True
         elif first in ("source", ".") and len(words) > 1:
-            self.sourced.append(Sourced(path=words[1], span=span, line=line))
             self._source(words[1], line)
         elif first == "eval":
             self._inside(chars[1:], [], line)
@@ -703,12 +689,13 @@ class _Reader:
         return Word(text, Span(at[0], at[-1] + 1))
 
 
+# Files that choose an environment; they set no ranks, threads or arguments.
 _SETS_UP = re.compile(
     r"(?:^|/)(?:setvars\.sh|conda\.sh|activate(?:\.csh)?|\.?bashrc|\.?(?:bash_)?profile)$"
 )
-"""Files that choose an environment; they set no ranks, threads or arguments."""
 _HELD = re.compile(r"\$\{?\w*(?:CMD|COMMAND|LAUNCH|RUN)\w*\}?", re.IGNORECASE)
 _CONTAINERS = ("docker", "podman", "nerdctl", "singularity", "apptainer")
+# Programs that start another one, which is named behind them.
 _STARTS = frozenset(
     [
         "bash", "sh", "zsh", "dash", "srun", "mpirun", "mpiexec", "mpiexec.hydra", "nohup", "time",
@@ -716,7 +703,6 @@ _STARTS = frozenset(
         "ssh", "pdsh", "parallel", "xargs", "sbatch", "qsub", "bsub", "conda", "micromamba",
     ]
 )  # fmt: skip
-"""Programs that start another one, which is named behind them."""
 _SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch", ".job", ".py")
 
 

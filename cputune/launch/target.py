@@ -66,11 +66,11 @@ def target_of(text: str) -> Target:
 
 
 _COMMENT = re.compile(r"(?m)(?:^|(?<=\s))#[^\n]*")
+# What a script does only in a job of Slurm; ``${SLURM_NNODES:-1}`` also runs without one.
 _IN_A_JOB = re.compile(
     r"(?m)^\s*(?:exec\s+|time\s+)?srun\s|\bscontrol\s+show\s+hostname"
     r"|\$\{?SLURM_(?:JOB_?ID|(?:JOB_)?NODELIST|(?:JOB_NUM_|N)NODES|PROCID|NODEID|NTASKS)\b(?!:?[-=+])"
 )
-"""What a script does only in a job of Slurm; ``${SLURM_NNODES:-1}`` also runs without one."""
 
 
 def _header(text: str, mark: str) -> Iterator[Word]:
@@ -121,8 +121,8 @@ def _asks_gpus(name: str, value: str) -> bool:
 
 
 _MAY_NAME_GPUS = ("gres", "partition", "p", "constraint", "C")
+# Options of sbatch whose value may follow without a blank.
 _SLURM_LETTERS = "NncpAtJoewxCDGmq"
-"""Options of sbatch whose value may follow without a blank."""
 
 
 def _slurm(words: Sequence[str]) -> Target:

@@ -1,7 +1,7 @@
 """A launch as text of a shell: the line that starts it, and what is set before it.
 
 ``start`` makes the launch of a launcher, its options and a training, as a record that is judged and
-as the words of its line; ``line_of`` and ``shell_of`` write a launch that was read.
+as the words of its line; ``line_of`` writes a launch that was read.
 """
 
 from __future__ import annotations
@@ -100,9 +100,9 @@ class LaunchLine:
     launch: Launch
     words: tuple[str, ...] = field(default=())
 
-    def command(self, width: int, *, first: str = "exec") -> str:
+    def command(self, width: int) -> str:
         """Its line, continued if it is long."""
-        return " \\\n  ".join(packed([first, *units(self.words)], width)) + "\n"
+        return " \\\n  ".join(packed(["exec", *units(self.words)], width)) + "\n"
 
 
 def start(
@@ -171,17 +171,6 @@ def line_of(words: Sequence[str]) -> str:
             leading = False
         parts.append(f"{name}={quoted(value)}" if leading else quoted(word))
     return " ".join(parts)
-
-
-def shell_of(launch: Launch) -> str:
-    """The launch as a script: what it unsets and exports, and its line."""
-    on_line = {word.partition("=")[0] for word in launch.words}
-    lines = [f'unset "${{!{name[:-1]}@}}"' for name in sorted(launch.removed) if name[-1:] == "*"]
-    lines += [f"unset {name}" for name in sorted(launch.removed) if re.fullmatch(r"\w+", name)]
-    for name, value in sorted(launch.environment.items()):
-        if name not in on_line:
-            lines.append(f"export {name}={quoted(value)}")
-    return "\n".join([*lines, line_of(launch.words), ""])
 
 
 def translated(launch: Launch, new: Translated) -> str:

@@ -7,8 +7,8 @@ import math
 from cputune.host.facts import Core, HostFacts
 from cputune.plans.placing import evenly, groups
 
+# Fewer sockets are used if they have this share of a CPU quota.
 QUOTA_SHARE = 0.9
-"""Fewer sockets are used if they have this share of a CPU quota."""
 
 
 def usable_cores(facts: HostFacts) -> tuple[Core, ...]:

@@ -23,32 +23,28 @@ from typing import Any
 from cputune.inside.messages import ModelAnswer, TrainedStep
 from cputune.inside.nearness import LEAST_LOSS
 
+# The relative error of a gradient in the same precision, by the type of its matmuls.
+#
+# fp32: sums of a million terms in another order differ by about the root of their number times
+# 2^-24, 6e-5 (Higham and Mary 2019, "A new approach to probabilistic rounding error analysis").
+# bf16 and fp16: a sum that is cut in two is rounded once more, by at most 2^-8.
 TOLERANCES = {"float32": 1e-4, "bfloat16": 8e-3, "float16": 8e-3}
-"""Of a gradient in the same precision, relative, by the type of its matmuls.
 
-fp32: sums of a million terms in another order differ by about the root of their number times 2^-24,
-6e-5 (Higham and Mary 2019, "A new approach to probabilistic rounding error analysis"). bf16 and
-fp16: a sum that is cut in two is rounded once more, by at most 2^-8.
-"""
-
+# A loss in the same precision is a mean of fp32 numbers, one per sample. What rounds them in
+# bf16 rounds them alike in a part of the batch.
 LOSS_TOLERANCES = {"float32": 1e-4, "bfloat16": 1e-3, "float16": 1e-3}
-"""Of a loss in the same precision: a mean of fp32 numbers, one per sample. What rounds them in
-bf16 rounds them alike in a part of the batch.
-"""
 
+# Loss and gradient in another precision: each of some 24 layers rounds its factors anew, by
+# 2^-9 (Higham 2002, "Accuracy and stability of numerical algorithms", 3.1: errors of a chain add
+# up).
 OTHER_PRECISION = 0.05
-"""Of loss and gradient in another precision: each of some 24 layers rounds its factors anew, by
-2^-9 (Higham 2002, "Accuracy and stability of numerical algorithms", 3.1: errors of a chain add
-up).
-"""
 
+# The factor by which a gradient may differ for other draws of the same samples with another
+# number of ranks: a scale that grows with the ranks is at least 2.
 OTHER_DRAWS = 1.5
-"""The factor by which a gradient may differ for other draws of the same samples with another
-number of ranks: a scale that grows with the ranks is at least 2.
-"""
 
+# Learning rates are computed in fp64 from the same numbers.
 RATE_TOLERANCE = 1e-6
-"""Of learning rates, which are computed in fp64 from the same numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,6 +169,7 @@ class Deviation:
         return max(self.apart, loss or 0.0)
 
 
+# The text of a refusal, by its question.
 _OTHERWISE = {
     "repeats": "the same batch gives another {what} when it is computed again ({figures})",
     "ranks": "the {what} of a batch is not that of its parts ({figures})",
@@ -182,14 +179,13 @@ _OTHERWISE = {
     "threads": "the {what} depends on the number of threads ({figures})",
     "precision": "the {what} differs in bf16 ({figures})",
 }
-"""The text of a refusal, by its question."""
 
+# The questions that decide on a knob, in addition to "repeats" and the one of its name.
 _ALSO = {
     "ranks": ("draws", "parameters", "ranks", "rare"),
     "accumulation": ("samples", "collator", "ranks", "rare", "accumulation"),
     "workers": ("samples", "workers", "weights"),
 }
-"""The questions that decide on a knob, in addition to "repeats" and the one of its name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -275,9 +271,10 @@ class ModelAnswers:
 
 NO_ANSWER = "it could not be checked whether its model trains the same on more ranks"
 
+# If a model has failed before its check, its ranks stay as typed.
 NOT_ANSWERED = Deviation(question="ranks", point="", why=NO_ANSWER)
-"""If a model has failed before its check, its ranks stay as typed."""
 
+# If a model was not checked, its ranks stay as typed.
 UNCHECKED = ModelAnswers(
     answers=(
         Deviation(
@@ -287,7 +284,6 @@ UNCHECKED = ModelAnswers(
         ),
     )
 )
-"""If a model was not checked, its ranks stay as typed."""
 
 
 def model_answers_of(answers: Sequence[ModelAnswer], *, dtype: str | None = None) -> ModelAnswers:

@@ -29,8 +29,8 @@ from cputune.text import plain
 if TYPE_CHECKING:
     from cputune.plans.workload import Workload
 
+# More ranks on a NUMA node hold more copies of the model and send more messages. Assumed.
 MOST_RANKS_PER_NODE = 8
-"""More ranks on a NUMA node hold more copies of the model and send more messages. Assumed."""
 
 
 def thinkable_ranks(cores: tuple[Core, ...]) -> tuple[int, ...]:

@@ -15,26 +15,25 @@ from cputune.plans.knobs.precision import native_precisions
 if TYPE_CHECKING:
     from cputune.plans.workload import Recipe, Workload
 
+# Share of the memory that was free before the study.
 SPARE = 0.8
-"""Share of the memory that was free before the study."""
 
+# Private memory of a process that imported torch and transformers' Trainer: 295 MiB with torch
+# 2.13. All ranks share 120 MiB more, the files of libraries.
 PROCESS_BYTES = 256 << 20
-"""Private memory of a process that imported torch and transformers' Trainer: 295 MiB with torch
-2.13. All ranks share 120 MiB more, the files of libraries."""
 
+# The weight, its gradient and the two moments of AdamW, all of the weight's type
+# (Rajbhandari et al. 2020, "ZeRO", section 3.1).
 VALUES_PER_PARAMETER = 4
-"""The weight, its gradient and the two moments of AdamW, all of the weight's type
-(Rajbhandari et al. 2020, "ZeRO", section 3.1)."""
 
+# Bytes of each logit of a language model while its loss goes backward: the logarithm of its
+# probability and its gradient. Both are fp32 also if the matmuls are in bf16: autocast computes
+# cross-entropy in fp32 (torch 2.13), and transformers casts the logits before (5.23,
+# loss/loss_utils.py).
 LOGIT_BYTES = 8
-"""Bytes of each logit of a language model while its loss goes backward: the logarithm of its
-probability and its gradient. Both are fp32 also if the matmuls are in bf16: autocast computes
-cross-entropy in fp32 (torch 2.13), and transformers casts the logits before (5.23,
-loss/loss_utils.py).
-"""
 
+# Bytes of a value in bf16 and fp16, and in fp32.
 HALF, SINGLE = 2, 4
-"""Bytes of a value in bf16 and fp16, and in fp32."""
 
 
 def least_value_bytes(facts: HostFacts) -> int:

@@ -14,10 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import Any
 
+# Plans leave at most a fifth of the cores idle; a rank spans two sockets only if more would be
+# idle otherwise.
 LEAST_USED_SHARE = 0.8
-"""Plans leave at most a fifth of the cores idle; a rank spans two sockets only if more would be
-idle otherwise.
-"""
 
 C = TypeVar("C", bound="Any")
 

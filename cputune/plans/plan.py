@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 
 MOST_RANKS = 4096  # per node: more than any machine has cores
 
+# A number of nodes, ranks or threads; no machine has more CPUs than MAX_CPUS.
 AtLeastOne = Annotated[int, Meta(ge=1, le=MAX_CPUS)]
-"""A number of nodes, ranks or threads; no machine has more CPUs than MAX_CPUS."""
 
+# The number of a logical CPU.
 Cpu = Annotated[int, Meta(ge=0, lt=MAX_CPUS)]
-"""The number of a logical CPU."""
 
 
+# The logical CPUs of each local rank of a node.
 CpuLists: TypeAlias = tuple[tuple[Cpu, ...], ...]
-"""The logical CPUs of each local rank of a node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +125,7 @@ class Plan:
 
     def setting(self, name: str) -> KnobValue:
         """The value of a knob without a field. Raises UsageError for an unknown knob."""
-        return self.settings.get(name, _knob(name).today)
+        return self.settings.get(name, _knob(name).baseline)
 
     def value(self, name: str) -> KnobValue:
         """The value of a knob that does not decide CPUs. Raises UsageError for an unknown knob."""
@@ -133,11 +133,11 @@ class Plan:
 
     def with_setting(self, name: str, value: KnobValue) -> Plan:
         """The plan with another value of such a knob."""
-        today = _knob(name).today
-        if value == today and name not in self.settings:
+        baseline = _knob(name).baseline
+        if value == baseline and name not in self.settings:
             return self  # most plans of a space stay as they are in most knobs
         settings = {**self.settings, name: value}
-        if value == today:
+        if value == baseline:
             del settings[name]
         return replace(self, settings=dict(sorted(settings.items())))
 
@@ -224,5 +224,5 @@ def _check_settings(settings: Mapping[str, KnobValue]) -> None:
     for name, value in settings.items():
         knob = _knob(name)
         here = knob.put is not None and name not in Plan.__dataclass_fields__
-        if not here or knob.parse(value) != value or value == knob.today:
+        if not here or knob.parse(value) != value or value == knob.baseline:
             raise ValueError(f"a plan does not say that {name} is {value!r}")

@@ -25,8 +25,8 @@ from cputune.launch.located_words import number_of, pairs
 
 EXAMPLE = "cputune tune -- train.py --its-arguments"
 _AFTER_DASHES = "after -- give the script, then its arguments: -- train.py --epochs 3"
+# The largest script that is read; the longest transformers example has 60 KiB.
 MOST_BYTES = 4 << 20
-"""The largest script that is read; the longest transformers example has 60 KiB."""
 
 _SHARDED = ("--deepspeed", "--fsdp", "--fsdp_config", "--fsdp-config")
 
@@ -199,8 +199,8 @@ def _program(command: tuple[str, ...], python: Interpreter) -> Typed:
     return Typed(argv=(python.console_script(first) or first, *command[1:]))
 
 
+# Scripts of trl that do not train.
 _TRAIN_NOTHING = ("chat", "env", "utils", "vllm_serve")
-"""Scripts of trl that do not train."""
 _OF_ACCELERATE = ("--accelerate_config", "--num_processes", "--num_machines", "--config_file")
 
 

@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     from cputune.plans.knobs.record import LeftOut
     from cputune.plans.workload import Padding
 
+# How many times as fast training became after a finding was fixed, by its code: least and most
+# of what was measured (docs/knobs.md).
 GAINS = {
     "bf16-native": (1.72, 2.22),
     "allocator-missing": (1.12, 1.30),
     "allocator-default": (1.12, 1.30),
 }
-"""How many times as fast training became after a finding was fixed, by its code: least and most
-of what was measured (docs/knobs.md).
-"""
 
+# The machine on which the factors were measured.
 READ_ON = ", 2 x86 cores"
-"""The machine on which the factors were measured."""
 
+# Warnings with which training is correct but slower.
 SLOWER = frozenset(
     (
         "affinity-gomp",
@@ -66,7 +66,6 @@ SLOWER = frozenset(
         "hosts-cores",
     )
 )
-"""Warnings with which training is correct but slower."""
 
 Takes = Literal["one command", "your decision"]
 
@@ -110,19 +109,19 @@ class UntriedGain:
         return f"{self.what}: {gain_text(self.low, self.high, self.takes)}: {self.do}"
 
 
+# What is not tried of a knob, and the measured factors.
 _KNOB_GAINS = {
     "precision": ("bf16, which this CPU multiplies in hardware", *GAINS["bf16-native"]),
     "allocator": ("tcmalloc", *GAINS["allocator-default"]),
     "dropout": ("dropout masks of bytes", 1.10, 1.30),
     "optimizer": ("a fused AdamW, because the script's is a loop", 1.10, 1.28),
 }
-"""What is not tried of a knob, and the measured factors."""
 
+# The share of padding among tokens: a smaller one is not worth a decision.
 LEAST_SHARE = 0.1
-"""The share of padding among tokens: a smaller one is not worth a decision."""
 
+# The least gain that is reported if it is only calculated: a smaller one may be none.
 LEAST_FACTOR = 1.05
-"""The least gain that is reported if it is only calculated: a smaller one may be none."""
 
 
 def untried(
@@ -152,8 +151,8 @@ def untried(
     return tuple(sorted(gains, key=lambda gain: (-gain.high, -gain.low)))
 
 
+# Knobs of which padding is the cost.
 _OF_PADDING = ("padding", "order", "order=length")
-"""Knobs of which padding is the cost."""
 
 
 def _of_padding(

@@ -30,8 +30,8 @@ from cputune.text.documents import plain, record_of, toml
 from cputune.text.hidden import HIDDEN, hide_arguments, without_secrets
 
 DEFAULT_RECIPE = "bert-mini"
+# The largest recipe file; the shipped ones have less than 1 KiB.
 MOST_BYTES = 1 << 20
-"""The largest recipe file; the shipped ones have less than 1 KiB."""
 
 Task = Literal[
     "question-answering",

@@ -17,7 +17,7 @@ sbatch  slurm.sh     by Slurm, if ``verify --submit`` asks for it
 mpirun  mpirun.sh    here; its daemons go through an ssh that hands our variables on
 ======= ============ ==================================================================
 
-What runs as found is held on its host, whichever way leads there.
+The baseline is held on its host, whichever way leads there.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Launch:
         plan: what is launched.
         nodes: the hosts, in the order of the plan's nodes; none: this machine.
         files: the emitted files; the first is started. None if ``argv`` is given.
-        argv: a command that is run as found, in the place of an emitted file.
+        argv: a command that is run unchanged, in the place of an emitted file.
         variables: make its ranks report.
         report_socket: the path of a socket of this machine to which they report; empty: they do
             not, and what the launch writes is shown.

@@ -29,7 +29,7 @@ from cputune.host.remote.ask import ANSWER_SECONDS
 from cputune.host.remote.named import Node, parse_distinct_hosts
 from cputune.host.remote.probed import Probed, probe_each
 from cputune.host.remote.reach import Reach, Ssh, find_reach
-from cputune.plans.delivery.network_interface import choose_interface, is_usable, plain_address
+from cputune.plans.delivery.network_interface import choose_interface
 from cputune.plans.plan import Plan
 from cputune.plans.training_command import script_file
 from cputune.plans.workload import Workload
@@ -58,16 +58,6 @@ class RankHosts:
     def facts(self) -> tuple[tuple[str, HostFacts], ...]:
         """The facts of each host, by its name."""
         return tuple((host.name, host.facts) for host in self.hosts)
-
-    @property
-    def addresses(self) -> tuple[str, ...]:
-        """The names of the hosts, then the address of each interface that leads to others."""
-        addresses = list(self.names)
-        for host in self.hosts:
-            for link in host.facts.network.links or ():
-                if is_usable(link):
-                    addresses.append(plain_address(link))
-        return tuple(addresses)
 
     def of(self, plan: Plan) -> tuple[Probed, ...]:
         """The hosts that a plan runs on. Raises Infeasible if there are too few."""

@@ -17,8 +17,8 @@ from cputune.text import cpulist
 from cputune.text.documents import Amount, Count
 from cputune.text.plain import count
 
+# What the pairs show of a plan compared with the baseline.
 Outcome = Literal["faster", "equivalent", "slower", "undecided", "not_compared"]
-"""What the pairs show of a plan compared with the baseline."""
 
 FASTER: Outcome = "faster"
 EQUIVALENT: Outcome = "equivalent"
@@ -26,8 +26,8 @@ SLOWER: Outcome = "slower"
 UNDECIDED: Outcome = "undecided"
 NOT_COMPARED: Outcome = "not_compared"
 
+# Two launches are equivalent if the whole interval of their ratio is within this share of 1.
 EQUIVALENCE_MARGIN = 0.05
-"""Two launches are equivalent if the whole interval of their ratio is within this share of 1."""
 
 
 class Interval(Protocol):
@@ -189,8 +189,8 @@ def unknown_facts(host: Mapping[str, object]) -> tuple[str, ...]:
     return tuple(names)
 
 
+# Packages whose version may change the speed.
 DECIDES_SPEED = ("torch", "transformers", "accelerate", "intel_extension_for_pytorch")
-"""Packages whose version may change the speed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,7 +220,6 @@ class InContext:
     """
 
     ratio: Speedup | None
-    outcome: Outcome
     differs: tuple[str, ...]
     measured: str
 
@@ -267,15 +266,8 @@ class Claim:
         """Return what can be said about the speed in this context."""
         differs = tuple(self._differences(context))
         if differs:
-            return InContext(
-                ratio=None, outcome=NOT_COMPARED, differs=differs, measured=self.measured
-            )
-        return InContext(
-            ratio=self.speedup,
-            outcome=outcome_of(self.speedup),
-            differs=(),
-            measured=self.measured,
-        )
+            return InContext(ratio=None, differs=differs, measured=self.measured)
+        return InContext(ratio=self.speedup, differs=(), measured=self.measured)
 
     def _differences(self, context: ClaimContext) -> Iterator[str]:
         """Yield what was not measured: ``for run_qa.py``, ``on 2 nodes``."""

@@ -30,8 +30,8 @@ from cputune.text.documents import for_people
 from cputune.text.hidden import hide_arguments
 from cputune.text.log import log
 
+# The oldest are removed first.
 MOST_KEPT = 100
-"""The oldest are removed first."""
 
 _ID = re.compile(r"[0-9]{8}-[0-9]{6}(?:-[0-9]+)?")
 _RESULT = ".json"

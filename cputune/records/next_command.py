@@ -17,10 +17,9 @@ from cputune.text.documents import Amount
 if TYPE_CHECKING:
     from cputune.records.result import Result
 
+# ``resume`` continues the study, ``tune`` starts a new one, ``keep`` needs no command, and
+# ``check`` examines a launch that does not run.
 Kind = Literal["resume", "tune", "keep", "check"]
-"""``resume`` continues the study, ``tune`` starts a new one, ``keep`` needs no command, and
-``check`` examines a launch that does not run.
-"""
 
 QUIET = "when the machine is quiet"
 KEEP_THE_LAUNCH = "nothing: keep the launch that you have"

@@ -76,16 +76,16 @@ def keywords(record: Any) -> dict[str, Any]:
 
 
 _STORAGE_AND_SCHEDULE = {"budget", "study", "study_name", "resume", "share_machine"}
+# Options that may change when a study is resumed.
 MAY_CHANGE = _STORAGE_AND_SCHEDULE | {"max_time", "max_time_seconds", "price_per_hour"}
-"""Options that may change when a study is resumed."""
+# Options that do not change what is searched, or that the result stores elsewhere.
 _NOT_SEARCHED = MAY_CHANGE | {"seed"}
-"""Options that do not change what is searched, or that the result stores elsewhere."""
 _TIME = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?")
 
 
 DEFAULT_BUDGET = 20  # trials of a study
+# A comparison of two plans has half of it.
 DEFAULT_LIMIT_SECONDS = 360.0
-"""A comparison of two plans has half of it."""
 
 
 def seconds_of(text: str) -> float:

@@ -31,32 +31,32 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pandas import DataFrame
 
+# Width of a figure in inches: that of the page's text at 96 pixels per inch.
 WIDTH = 8.6
-"""Width of a figure in inches: that of the page's text at 96 pixels per inch."""
 
 SCHEMA_NAME = "cputune.result"
+# Raised when an older cputune would misread the document.
 SCHEMA_VERSION = 3
-"""Raised when an older cputune would misread the document."""
 
+# Largest result file that is read. 10,000 trials of 8 ranks need about 60 MiB.
 MOST_BYTES = 256 << 20
-"""Largest result file that is read. 10,000 trials of 8 ranks need about 60 MiB."""
 
+# The kernel's limit is IFNAMSIZ.
 InterfaceName = Annotated[str, Meta(max_length=15)]
-"""The kernel's limit is IFNAMSIZ."""
 
+# RFC 1035: at most 253 characters.
 HostName = Annotated[str, Meta(max_length=253)]
-"""RFC 1035: at most 253 characters."""
 
 Note = Annotated[str, Meta(max_length=2048)]
 
+# How a trial ended: measured, stopped because it had clearly lost, or without a number.
 State = Literal["completed", "pruned", "failed"]
-"""How a trial ended: measured, stopped because it had clearly lost, or without a number."""
 
+# What proposed a plan: your current launch, the vendors' guides, the CPU topology, Optuna.
 Origin = Literal["baseline", "earlier", "guide", "topology", "sampler"]
-"""What proposed a plan: your current launch, the vendors' guides, the CPU topology, Optuna."""
 
+# The baseline, or a plan that may be recommended.
 Role = Literal["baseline", "candidate"]
-"""The baseline, or a plan that may be recommended."""
 
 COMPLETED: State = "completed"
 PRUNED: State = "pruned"
@@ -80,11 +80,11 @@ class Throughput:
             raise ValueError(f"the interval ends at {self.high}, below its start {self.low}")
 
 
+# Why a ratio in a file is ignored.
 UNPAIRED = "the file has no pairs of these two plans"
-"""Why a ratio in a file is ignored."""
 
+# Start of the reason of a trial that the time limit stopped.
 TIME_UP = "the time limit was reached"
-"""Start of the reason of a trial that the time limit stopped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,10 +195,9 @@ class Reports:
     observed: tuple[Mapping[str, Any], ...] = ()
 
 
+# Blocks that a ratio needs. Each later block starts new processes, because one block cannot
+# show how much processes of one plan differ.
 LEAST_BLOCKS = 2
-"""Blocks that a ratio needs. Each later block starts new processes, because one block cannot
-show how much processes of one plan differ.
-"""
 
 
 def pairs_of(runs: Sequence[ConfirmRun], baseline: Plan, rival: Plan) -> int:

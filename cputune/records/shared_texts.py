@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from cputune.errors import UsageError
 from cputune.host.facts import HostFacts
@@ -27,12 +28,37 @@ from cputune.records.claims import (
 from cputune.records.ladder import ladder_of
 from cputune.records.next_command import KEEP_THE_LAUNCH, NextStep, command_of
 from cputune.records.result import COMPLETED, Result, TimeToEnd
-from cputune.records.verdict import Verdict
 from cputune.text import cpulist
 from cputune.text.plain import count, figure
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The first lines of the output: what the result means, what to do now, and how sure it is.
+
+    ``do`` is a command, or "nothing: ...". ``when`` is a condition for it. ``good``: a gain was
+    measured. ``ladder`` has a line for each kind of change in the training.
+    """
+
+    means: str
+    do: str
+    sure: str
+    when: str | None = None
+    good: bool = False
+    ladder: tuple[str, ...] = ()
+
+    @property
+    def do_line(self) -> str:
+        """``Do now: COMMAND``, or ``When the machine is quiet: COMMAND``."""
+        label = self.when or "do now"
+        return f"{label[:1].upper()}{label[1:]}: {self.do}"
+
+    def lines(self) -> tuple[str, str, str]:
+        return self.means, self.do_line, f"How sure: {self.sure}"
+
+
+# Knobs that are named in the verdict; the report has all of them.
 MOST_NAMED = 3
-"""Knobs that are named in the verdict; the report has all of them."""
 
 
 def times_as_fast(ratio: Interval) -> str:
@@ -45,8 +71,8 @@ def between(ratio: Interval) -> str:
     return f"95 % interval {ratio.low:.2f}–{ratio.high:.2f}"
 
 
+# How a study is continued.
 RESUME = "the same `cputune tune` command with --resume"
-"""How a study is continued."""
 
 YOURS = "your current launch"
 
@@ -109,8 +135,8 @@ def how_fast(result: Result) -> tuple[str, str]:
     return f"{means}.", sure
 
 
+# A wide interval is explained by the number of pairs if there are fewer.
 FEW_PAIRS = 12
-"""A wide interval is explained by the number of pairs if there are fewer."""
 
 
 def why_undecided(result: Result, ratio: Speedup) -> str:

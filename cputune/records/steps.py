@@ -11,10 +11,9 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from cputune.plans.plan import Plan
 from cputune.plans.workload import Workload
 
+# A step is delayed if a thread waited for a CPU during this share of it. Measured: 0.003 on a
+# quiet machine, 0.48 next to one busy process.
 DELAYED_SHARE = 0.1
-"""A step is delayed if a thread waited for a CPU during this share of it. Measured: 0.003 on a
-quiet machine, 0.48 next to one busy process.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,14 +186,15 @@ class PatientRunner(Runner, Protocol):
 
 
 BEFORE_ITS_FIRST_STEP = "before its first step"
+# Reported of a launch that waited: more time would not help.
 NOTHING_COMPUTED = "nothing was computed"
-"""Reported of a launch that waited: more time would not help."""
 
 
 class TimeUp(Exception):  # noqa: N818
     """The time limit was reached. ``str()`` says during what: "while importing torch"."""
 
 
+# Why a trial gives no number.
 FailureKind = Literal[
     "infeasible",
     "crashed",
@@ -206,7 +206,6 @@ FailureKind = Literal[
     "host lost",
     "failed",
 ]
-"""Why a trial gives no number."""
 
 
 class TrialError(Exception):

@@ -15,8 +15,8 @@ from cputune.host.files import exists, make_private, user_folder
 from cputune.text.documents import parse
 from cputune.text.log import log
 
+# The oldest are forgotten first.
 MOST_REMEMBERED = 2000
-"""The oldest are forgotten first."""
 
 _SCHEMA = "cputune.written/1"
 

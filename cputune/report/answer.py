@@ -23,11 +23,11 @@ from cputune.report.writing import Block, Labelled, print_blocks
 from cputune.text.plain import count
 from cputune.tuner.changes import LAYOUT
 
+# At 80 columns, unless a command has several lines.
 MOST_LINES = 24
-"""At 80 columns, unless a command has several lines."""
 
+# The longest label has this width; all blocks begin in the same column.
 _WIDTH = 9
-"""Of the longest label, so that all blocks begin in the same column."""
 
 COST_WORDS: dict[Kind, str] = {
     "touches nothing": "the same numbers",
@@ -84,14 +84,14 @@ def _measured(shown: ResultToShow) -> Pairs:
         rows.append(("Measured", _on_what(result)))
     else:  # the verdict names what it was measured on
         rows.append(("Measured", ""))
-    today = speed_text(result, result.baseline)[0]
+    baseline = speed_text(result, result.baseline)[0]
     if result.best.plan != result.baseline.plan:
         name = "perhaps faster" if result.disturbed else "the best plan"
         best = speed_text(result, result.best)[0]
-        rows.append(("", f"{today} samples/s with your launch, {best} with {name}:"))
+        rows.append(("", f"{baseline} samples/s with your launch, {best} with {name}:"))
         rows.append(("", plan_words(result.best.plan)))
-    elif today != "–":
-        rows.append(("", f"{today} samples/s with your launch: {plan_words(result.best.plan)}"))
+    elif baseline != "–":
+        rows.append(("", f"{baseline} samples/s with your launch: {plan_words(result.best.plan)}"))
     if not rows[1][1]:
         rows[1:3] = [("Measured", text) for _, text in rows[2:3]]
     rows += [("note", warning) for warning in shown.warnings()]

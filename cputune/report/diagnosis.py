@@ -12,7 +12,7 @@ from cputune.host.facts import HostFacts
 from cputune.host.remote.named import folded
 from cputune.plans.delivery.network_interface import Chosen, choose_interface
 from cputune.plans.untried import SLOWER, times
-from cputune.records.verdict import Verdict
+from cputune.records.shared_texts import Verdict
 from cputune.report.machine_text import gib, host_document, machine_lines, nodes_in_brief
 from cputune.report.next_step import Examined, next_step
 from cputune.report.writing import Block, FindingRows, Heading, Labelled, Lines, Rows, source_urls
@@ -143,8 +143,8 @@ def passed(diagnosis: FoundOn) -> int:
     return sum(check.code not in codes for check in CHECKS)
 
 
+# What is shown of a machine without ``-v``, one line each.
 IN_BRIEF = ("CPU", "precision", "cores", "NUMA nodes", "memory", "limits", "packages")
-"""What is shown of a machine without ``-v``, one line each."""
 
 
 def _tried(finding: Finding, word: str) -> str:

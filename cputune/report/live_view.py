@@ -26,12 +26,12 @@ from cputune.tuner.events import (
 if TYPE_CHECKING:
     from rich.text import Text
 
+# What a study does if no message says it.
 BETWEEN = "between two trials"
-"""What a study does if no message says it."""
 
+# Half of a terminal with 24 lines and 80 columns. On a wider one a name has half of the width.
 MOST_LINES = 12
 LONGEST_NAME = 42
-"""Half of a terminal with 24 lines and 80 columns. On a wider one a name has half of the width."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -250,10 +250,9 @@ def gib(size_bytes: int) -> str:
     return f"{size_bytes / (1 << 30):.1f} GiB"
 
 
-_NOT_SHOWN = frozenset(("requires", "host_name", "recorded", "interpreter"))
-"""Left out of a document: requirements of packages, and what is private: the name of the machine
-and the paths of its Python.
-"""
+# Left out of a document: requirements of packages, and what is private: the paths of the
+# machine's Python.
+_NOT_SHOWN = frozenset(("requires", "recorded", "interpreter"))
 
 _CPU_LISTS = frozenset(("cpus", "cpuset", "memory_nodes"))
 
@@ -262,8 +261,8 @@ _SELDOM_KNOWN = """
     held_bytes files_missing memory_high_bytes cpu_weight cpu_idle memory_nodes nice policy
     frequency_caps max_perf_percent commit_left_bytes throttled_share
 """
+# Facts that only some kernels, firmwares and installers report.
 _ONLY_IF_KNOWN = frozenset(_SELDOM_KNOWN.split())
-"""Facts that only some kernels, firmwares and installers report."""
 
 
 def host_document(facts: HostFacts) -> dict[str, object]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from cputune.doctor import Finding
-from cputune.records.verdict import Verdict
+from cputune.records.shared_texts import Verdict
 from cputune.report.writing import (
     COMMAND,
     Bars,

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 COLUMNS = 100  # fits without a scroll bar
 
+# A browser does not need every step.
 LEAST_SECONDS = 0.5
-"""A browser does not need every step."""
 
 
 def is_notebook() -> bool:

@@ -35,13 +35,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from cputune.host.facts import HostFacts
-    from cputune.records.verdict import Verdict
+    from cputune.records.shared_texts import Verdict
 
 MOST_ROWS = 30  # of the table of trials
 
+# Width of a figure for a phone in inches of 96 pixels.
 PHONE = 3.6
-"""Width of a figure for a phone in inches of 96 pixels."""
 
+# The heading of each way to start the best plan.
 LAUNCH_LABELS = {
     "train": "Train with it",
     "the same": "From the result",
@@ -49,10 +50,9 @@ LAUNCH_LABELS = {
     "variables": "By hand: the variables of every rank",
     "flags": "By hand: the flags of the script",
 }
-"""The heading of each way to start the best plan."""
 
+# A larger result is not stored in the page.
 MOST_SAVED_BYTES = 250_000
-"""A larger result is not stored in the page."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,19 +20,17 @@ from cputune.records.next_command import KEEP_THE_LAUNCH, QUIET, NextStep, comma
 from cputune.records.result import Measured, Result
 from cputune.records.shared_texts import (
     YOURS,
+    Verdict,
     between,
     slower_beyond,
     times_as_fast,
     training_time,
 )
-from cputune.records.verdict import Verdict
 from cputune.report.show import basis
 from cputune.report.study_table import speed
 from cputune.report.writing import Block, Lines, Rows
 from cputune.text.documents import plain
 from cputune.tuner.comparing import Comparison
-
-TODAY = YOURS
 
 TUNE_BOTH = "cputune tune, on this machine, once for each, and compare those results here"
 
@@ -52,7 +50,7 @@ class ComparisonToShow:
     @property
     def names(self) -> tuple[str, str]:
         if self.after is None:
-            return TODAY, f"the best plan of {self.first}"
+            return YOURS, f"the best plan of {self.first}"
         return f"the plan of {self.first}", f"the plan of {self.second}"
 
     @property
@@ -79,8 +77,8 @@ def differences(a: Result, b: Result) -> tuple[str, ...]:
     return tuple(texts)
 
 
+# What the ratio depends on. Limits may change while the machine stays the same.
 _BEARING = ("allowed CPUs", "CPU quota", "memory limit", "batch", "script", "data")
-"""What the ratio depends on. Limits may change while the machine stays the same."""
 
 
 def _software_and_plans(result: Result) -> dict[str, str | None]:
@@ -146,8 +144,8 @@ def verdict(shown: ComparisonToShow) -> Verdict:
     return Verdict(means=means, do=do, sure=sure, good=ratio.outcome == FASTER)
 
 
+# Time limit after an undecided comparison, about three times the usual one.
 LONGER = "10m"
-"""Time limit after an undecided comparison, about three times the usual one."""
 
 
 def _longer(shown: ComparisonToShow) -> str:

@@ -34,12 +34,12 @@ from cputune.records.result import Result
 from cputune.records.shared_texts import (
     OUTCOME_WORDS,
     TUNE_AGAIN,
+    Verdict,
     changed_since,
     duration,
     machine_difference,
     verdict_of,
 )
-from cputune.records.verdict import Verdict
 from cputune.report.machine_text import gib
 from cputune.report.network_text import network_lines
 from cputune.report.study_table import plans, speed_text
@@ -70,10 +70,10 @@ class ChangeMade:
 
 def changes_of(result: Result) -> tuple[ChangeMade, ...]:
     """The differences between the baseline and the best plan, with the gain of each."""
-    today, best = result.baseline.plan, result.best.plan
-    unmeasured = dict(_differences(today, best))
+    baseline, best = result.baseline.plan, result.best.plan
+    unmeasured = dict(_differences(baseline, best))
     ranks: Keeps = "numbers"
-    if today.world_size != best.world_size:
+    if baseline.world_size != best.world_size:
         ranks = knob_named("ranks").keeps
     changes = []
     for worth in result.worth:
@@ -100,27 +100,27 @@ def _change(
             kept.append(knob_named(name).keeps)
     return ChangeMade(
         knob=", ".join(names),
-        today=", ".join(today for today, _ in values),
+        today=", ".join(baseline for baseline, _ in values),
         best=", ".join(best for _, best in values),
         keeps=KEPT[least_kept(kept)],
         worth=worth,
     )
 
 
-def _differences(today: Plan, best: Plan) -> Iterator[tuple[str, tuple[str, str]]]:
+def _differences(baseline: Plan, best: Plan) -> Iterator[tuple[str, tuple[str, str]]]:
     """Yield each knob that differs, with (value of the baseline, value of the best plan), layout
     first.
     """
-    if shape(today) != shape(best):
-        layouts = today.layout_words(), best.layout_words()
+    if shape(baseline) != shape(best):
+        layouts = baseline.layout_words(), best.layout_words()
         if layouts[0] == layouts[1]:
-            layouts = _on_cpus(today), _on_cpus(best)
+            layouts = _on_cpus(baseline), _on_cpus(best)
         yield LAYOUT, layouts
     names = list(separate_knobs())
-    if min(today.world_size, best.world_size) > 1:  # a single rank exchanges nothing
+    if min(baseline.world_size, best.world_size) > 1:  # a single rank exchanges nothing
         names = ["backend", "ccl_workers"] + names
     for name in names:
-        values = today.value(name), best.value(name)
+        values = baseline.value(name), best.value(name)
         if values[0] != values[1]:
             yield name, (knob_words(values[0]), knob_words(values[1]))
 
@@ -175,8 +175,8 @@ def launch_commands(
 THE_REST = "the rest"
 LEAST_SHARE = 0.005  # kinds of work with less are not shown
 
+# If dropout masks take a smaller share of the step, their gain could not be measured.
 WORTH_A_HINT = 0.05
-"""If dropout masks take a smaller share of the step, their gain could not be measured."""
 
 
 def time_rows(result: Result) -> Rows:
@@ -237,11 +237,11 @@ def profile_lines(result: Result) -> Iterator[str]:
 
 SCHEMA = "cputune.summary/1"
 
+# The result that commands take if none is named.
 DEFAULT_FILE = "cputune.json"
-"""The result that commands take if none is named."""
 
+# Parts of a launch that are copied, each in one line.
 PASTED = ("train", "the same", "launch files", "variables", "flags")
-"""Parts of a launch that are copied, each in one line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -492,8 +492,8 @@ def _side_by_side_words(result: Result) -> str:
     return text
 
 
+# Runs that have no speed and did not fail, by the first words of their reason.
 _WITHOUT_A_SPEED = {"not measured": "not measured", "contended": "delayed by others"}
-"""Runs that have no speed and did not fail, by the first words of their reason."""
 
 
 def document(shown: ResultToShow) -> dict[str, object]:

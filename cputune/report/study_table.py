@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cputune.plans.knobs import TODAY
+from cputune.plans.knobs import BASELINE
 from cputune.plans.values import as_text as knob_words
 from cputune.records.result import COMPLETED, FAILED, PRUNED, Measured, Result, Throughput, Trial
 from cputune.report.writing import Block, Heading, Labelled, Lines, Rows
@@ -53,10 +53,10 @@ def style_of(event: Event) -> str | None:
 
 
 _LAST = (COMPLETED, PRUNED, FAILED)
+# The mark of the recommended plan.
 BEST = "best"
-"""The mark of the recommended plan."""
 
-TODAY_MARK = "today"
+BASELINE_MARK = "today"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +121,7 @@ def _mark(result: Result, trial: Trial) -> str:
     if trial.plan == result.best.plan and not result.disturbed:
         return BEST
     if trial.plan == result.baseline.plan:
-        return TODAY_MARK
+        return BASELINE_MARK
     return ""
 
 
@@ -172,8 +172,8 @@ def speed_text(result: Result, side: Measured) -> tuple[str, str]:
     return throughput, interval
 
 
+# Knobs that are not listed if there is nothing to choose, which is so on one machine.
 OF_HOSTS = ("nodes", "interface")
-"""Knobs that are not listed if there is nothing to choose, which is so on one machine."""
 
 
 def space_blocks(space: SearchSpace) -> Iterator[Block]:
@@ -184,7 +184,7 @@ def space_blocks(space: SearchSpace) -> Iterator[Block]:
             rows.append((knob.name, ", ".join(map(knob_words, knob.values))))
         elif len(knob.values) == 1:
             value = knob.values[0]
-            if knob.name not in OF_HOSTS or value != TODAY[knob.name]:
+            if knob.name not in OF_HOSTS or value != BASELINE[knob.name]:
                 fixed.append(f"{knob.name}={knob_words(value)}")
     rows.append(("always", ", ".join(fixed) or "nothing"))
     yield Heading(f"{len(space)} plans")

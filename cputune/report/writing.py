@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from cputune.plans.untried import times
-from cputune.records.verdict import Verdict
+from cputune.records.shared_texts import Verdict
 from cputune.text.plain import visible
 
 if TYPE_CHECKING:
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
     from cputune.doctor import Finding
 
+# The style of each label: severities, and other labels at the beginning of a line.
 STYLES = {
     "error": "bold red",
     "warning": "bold yellow",
     "advice": "bold cyan",
     "note": "yellow",
 }
-"""The style of each label: severities, and other labels at the beginning of a line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +72,8 @@ class Labelled:
     strong: str | None = None
 
 
+# The label of a command line, which is never wrapped.
 COMMAND = "$"
-"""The label of a command line, which is never wrapped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,8 +254,8 @@ def _print_brief(finding: Finding, console: Console, margin: Text) -> None:
         print_hanging(console, blank, Text(visible(finding.remedy), "green"))
 
 
+# Columns of a bar, and of the name before it.
 LONGEST_BAR, LONGEST_NAME = 28, 30
-"""Columns of a bar, and of the name before it."""
 
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 
 from packaging.version import Version
@@ -25,16 +24,8 @@ from cputune.stack.tables import (
     satisfies,
 )
 
+# Returns what is wrong, with both versions; None if they fit, or if it is not known.
 Rule = Callable[[Versions], "str | None"]
-"""Returns what is wrong, with both versions; None if they fit, or if it is not known."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Misfit:
-    """A broken rule. ``names`` are the short names of the packages that can be changed."""
-
-    names: tuple[str, ...]
-    problem: str
 
 
 def declared(v: Versions, name: Library, other: str, *, key: str = "") -> str | None:
@@ -283,21 +274,14 @@ def pythons_for(versions: Versions) -> tuple[str, ...]:
     return tuple(texts)
 
 
-def broken(versions: Versions) -> tuple[Misfit, ...]:
-    """All rules that these versions break."""
-    return tuple(Misfit(names=names, problem=problem) for names, problem in _broken_rules(versions))
+def misfitting(versions: Versions) -> tuple[tuple[str, ...], ...]:
+    """For each rule that these versions break, the packages that can be changed."""
+    return tuple(names for names, _ in _broken_rules(versions))
 
 
 def misfits(versions: Versions) -> tuple[str, ...]:
     """The problems of these versions."""
     return tuple(problem for _, problem in _broken_rules(versions))
-
-
-def first_misfit(versions: Versions) -> Misfit | None:
-    """One rule that these versions break. None if all fit."""
-    for names, problem in _broken_rules(versions):
-        return Misfit(names=names, problem=problem)
-    return None
 
 
 def _broken_rules(versions: Versions) -> Iterator[tuple[tuple[str, ...], str]]:

@@ -26,6 +26,7 @@ from cputune.stack.tables import load, minor
 from cputune.text.documents import packaged_toml
 
 FILE = "interface.zip"
+# Import names, which are also the names for pip.
 PACKAGES = (
     "transformers",
     "torch",
@@ -35,11 +36,20 @@ PACKAGES = (
     "trl",
     "huggingface_hub",
 )
-"""Import names, which are also the names for pip."""
 
 Kind = Literal[
     "modules", "symbols", "arguments", "bases", "members", "messages", "renamed", "options"
 ]
+# Parts of the file. Each maps a place to ranges of releases, and a range to names:
+#
+# - ``modules``: of the package.
+# - ``symbols``: names that can be imported from a module.
+# - ``arguments``: of ``module:Class`` (its ``__init__``), ``module:Class.method`` and
+#   ``module:function``; ``**`` if it accepts any keyword.
+# - ``bases`` and ``members``: of ``module:Class``.
+# - ``messages``: templates of the errors that a module raises, with ``{}`` for values.
+# - ``renamed``: old names with their new ones, from deprecations in the sources.
+# - ``options``: of the argparse parsers of a module.
 KINDS: tuple[Kind, ...] = (
     "modules",
     "symbols",
@@ -50,17 +60,6 @@ KINDS: tuple[Kind, ...] = (
     "renamed",
     "options",
 )
-"""Parts of the file. Each maps a place to ranges of releases, and a range to names:
-
-- ``modules``: of the package.
-- ``symbols``: names that can be imported from a module.
-- ``arguments``: of ``module:Class`` (its ``__init__``), ``module:Class.method`` and
-  ``module:function``; ``**`` if it accepts any keyword.
-- ``bases`` and ``members``: of ``module:Class``.
-- ``messages``: templates of the errors that a module raises, with ``{}`` for values.
-- ``renamed``: old names with their new ones, from deprecations in the sources.
-- ``options``: of the argparse parsers of a module.
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -275,11 +274,11 @@ def messages(text: str) -> tuple[Message, ...]:
     return tuple(sorted(matching, key=lambda message: -len(message.template)))
 
 
+# Messages of Python itself, which libraries raise in the same words.
 _OF_PYTHON = re.compile(
     r"has no attribute|unexpected keyword argument|No module named|cannot import name"
     r"|is not defined|not supported between instances|positional argument|object is not "
 )
-"""Messages of Python itself, which libraries raise in the same words."""
 
 
 def _fits(template: str, text: str) -> bool:

@@ -22,14 +22,14 @@ _REQUIRERS = (
     "torchaudio torchao optimum optimum-intel deepspeed tokenizers safetensors huggingface-hub "
     "torch"
 )
+# Normal names of the packages whose requirements are checked.
 REQUIRERS = frozenset(_REQUIRERS.split())
-"""Normal names of the packages whose requirements are checked."""
 
+# Extras whose requirements are checked if the required package is installed.
 EXTRAS: Mapping[str, tuple[str, ...]] = {"transformers": ("torch", "deepspeed")}
-"""Extras whose requirements are checked if the required package is installed."""
 
+# Requirements among these are checked by ``fit``, which knows the consequences.
 JUDGED_ELSEWHERE = frozenset({"torch", "transformers", "accelerate", "numpy"})
-"""Requirements among these are checked by ``fit``, which knows the consequences."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from cputune.host.facts import LinuxDistribution
 
+# Package names of Debian and Ubuntu (https://packages.debian.org/bookworm/NAME).
+#
+# From Debian 13 and Ubuntu 24.04 on they end in t64, and still provide the old name
+# (https://wiki.debian.org/ReleaseGoals/64bit-time).
 DEBIAN = {"tcmalloc": "libtcmalloc-minimal4", "jemalloc": "libjemalloc2", "libgomp": "libgomp1"}
-"""Package names of Debian and Ubuntu (https://packages.debian.org/bookworm/NAME).
-
-From Debian 13 and Ubuntu 24.04 on they end in t64, and still provide the old name
-(https://wiki.debian.org/ReleaseGoals/64bit-time).
-"""
 
 _INSTALLS = {
     f"apt-get install -y {DEBIAN['tcmalloc']}": ("debian", "ubuntu"),

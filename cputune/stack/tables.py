@@ -20,8 +20,8 @@ from packaging.version import Version
 from cputune.host.facts import HostFacts
 from cputune.text.documents import packaged_toml, record_of
 
+# Cached answers about versions: a search for a change asks some thousand times.
 REMEMBERED = 4096
-"""Cached answers about versions: a search for a change asks some thousand times."""
 
 Minor = tuple[int, int]
 Library = Literal[
@@ -37,8 +37,8 @@ Library = Literal[
 LIBRARIES: tuple[Library, ...] = get_args(Library)
 Compiled = Literal["torch", "ipex", "oneccl", "torchvision", "torchaudio"]
 COMPILED: tuple[Compiled, ...] = get_args(Compiled)
+# Compiled packages whose rows name the torch that they were built for.
 BUILT_FOR_TORCH: tuple[Compiled, ...] = ("oneccl", "torchvision", "torchaudio")
-"""Compiled packages whose rows name the torch that they were built for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -365,10 +365,6 @@ class Stack:
         rows = reversed(self.compiled(name))
         return tuple(row for row in rows if torch and row.torch and satisfies(torch, row.torch))
 
-    def bindings_for(self, torch: Version | None) -> tuple[Release, ...]:
-        """The oneCCL bindings that were built for exactly this torch."""
-        return self.built_for("oneccl", torch)
-
 
 def minor(version: Version) -> Minor:
     return version.major, version.minor
@@ -422,6 +418,7 @@ def beyond(name: str, version: Version | None) -> str | None:
     return None
 
 
+# Our short names, and the names for pip.
 DISTRIBUTIONS: Mapping[str, str] = {
     "torch": "torch",
     "ipex": "intel_extension_for_pytorch",
@@ -438,7 +435,6 @@ DISTRIBUTIONS: Mapping[str, str] = {
     "trl": "trl",
     "deepspeed": "deepspeed",
 }
-"""Our short names, and the names for pip."""
 
 _ALIASES = {
     "intel-extension-for-pytorch": "ipex",

@@ -11,11 +11,31 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Literal
 
-from packaging.version import Version
+from packaging.version import InvalidVersion, Version
 
 from cputune.stack import interface
 from cputune.stack.fit import ipex_torch, oneccl_torch
 from cputune.stack.tables import Feature, Library, Versions, load
+
+# The first torch with a fused AdamW for CPUs.
+_FUSED_ON_CPU = Version("2.4")
+
+# The first bitsandbytes whose optimizers step on a CPU.
+_BITSANDBYTES_ON_CPU = Version("0.50")
+
+
+def fuses_on_cpu(torch: Version) -> bool:
+    """Whether ``adamw_torch_fused`` of this torch steps on a CPU."""
+    return torch >= _FUSED_ON_CPU
+
+
+def bitsandbytes_steps_on_cpu(version: str | None) -> bool | None:
+    """None for an unknown version."""
+    try:
+        return Version(version or "") >= _BITSANDBYTES_ON_CPU
+    except InvalidVersion:
+        return None
+
 
 Framework = Literal["trainer", "accelerate"]
 IpexState = Literal["used unasked", "used when asked", "ignored", "unfit", "absent", "unknown"]
@@ -136,9 +156,9 @@ def ccl_use(versions: Versions, *, framework: Framework = "trainer") -> str | No
     return None
 
 
+# If CCL_WORKER_COUNT is smaller, accelerate uses gloo in any case
+# (``PartialState._prepare_backend`` in accelerate/state.py).
 LEAST_CCL_WORKERS = 1
-"""If CCL_WORKER_COUNT is smaller, accelerate uses gloo in any case
-(``PartialState._prepare_backend`` in accelerate/state.py)."""
 
 
 def why_too_few_ccl_workers(workers: str | int | None) -> str | None:

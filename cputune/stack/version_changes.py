@@ -13,7 +13,7 @@ from functools import lru_cache, partial
 
 from packaging.version import Version
 
-from cputune.stack.fit import Misfit, first_misfit, misfits, python_wheel
+from cputune.stack.fit import misfits, misfitting, python_wheel
 from cputune.stack.tables import (
     BUILT_FOR_TORCH,
     DISTRIBUTIONS,
@@ -25,6 +25,8 @@ from cputune.stack.tables import (
 )
 from cputune.stack.uses import Framework, ipex_use
 
+# The order in which packages of the same rule are changed: dependent ones first, then small
+# downloads.
 ORDER = (
     "ipex",
     "oneccl",
@@ -41,28 +43,24 @@ ORDER = (
     "transformers",
     "torch",
 )
-"""The order in which packages of the same rule are changed: dependent ones first, then small
-downloads.
-"""
 
+# Packages that are built for a torch, or that transformers pins. They take the release that
+# fits, newer or older; for others an older one is a downgrade.
 FOLLOWS = frozenset(ORDER[:7])
-"""Packages that are built for a torch, or that transformers pins. They take the release that
-fits, newer or older; for others an older one is a downgrade.
-"""
 
+# If more packages would change, the latest whole stack is proposed.
 MOST_CHANGES = 6
-"""If more packages would change, the latest whole stack is proposed."""
 
+# Stacks that a search examines for each number of changes, in a tenth of a second.
 MOST_STACKS = 400
-"""Stacks that a search examines for each number of changes, in a tenth of a second."""
 
+# The first minor releases without support for IPEX.
 TODAY_FROM = {"torch": (2, 9), "transformers": (4, 57), "accelerate": (1, 13)}
-"""The first minor releases without support for IPEX."""
 
-Problem = Callable[[Versions], "Misfit | None"]
-"""The first problem of a stack."""
+# The packages of the first problem of a stack; empty without one.
+Problem = Callable[[Versions], tuple[str, ...]]
+# The versions of a package to try in a stack.
 Candidates = Callable[[str, Versions], "Iterator[Version | None]"]
-"""The versions of a package to try in a stack."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +110,7 @@ def smallest_change(versions: Versions) -> VersionChange | None:
     releases fit, or none has a wheel for this Python (``older`` has their names). IPEX and the
     oneCCL bindings are removed if no release of them fits, or if nothing would call IPEX.
     """
-    if _broken(versions) is None:
+    if not _broken(versions):
         return None
     # No downgrades first, then of packages that this Python cannot install, then of any.
     barred = {name for name in ORDER if python_wheel(versions, name)}
@@ -180,7 +178,7 @@ def upgraded(name: str, too_old: str, versions: Versions) -> VersionChange | Non
 def advised_changes(versions: Versions) -> tuple[str | None, str | None]:
     """The smallest change as a sentence and as a command. With IPEX also that to the other era."""
     change = smallest_change(versions)
-    if change is None and _broken(versions) is None:
+    if change is None and not _broken(versions):
         return None, None
     if change is None:
         return "No stack in the tables has wheels for this Python; use Python 3.10 to 3.14.", None
@@ -249,19 +247,21 @@ class _Search:
 
     def _from(self, at: Versions, changed: frozenset[str], changes_left: int) -> Versions | None:
         wrong = self.problem(at)
-        if wrong is None:
+        if not wrong:
             return at
         if changes_left == 0 or (at, changes_left) in self.seen:
             return None
         self.seen.add((at, changes_left))
-        for name in sorted(set(wrong.names) - changed, key=ORDER.index):
+        for name in sorted(set(wrong) - changed, key=ORDER.index):
             for after in self._fewest_misfits_first(wrong, name, at):
                 fitting = self._from(after, changed | {name}, changes_left - 1)
                 if fitting is not None:
                     return fitting
         return None
 
-    def _fewest_misfits_first(self, wrong: Misfit, name: str, at: Versions) -> Iterator[Versions]:
+    def _fewest_misfits_first(
+        self, wrong: tuple[str, ...], name: str, at: Versions
+    ) -> Iterator[Versions]:
         """Yield stacks in which another release of this package solves the problem."""
         tried: list[tuple[int, Versions]] = []
         for candidate in self.candidates(name, at):
@@ -271,31 +271,33 @@ class _Search:
             after = at.changed(**{name: candidate})
             remaining = misfits(after)
             still = self.problem(after)
-            if still is None or still.names != wrong.names:
+            if still != wrong:
                 tried.append((len(remaining), after))
-            if still is None:
+            if not still:
                 break
         for _, after in sorted(tried, key=lambda each: each[0]):
             yield after
 
 
-def _broken(at: Versions) -> Misfit | None:
-    """The first broken rule, or that IPEX is installed but nothing would call it."""
-    misfit = first_misfit(at)
-    if misfit is None and at.ipex is not None and not _has_a_caller(at):
-        return Misfit(names=("ipex",), problem="nothing calls IPEX")
-    return misfit
+def _broken(at: Versions) -> tuple[str, ...]:
+    """The packages of the first broken rule, or IPEX if nothing would call it."""
+    for names in misfitting(at):
+        return names
+    if at.ipex is not None and not _has_a_caller(at):
+        return ("ipex",)
+    return ()
 
 
-def _not_of(era: str, at: Versions) -> Misfit | None:
-    """A package that does not belong to this era, torch first, or else a broken rule."""
+def _not_of(era: str, at: Versions) -> tuple[str, ...]:
+    """A package that does not belong to this era, torch first, or else those of a broken rule."""
     for name in reversed(ORDER):
         if not _is_of(era, name, at):
-            return Misfit(names=(name,), problem=f"{name} is not of this era")
-    misfit = first_misfit(at)
-    if misfit is None and era == "ipex" and at.ipex is not None and not _has_a_caller(at):
-        return Misfit(names=("accelerate", "transformers"), problem="nothing calls IPEX")
-    return misfit
+            return (name,)
+    for names in misfitting(at):
+        return names
+    if era == "ipex" and at.ipex is not None and not _has_a_caller(at):
+        return ("accelerate", "transformers")
+    return ()
 
 
 def _newer(

@@ -72,8 +72,8 @@ _SIGNALS = (
     ),
     re.compile(r".*\bexitcode\s*:\s*(?P<status>1(?:3[0-9]))\b.*"),
 )
+# Python writes it before what a destructor raised.
 IGNORED = re.compile(r"Exception ignored in\b")
-"""Python writes it before what a destructor raised."""
 _MEMORY = re.compile(
     r"Out of memory: Kill|[Mm]emory cgroup out of memory|oom[-_ ]kill|OOM[- ]?[Kk]ill"
     r"|invoked oom-killer"
@@ -90,8 +90,9 @@ _USAGE_WORDS = re.compile(
     r" argument|No such option|Missing option|invalid \S+ value|ambiguous option|not allowed "
     r"with argument"
 )
+# A shell took an option for a command: the line before ended too early.
 _OPTION_RUN = re.compile(r"(?:^|: )--?[A-Za-z][\w-]*(?:=\S*)?: (?:command )?not found$")
-"""A shell took an option for a command: the line before ended too early."""
+# A status that a launcher reports, and the other lines of torchrun's report.
 _CPP = re.compile(r"terminate called after throwing an instance of '(?P<name>[^']+)'")
 _WHAT = re.compile(r"\s*what\(\):\s*(?P<message>.*)")
 _EXIT = re.compile(
@@ -100,7 +101,6 @@ _EXIT = re.compile(
     r"|\S+ FAILED|Root Cause \(first observed failure\):|Failures:|error_file\s*:.*",
     re.IGNORECASE,
 )
-"""A status that a launcher reports, and the other lines of torchrun's report."""
 ROOT_RANK = re.compile(r"\s*rank\s*:\s*(?P<rank>\d+) \(local_rank: \d+\)")
 _ERROR = re.compile(
     r"(?i)\berror\b|\bfatal\b|\bfail(?:ed|ure|s)?\b|\babort|\bcannot\b|can't|could not"

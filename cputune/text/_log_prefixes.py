@@ -13,14 +13,14 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+# Characters of a line that are read.
 LONGEST_LINE = 2000
-"""Characters of a line that are read."""
 
+# Lines of other processes between a traceback's first line and its first frame.
 LINES_TO_FRAME = 200
-"""Lines of other processes between a traceback's first line and its first frame."""
 
+# Prefixes that are learned from one log.
 MOST_PREFIXES = 32
-"""That are learned from one log."""
 
 TRACEBACK = "Traceback (most recent call last)"
 
@@ -56,13 +56,12 @@ _KNOWN = (
     re.compile(r"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[.,]?\d*(?:Z|[+-]\d\d:?\d\d)?\]?:?\s"),
     re.compile(r"(?:\w{3} [ \d]\d \d\d:\d\d:\d\d \S+ )?kernel: (?:\[ *[\d.]+\] )?"),
 )
+# Prefixes of ``srun --label`` and ``mpirun -prepend-rank``: so short that most lines must have
+# one.
 _NUMBERED = re.compile(r"\s?(?P<rank>\d{1,4}): |\[(?P<other>\d{1,4})\] ")
-"""Prefixes of ``srun --label`` and ``mpirun -prepend-rank``: so short that most lines must have
-one.
-"""
 _FIRST_FRAME = re.compile(r'\s+(?:\| +)?File "')
+# Before the "Traceback" of rich and of Jupyter, which are no prefixes.
 _BOX = re.compile(r"[╭─│┌╮]|\w+(?:Error|Exception|Interrupt)\s+$")
-"""Before the "Traceback" of rich and of Jupyter, which are no prefixes."""
 
 
 def lines_of(text: str) -> list[Line]:

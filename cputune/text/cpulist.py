@@ -36,8 +36,8 @@ def parse(text: str) -> tuple[int, ...]:
 
 _SPAN = re.compile(r"([0-9]{1,99})(?:-([0-9]{1,99}))?")
 
+# No distribution kernel has NR_CPUS above 8192, so a larger number is damage.
 MAX_CPUS = 1 << 16
-"""No distribution kernel has NR_CPUS above 8192, so a larger number is damage."""
 
 
 def render(cpus: Iterable[int]) -> str:

@@ -9,6 +9,7 @@ import json
 import math
 import re
 import sys
+from collections.abc import Mapping
 from importlib import resources
 from typing import Annotated, Any, TypeAlias, TypeVar
 
@@ -17,20 +18,20 @@ from msgspec import Meta
 
 from cputune.errors import CputuneError
 
+# Levels of objects and lists inside each other. A result has 6.
 MOST_DEPTH = 32
-"""Levels of objects and lists inside each other. A result has 6."""
 
+# Linux accepts no longer argument (MAX_ARG_STRLEN).
 MOST_CHARACTERS = 1 << 17
-"""Linux accepts no longer argument (MAX_ARG_STRLEN)."""
 
+# The largest whole number: 64 bits, signed.
 MOST_NUMBER = (1 << 63) - 1
-"""The largest whole number: 64 bits, signed."""
 
+# A number of things. Every JSON reader has whole numbers up to 2**53.
 Count = Annotated[int, Meta(ge=0, le=1 << 53)]
-"""A number of things. Every JSON reader has whole numbers up to 2**53."""
 
+# A measured quantity: finite, and 0 or more.
 Amount = Annotated[float, Meta(ge=0, le=1e30)]
-"""A measured quantity: finite, and 0 or more."""
 
 Record = TypeVar("Record")
 
@@ -65,6 +66,18 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"the key {twice[:80]!r} occurs twice")
     return members
+
+
+def at(value: Any, *path: str | int) -> Any:
+    """The value at a path of a document; None if the path does not exist."""
+    for step in path:
+        if isinstance(value, Mapping):
+            value = value.get(step)
+        elif isinstance(value, list) and isinstance(step, int) and step < len(value):
+            value = value[step]
+        else:
+            return None
+    return value
 
 
 def toml(text: str) -> dict[str, Any]:
@@ -134,8 +147,8 @@ def for_people(document: object) -> str:
     return _NUMBERS.sub(lambda match: "[" + re.sub(r",\n *", ", ", match[1]) + "]", text)
 
 
+# A list of numbers, one item per line. It cannot match inside a text: JSON escapes line ends.
 _NUMBERS = re.compile(r"\[\n *(-?[0-9][^\s,\]]*(?:,\n *-?[0-9][^\s,\]]*)*)\n *\]")
-"""A list of numbers, one item per line. It cannot match inside a text: JSON escapes line ends."""
 
 
 def _check(document: object) -> None:

@@ -169,10 +169,10 @@ def package_of(path: str) -> str:
 # --- tracebacks -------------------------------------------------------------------------
 
 _BEGIN = re.compile(r"\s*(?:\+ )?(?:Exception Group )?Traceback \(most recent call last\)")
+# The first line of a traceback as Jupyter and rich print it.
 _BOXED = re.compile(
     r"(?:\w+(?:Error|Exception|Interrupt)\s|─ )\s*Traceback \(most recent call last\)"
 )
-"""The first line of a traceback as Jupyter and rich print it."""
 _FRAME = re.compile(
     r'\s+(?:\| )?File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?'
 )
@@ -455,8 +455,8 @@ def standing_by_kind(failure: Failure) -> Standing:
     return Standing()
 
 
+# Signals of a launcher or a person, which end the ranks that have not failed.
 _SENT = ("SIGTERM", "SIGINT", "SIGHUP")
-"""Signals of a launcher or a person, which end the ranks that have not failed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from itertools import count, pairwise
 
+# The replacement of such a value.
 HIDDEN = "(hidden)"
-"""The replacement of such a value."""
 
 _SHAPES = re.compile(
     r"""
@@ -36,10 +36,13 @@ _SHAPES = re.compile(
     """,
     re.VERBOSE | re.IGNORECASE | re.DOTALL,
 )
+# A key of AWS, or a line of a private key.
 _BASE64 = re.compile(r"(?:(?<![\w+/=.-])|(?<=\\n))[A-Za-z0-9+/]{40,}={0,2}")
-"""A key of AWS, or a line of a private key."""
 _RUN = re.compile(r"[A-Za-z0-9]{16,}")
 
+# An argument's name, in lower case, that ends in a word for a secret: ``hub_token``.
+#
+# ``pad_token``, ``sort_key`` and ``num_pass`` do not match.
 _ARGUMENT = re.compile(
     r"(?:.*_)?(?:\w*(?:password|passwd|passphrase|secrets?|credentials?|apikey|jwt|pwd)|auth|pw"
     r"|creds?|bearer|cookies?|otp|sas|dsn|webhook|authorization|pass_?(?:code|key|phrase|word)"
@@ -53,45 +56,41 @@ _ARGUMENT = re.compile(
     r"|(?:git|github|gitlab|gh|ado|azure|devops|hub|hf|my|user)_?pat|(?:user|login|sim|device)_?pin)"
     r"|token"
 )
-"""An argument's name, in lower case, that ends in a word for a secret: ``hub_token``.
-
-``pad_token``, ``sort_key`` and ``num_pass`` do not match.
-"""
+# Words before ``pass`` that make it a count, not a password.
 _COUNTED = frozenset(["n", "num", "one", "two", "single", "multi", "first", "forward", "backward"])
-"""Words before ``pass`` that make it a count, not a password."""
+# A variable's name, in lower case, that contains a word for a secret: ``slack_token``.
 _VARIABLE = re.compile(
     r".*(?:key|keys|token|pass|pwd|auth|pw|pat|sas|dsn|creds?|connection_string)"
     r"|(?:.*_)?\w*(?:passw(?:or)?ds?|passphrase|passcode|passkey|secrets?|credentials?|cookies?|jwt"
     r"|bearer|otp|webhook|token|auth_config)(?:_.*)?"
 )
-"""A variable's name, in lower case, that contains a word for a secret: ``slack_token``."""
 _FOLDERS = frozenset(["PWD", "OLDPWD"])
+# Signs of a pattern: ``--pat '*.txt'`` is one, and no personal access token.
 _ANY_OF = re.compile(r"[*?\[\]{}()^$|\\]")
-"""Signs of a pattern: ``--pat '*.txt'`` is one, and no personal access token."""
+# Words with numbers that name a model, a data set, a part or a precision: ``resnet50``.
 _MODEL = re.compile(
     r"(?:\w*net|vgg|gpt|bert|vit|t|llama|qwen|opt|yolo|swin|deit|clip|xlm|mt|squad|fold|gpu|cpu|bf"
     r"|fp|int|float|uint|v|part|run|exp|stage|phase|seed)\w{0,3}?\d+[a-z]{0,2}",
     re.IGNORECASE,
 )
-"""Words with numbers that name a model, a data set, a part or a precision: ``resnet50``."""
+# ``-pVALUE``, as database clients take a password.
 _SHORT = re.compile(r"-[pP](.{6,})")
-"""``-pVALUE``, as database clients take a password."""
 _NO_SECRET = re.compile(
     r"\W{0,4}|true|false|yes|no|none|null|auto|<[^<>]*>|\[[A-Z0-9_]+\]|\$\{?\w+\}?", re.IGNORECASE
 )
+# A path of a file. The place of a key is not a secret.
 _PATH = re.compile(r"(?:~|\.{0,2})(?:/[\w.@+~-]+){2,}/?|[\w./~-]+\.(?:json|pem|ya?ml|txt|crt|key)")
-"""A path of a file. The place of a key is not a secret."""
+# A name with its password: ``jane:letmein``.
 _PAIR = re.compile(r"[^\s:/]+:(?!\d+$)[^\s:/]{3,}")
-"""A name with its password: ``jane:letmein``."""
+# Words in the names of arguments whose values are long and random, but not secret.
 _DIGESTS = frozenset(
     ["revision", "commit", "sha", "sha256", "md5", "hash", "digest", "checksum", "id", "ref"]
 )
-"""Words in the names of arguments whose values are long and random, but not secret."""
 _FLAG = re.compile(r"--[A-Za-z][\w.-]*|-[A-Za-z](?:\d+|[A-Za-z_-]*)")
+# ``--name=value``; ``NAME=value`` of ``mpirun -x``; ``group.name=value`` of Hydra.
 _ASSIGNED = re.compile(
     r"(?P<before>--?|[+~]*(?:[\w@/-]+\.)*)(?P<name>[A-Za-z_][\w.-]*)=(?P<value>[^=].*)", re.DOTALL
 )
-"""``--name=value``; ``NAME=value`` of ``mpirun -x``; ``group.name=value`` of Hydra."""
 _SECRET_VARIABLE = re.compile(
     r"""(?P<said>\b(?P<name>[A-Z][A-Z0-9_]{2,127})(?:=|["']\s*:\s*))"""
     r"""(?P<value>"[^"\n]*"|'[^'\n]*'|[^\s"',;]+)"""
@@ -100,8 +99,8 @@ _SECRET_ARGUMENT = re.compile(
     r"""(?P<said>(?<![\w-])--(?P<name>[A-Za-z][\w.-]{1,63})(?:[ =]|["'],\s*["']))"""
     r"""(?P<value>(?![A-Z_]+\b|\[)[^\s"',\]]{3,})"""
 )
+# The password in I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS. A short number is ssh's port.
 _EXTRA = re.compile(r"(?:^|\s)-p\s*(?!\d{1,5}(?:\s|$))\S+")
-"""The password in I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS. A short number is ssh's port."""
 
 
 def looks_secret(text: str) -> bool:

@@ -7,6 +7,8 @@ from fractions import Fraction
 
 from cputune.errors import UsageError
 
+# Factors by the suffix of a Kubernetes quantity
+# (https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/).
 _SUFFIXES = {
     "n": Fraction(1, 10**9),
     "u": Fraction(1, 10**6),
@@ -25,11 +27,9 @@ _SUFFIXES = {
     "Pi": Fraction(2**50),
     "Ei": Fraction(2**60),
 }
-"""Factors by the suffix of a Kubernetes quantity
-(https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/)."""
 
+# A process that imports torch needs more.
 LEAST_BYTES = 64 * 2**20
-"""A process that imports torch needs more."""
 
 _AMOUNT = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)([A-Za-z]*)")
 _QUANTITY = re.compile(

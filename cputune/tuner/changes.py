@@ -19,11 +19,11 @@ from cputune.tuner.contenders import Contender, gain_of
 from cputune.tuner.gains import Gain
 from cputune.tuner.space import SearchSpace
 
+# The change of everything that decides the CPUs and the number of ranks.
 LAYOUT = "layout"
-"""The change of everything that decides the CPUs and the number of ranks."""
 
+# Knobs that change together with the layout.
 _LAID_OUT = ("backend", "ccl_workers")
-"""Knobs that change together with the layout."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -189,10 +189,10 @@ def paired(findings: Findings) -> list[Contender]:
     """
     if findings.baseline is None or _fell(findings.baseline):
         return []
-    today = findings.baseline.plan
+    baseline = findings.baseline.plan
     rivals: list[Contender] = []
     for rival in findings.rivals:
-        if pairs_of(findings.confirm_runs, today, rival.plan):
+        if pairs_of(findings.confirm_runs, baseline, rival.plan):
             rivals.append(rival)
     return rivals
 
@@ -364,11 +364,11 @@ def _nothing_valid(findings: Findings, busy: Sequence[str], seconds: float) -> N
     )
 
 
+# The hint on a busy machine. More time would not help there.
 QUIET_FIRST = "end the processes that use the CPUs, then the same command with --resume"
-"""The hint on a busy machine. More time would not help there."""
 
+# Lines of output that are shown if all trials failed alike: the end of a traceback.
 LAST_LINES = 12
-"""Lines of output that are shown if all trials failed alike: the end of a traceback."""
 
 
 def cannot_work(trials: Sequence[Trial], *, hopeless: bool) -> NoValidTrialError | None:

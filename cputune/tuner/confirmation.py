@@ -73,18 +73,18 @@ from cputune.tuner.turns import (
     seconds_of,
 )
 
+# The most rounds of a block; a block ends after GIVEN_UP rounds if nearly all of them were
+# delayed.
 MOST_ROUNDS, GIVEN_UP = 50, 12
-"""The most rounds of a block; a block ends after GIVEN_UP rounds if nearly all of them were
-delayed."""
 
+# The most steps of a plan that runs alone, warm-up included.
 STEPS_ALONE = 12
-"""The most steps of a plan that runs alone, warm-up included."""
 
+# The most blocks if processes run one after the other.
 MOST_ALONE = 5
-"""The most blocks if processes run one after the other."""
 
+# Error rate of the interval by which a slower rival is dropped.
 CLEARLY = 0.1
-"""Error rate of the interval by which a slower rival is dropped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,8 +107,8 @@ class Block:
     is_aside: bool = False
 
 
+# The changes from the baseline to a plan; none if they cannot be alive at once.
 ChangesTo = Callable[[Plan], Sequence[Change]]
-"""The changes from the baseline to a plan; none if they cannot be alive at once."""
 
 
 def compare_rivals(
@@ -246,15 +246,16 @@ class Confirmation:
         if len(self.rivals) < 2 or self.is_over:
             return False
         measuring = self._measuring
-        today, *steps = self._steps_of(*self.rivals)
+        baseline, *steps = self._steps_of(*self.rivals)
         gain = 0.0
-        if today > 0 and steps[0] > 0:
-            gain = math.log(today / steps[0])
+        if baseline > 0 and steps[0] > 0:
+            gain = math.log(baseline / steps[0])
         choosing = choosing_seconds(steps)
         if not all(rival.plan in measuring.living for rival in self.rivals):
             choosing += measuring.block_start_seconds + WARMUP_SECONDS * len(steps)
         # The block after it has new processes.
-        choosing += block_seconds(measuring, (today, steps[0])) - round_seconds((today, steps[0]))
+        both = (baseline, steps[0])
+        choosing += block_seconds(measuring, both) - round_seconds(both)
         left = measuring.timer.left(UNTIL_PROFILE) - comparison_seconds(measuring, gain, steps[0])
         return choosing <= left
 

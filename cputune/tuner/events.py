@@ -118,8 +118,8 @@ Event = (
 OnEvent = Callable[[Event], None]
 
 
+# A start that takes longer is reported.
 LONG_START_SECONDS = 10.0
-"""A start that takes longer is reported."""
 
 _LOG = log.getChild("events")
 

@@ -16,11 +16,11 @@ from cputune.tuner.race import LEAST_KEPT, WANDER
 from cputune.tuner.rehearsals import rehearsed
 from cputune.tuner.space import SearchSpace
 
+# If a start takes longer, no plan is started just to learn what each change is worth.
 DEAR_START_SECONDS = 30.0
-"""If a start takes longer, no plan is started just to learn what each change is worth."""
 
+# Mean and standard deviation of the log of each plan's time per sample.
 Belief = Mapping[Plan, tuple[float, float]]
-"""Mean and standard deviation of the log of each plan's time per sample."""
 
 
 def confirm_best(
@@ -95,9 +95,9 @@ def may_be_the_best(trial: Trial) -> bool:
     return trial.state == COMPLETED or (trial.cut_short and level + 1 >= LEAST_KEPT)
 
 
-def on_the_way(space: SearchSpace, today: Plan, alive: int, best: Plan) -> tuple[Change, ...]:
+def on_the_way(space: SearchSpace, baseline: Plan, alive: int, best: Plan) -> tuple[Change, ...]:
     """The changes from the baseline to this plan, if all these plans can be alive at once."""
-    path = changes(space, today, best)
+    path = changes(space, baseline, best)
     if len(path) < alive:
         return path
     return ()

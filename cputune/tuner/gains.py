@@ -34,45 +34,42 @@ from cputune.records.claims import EQUIVALENCE_MARGIN, EQUIVALENT, Speedup
 from cputune.records.result import LEAST_BLOCKS, Throughput
 from cputune.tuner.student import students_quantile
 
+# How much two processes of a plan differ (log), and how many measurements that counts for.
+# Measured by ``benchmarks/aa.py --real``: 1.8 % in seven A/A, up to 8 % between blocks of one
+# comparison.
 PROCESS, FREEDOM = 0.03, 3.0
-"""How much two processes of a plan differ (log), and how many measurements that counts for.
-Measured by ``benchmarks/aa.py --real``: 1.8 % in seven A/A, up to 8 % between blocks of one
-comparison."""
 
+# Error rate of an interval: less than 0.05, because it is looked at after every block
+# (``benchmarks/aa.py``).
 DOUBT = 0.015
-"""Error rate of an interval: less than 0.05, because it is looked at after every block
-(``benchmarks/aa.py``).
-"""
 
+# Plans within this (log) of each other are practically the same.
 DELTA = 0.02
-"""Plans within this (log) of each other are practically the same."""
 
+# How far (log) a difference may be off when processes start, after how many steps a third of that
+# is left, and how much likelier (log) the rounds have to be with it. A turn of 0.6 s has several
+# short steps, so few rounds are of young processes: with log(2) half of the warm-ups of fifty steps
+# were not found, with 0 a sixth (12 comparisons, simulated as in test_tune_sidebyside.py); but with
+# 0 what a change is worth in one block was known half as well.
 SETTLING, DIES, LIKELIER = 0.3, 20.0, 0.1
-"""How far (log) a difference may be off when processes start, after how many steps a third of that
-is left, and how much likelier (log) the rounds have to be with it. A turn of 0.6 s has several
-short steps, so few rounds are of young processes: with log(2) half of the warm-ups of fifty steps
-were not found, with 0 a sixth (12 comparisons, simulated as in test_tune_sidebyside.py); but with 0
-what a change is worth in one block was known half as well.
-"""
 
+# How much (log) the first and the last of the processes started for a block may differ by their
+# order: the standard deviation of the term before anything is measured.
 ORDER = 0.05
-"""How much (log) the first and the last of the processes started for a block may differ by their
-order: the standard deviation of the term before anything is measured.
-"""
 
+# Rounds that the noise of steps counts for: a few rounds may agree by chance.
 NOISE_WEIGHT = 4.0
-"""Rounds that the noise of steps counts for: a few rounds may agree by chance."""
 
+# How narrow (log) the interval of a gain has to be, or its half as a share of the gain.
 NARROW, SHARE_OF_GAIN = 0.1, 0.36
-"""How narrow (log) the interval of a gain has to be, or its half as a share of the gain."""
 
 MOST_BLOCKS = 24  # of a comparison
 
+# Factor on the expected time when a longer comparison is proposed.
 RESERVE = 1.3
-"""Factor on the expected time when a longer comparison is proposed."""
 
+# A round further than this many scatters from the middle of its block was delayed.
 FAR = 6.0
-"""A round further than this many scatters from the middle of its block was delayed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

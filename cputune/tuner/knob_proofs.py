@@ -27,20 +27,21 @@ from cputune.records.steps import TimeUp, TrialError
 from cputune.tuner.space import SearchSpace, search_space
 
 SAME, NEARLY_SAME, OTHER, AS_TYPED = "the same", "the same but for", "not the same", "as typed"
+# How a value comes out. ``AS_TYPED``: it is not in the space. ``UNTRIED``: no time was left.
 UNTRIED = "not checked"
-"""How a value comes out. ``AS_TYPED``: it is not in the space. ``UNTRIED``: no time was left."""
 
+# What values that are started together promise. Others change draws or numbers, each its own.
 TOGETHER = ("numbers", "mathematics")
-"""What values that are started together promise. Others change draws or numbers, each its own."""
 
 BOUND = "bound to its cores"
 
+# The time limit of a run of the whole script, shortened, with another number of ranks.
 REHEARSAL_SECONDS = 300.0
-"""Of the whole script, shortened, with another number of ranks."""
 
+# Checks of the current launch, before any value is tried.
 CHECKS_BEFORE = 2
-"""Checks of the current launch, before any value is tried."""
 
+# The question to the model that belongs to a knob.
 _QUESTION_OF = {
     "ranks": "ranks",
     "accumulation": "ranks",
@@ -48,7 +49,6 @@ _QUESTION_OF = {
     "threads": "threads",
     "precision": "precision",
 }
-"""The question to the model that belongs to a knob."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,11 +164,11 @@ def _try_all(
             add(result)
 
 
+# A knob and its value; no knob: the plan itself, bound to its cores.
 Difference = tuple[Knob | None, KnobValue]
-"""A knob and its value; no knob: the plan itself, bound to its cores."""
 
+# A difference, and the plan that has no other.
 PlanAlone = tuple[Difference, Plan]
-"""A difference, and the plan that has no other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

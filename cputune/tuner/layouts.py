@@ -21,11 +21,11 @@ from cputune.plans.workload import Workload
 from cputune.stack import LEAST_CCL_WORKERS
 from cputune.text import cpulist
 
+# Workers of a rank: oneCCL's default is 1; more than 4 leave too few cores. Assumed.
 CCL_WORKER_COUNTS = (1, 2, 4)
-"""Workers of a rank: oneCCL's default is 1; more than 4 leave too few cores. Assumed."""
 
+# The beginning of the reason for ranks that cannot divide the batch.
 UNDIVIDED = "a rank per NUMA node"
-"""The beginning of the reason for ranks that cannot divide the batch."""
 
 Values = Mapping[str, KnobValue]
 

@@ -154,22 +154,20 @@ class Findings:
         return "other processes delayed most steps in every attempt"
 
 
+# How often a trial is run if other processes delay it.
 ATTEMPTS = 3
-"""How often a trial is run if other processes delay it."""
 
+# A plan hangs if it has no first step after HANGS times the slowest start so far, and at least
+# these seconds. Assumed: a busy machine makes a start two times as long.
 HANGS, LEAST_PATIENCE_SECONDS = 3.0, 60.0
-"""A plan hangs if it has no first step after HANGS times the slowest start so far, and at least
-these seconds. Assumed: a busy machine makes a start two times as long.
-"""
 
+# How far (log) a trial may be behind the fastest and still be compared.
 NEAR_ENOUGH = 2 * WANDER
-"""How far (log) a trial may be behind the fastest and still be compared."""
 
+# How many plans the first block compares with the baseline. With three, the worst twentieth of the
+# choices reached 0.90 of the optimum on a machine that wanders by 10 %; with four 0.95
+# (``benchmarks/search.py``).
 MOST_RIVALS = 4
-"""How many plans the first block compares with the baseline. With three, the worst twentieth of the
-choices reached 0.90 of the optimum on a machine that wanders by 10 %; with four 0.95
-(``benchmarks/search.py``).
-"""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -542,8 +540,8 @@ def delays_itself(plan: Plan, facts: HostFacts) -> bool:
     return plan.oversubscribed or threads > cpus
 
 
+# The longest reason in a result; a longer one is cut.
 MOST_CHARACTERS = 16_384
-"""The longest reason in a result; a longer one is cut."""
 
 
 def shortened(text: str, most: int) -> str:

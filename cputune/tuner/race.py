@@ -22,17 +22,17 @@ from typing import Literal
 from cputune.records.result import Throughput
 from cputune.tuner.gains import PROCESS, throughput
 
+# Standard deviation of the log of a step time while nothing is known.
 USUAL_NOISE = 0.05
-"""Standard deviation of the log of a step time while nothing is known."""
 
+# How many steps ``USUAL_NOISE`` counts for.
 _PRIOR_WEIGHT = 6.0
-"""How many steps ``USUAL_NOISE`` counts for."""
 
+# Standard errors to either side in an interval of 95 %.
 Z95 = 1.96
-"""Standard errors to either side in an interval of 95 %."""
 
+# The median distance of two normal values of deviation 1 (0.6745: from the mean).
 _DIFFERENCE = 0.6745 * math.sqrt(2)
-"""The median distance of two normal values of deviation 1 (0.6745: from the mean)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,16 +47,6 @@ class Estimate:
     kept: tuple[float, ...]
     warmup: int
     level: bool
-
-    @property
-    def low(self) -> float:
-        """Lower end of the 95 % interval."""
-        return self.center - Z95 * self.error
-
-    @property
-    def high(self) -> float:
-        """Upper end of the 95 % interval."""
-        return self.center + Z95 * self.error
 
 
 def estimate(logs: Sequence[float], noise: float, *, skip: int = 0) -> Estimate:
@@ -129,37 +119,36 @@ class Noise:
 
 Verdict = Literal["more", "enough", "lost"]
 
+# The fewest steps of a completed trial, without warm-up.
 LEAST_KEPT = 3
-"""The fewest steps of a completed trial, without warm-up."""
 
+# Steps that the first trial of a study keeps: the warm-up is learnt from them.
 FIRST_KEPT = 4
-"""Steps that the first trial of a study keeps: the warm-up is learnt from them."""
 
+# If steps take so long, this many suffice: what delays a step for a moment is a small share
+# of it, and six minutes hold few of them. The warm-up is not waited for either: what earlier runs
+# show of it is subtracted.
 LONG_STEP_SECONDS, LONG_KEPT = 1.5, 2
-"""If steps take so long, this many suffice: what delays a step for a moment is a small share
-of it, and six minutes hold few of them. The warm-up is not waited for either: what earlier runs
-show of it is subtracted."""
 
+# Standard error of a first step whose excess is subtracted, as a share of that excess.
 OF_EXCESS = 0.15
-"""Standard error of a first step whose excess is subtracted, as a share of that excess."""
 
+# The most steps of a trial that count, and the most of all.
 MOST_KEPT, MOST_STEPS = 8, 24
-"""The most steps of a trial that count, and the most of all."""
 
+# Standard deviation (log) of the machine's speed from one trial to another.
 WANDER = 0.1
-"""Standard deviation (log) of the machine's speed from one trial to another."""
 
+# A plan that is this many standard errors behind the fastest has clearly lost.
 SURE = 2.3
-"""A plan that is this many standard errors behind the fastest has clearly lost."""
 
+# How far above its centre (log) the first, second… step may be while nothing is learnt.
+#
+# Seen: 1.0, 1.0, 0.66, 0.62, 0.57, then 0.49 s (BERT, torch 2.13, two cores).
 USUAL_EXCESS = (1.1, 0.75, 0.45, 0.3, 0.2, 0.1)
-"""How far above its centre (log) the first, second… step may be while nothing is learnt.
 
-Seen: 1.0, 1.0, 0.66, 0.62, 0.57, then 0.49 s (BERT, torch 2.13, two cores).
-"""
-
+# How much (log), and how long, a step may be delayed without the kernel reporting it.
 MOST_DELAY, MOST_DELAY_SECONDS = math.log(8), 4.0
-"""How much (log), and how long, a step may be delayed without the kernel reporting it."""
 
 
 @dataclass(slots=True)
@@ -168,10 +157,10 @@ class Race:
 
     noise: Noise = field(default_factory=Noise)
     fastest: Estimate | None = None
+    # Seconds of the last step.
     step_seconds: float = 0.0
-    """Seconds of the last step."""
+    # How far the first, second … step of each run was above its centre.
     excesses: list[list[float]] = field(default_factory=list)
-    """How far the first, second … step of each run was above its centre."""
 
     def verdict(self, logs: Sequence[float]) -> Verdict:
         """Whether these steps of a run suffice: logs of seconds per sample, in order."""

@@ -36,20 +36,20 @@ from cputune.records.steps import (
 )
 from cputune.tuner.race import Verdict
 
+# Log seconds per sample of a step, and its size (``Step.size``).
 SizedStep = tuple[float, int]
-"""Log seconds per sample of a step, and its size (``Step.size``)."""
 
+# The slope uses this many of the latest steps: pairs grow as the square of steps.
 _MOST_STEPS = 60
-"""The slope uses this many of the latest steps: pairs grow as the square of steps."""
 
+# While nothing is known seconds rise as tokens do; that counts as one pair a factor e apart.
 _USUAL, _USUAL_WEIGHT = 1.0, 1.0
-"""While nothing is known seconds rise as tokens do; that counts as one pair a factor e apart."""
 
+# The resolution of clocks.
 LEAST_SECONDS = 1e-9
-"""The resolution of clocks."""
 
+# A run is contended if this many steps were delayed, and more than half of all.
 LEAST_DELAYED = 3
-"""A run is contended if this many steps were delayed, and more than half of all."""
 
 
 @dataclass(slots=True, kw_only=True)

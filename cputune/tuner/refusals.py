@@ -19,11 +19,11 @@ from cputune.records.result import FAILED, Trial
 from cputune.records.steps import Crashed, Diverged, Infeasible, TimedOut
 from cputune.tuner.space import TOGETHER, SearchSpace
 
+# Failures that the same plan would have again. The sampler handles memory.
 _PLANS_FAULT = (Infeasible.kind, Crashed.kind, Diverged.kind, TimedOut.kind)
-"""Failures that the same plan would have again. The sampler handles memory."""
 
+# Other ranks have other threads: to vary one is to vary both.
 _LAYOUT = {"ranks", "threads"}
-"""Other ranks have other threads: to vary one is to vary both."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,9 +17,9 @@ from cputune.tuner.events import Message
 from cputune.tuner.measuring import Findings, Measuring
 from cputune.tuner.spending import block_seconds
 
+# Time limit of a rehearsal, in starts and steps of the baseline.
 LEAST_SECONDS = 90.0
 STARTS, STEPS = 6, 40
-"""Time limit of a rehearsal, in starts and steps of the baseline."""
 
 
 def rehearsed(

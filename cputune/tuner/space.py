@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from cputune.errors import UsageError
 from cputune.host.facts import HostFacts
 from cputune.plans.cores import usable_cores
-from cputune.plans.knobs import KNOBS, NAMES, OWNED, TODAY, keeps, knob_named, owned, varied
+from cputune.plans.knobs import BASELINE, KNOBS, NAMES, OWNED, keeps, knob_named, owned, varied
 from cputune.plans.knobs.libraries import DEFAULT
 from cputune.plans.knobs.precision import advised_precision
 from cputune.plans.knobs.record import KEPT, Ask, Choices, Keeps, Knob, LeftOut
@@ -18,7 +18,7 @@ from cputune.plans.layout import baseline_plan, guide_plan
 from cputune.plans.memory import HALF, SINGLE
 from cputune.plans.placing import by_caches, groups
 from cputune.plans.plan import Plan
-from cputune.plans.values import KnobValue
+from cputune.plans.values import KnobValue, as_text
 from cputune.plans.workload import Workload
 from cputune.records.options import TuneOptions
 from cputune.records.result import Origin
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from cputune.ranks.hosts import RankHosts
 
 
+# Knobs in the repr of a space: with the first and the last line it has ten.
 MOST_SHOWN = 8
-"""Knobs in the repr of a space: with the first and the last line it has ten."""
 
+# Characters of a line in the repr of a space.
 LONGEST_LINE = 100
-"""Characters of a line in the repr of a space."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,25 +116,25 @@ def search_space(
     fixed = {}
     for name, value in (fix or {}).items():
         fixed[name] = knob_named(name).parse(value)
-    today = baseline or baseline_plan(facts, ranks=job.launch_ranks)
+    baseline = baseline or baseline_plan(facts, ranks=job.launch_ranks)
     unlike = ""
     if job.model_answers is not None:
         unlike = job.model_answers.unlike
     if unlike:
         keep = "numbers"
-    owned_knobs = dict(owned(job, today))
+    owned_knobs = dict(owned(job, baseline))
     if "ranks" in fixed:  # a script that divides its batches itself may be asked for others
         owned_knobs.pop("ranks", None)
     _refuse_what_is_owned(job, owned_knobs, fixed)
     ask = Ask(
         workload=job,
-        fixed={**_unvaried(varied(named, keep), fixed, today), **fixed, **owned_knobs},
+        fixed={**_unvaried(varied(named, keep), fixed, baseline), **fixed, **owned_knobs},
         owned=owned_knobs,
         hosts=tuple(hosts),
         keep=keep,
         named=named or frozenset(),
-        # What runs today is slow, perhaps, but possible.
-        allow_slow_precision=allow_slow_precision or today.precision == "bf16",
+        # The precision of the baseline is slow, perhaps, but possible.
+        allow_slow_precision=allow_slow_precision or baseline.precision == "bf16",
         allow_bf16_gradients=allow_bf16_gradients,
     )
     values, left_out = _plans(facts, job, ask)
@@ -144,7 +144,7 @@ def search_space(
     return SearchSpace(
         facts=facts,
         workload=job,
-        baseline=today,
+        baseline=baseline,
         knobs=_varied_knobs(values.values()),
         left_out=left_out,
         values=values,
@@ -168,7 +168,7 @@ def _refuse_what_is_owned(
     for name in owned_knobs:
         if fixed.get(name, owned_knobs[name]) != owned_knobs[name]:
             raise UsageError(
-                f"{job.name} cannot be tuned with {name}={_text(fixed[name])}",
+                f"{job.name} cannot be tuned with {name}={as_text(fixed[name])}",
                 hint=f"{OWNED[name]}; remove --fix {name}",
             )
 
@@ -265,7 +265,7 @@ def _choices(knob: Knob, facts: HostFacts, ask: Ask) -> Choices:
 
 
 def _lacking(knob: str, value: KnobValue, host: str, reasons: Mapping[str, str]) -> LeftOut:
-    what = f"{knob}={_text(value)}"
+    what = f"{knob}={as_text(value)}"
     reason = "it is not possible there"
     for name in (what, knob):
         if reasons.get(name):
@@ -320,28 +320,28 @@ def _not_kept(
 
 FASTER_ALLOCATORS = ("tcmalloc", "jemalloc")
 
+# Knobs that are only useful together: to vary one is to vary both.
 TOGETHER = {"backend", "ccl_workers"}
-"""Knobs that are only useful together: to vary one is to vary both."""
 
 
 def _unvaried(
-    free: Set[str], fixed: Mapping[str, KnobValue], today: Plan
+    free: Set[str], fixed: Mapping[str, KnobValue], baseline: Plan
 ) -> Mapping[str, KnobValue]:
     """The knobs that are not varied, at their current values."""
     free = free | set(fixed)
     if free & TOGETHER:
         free |= TOGETHER
     by_name: dict[str, KnobValue] = {}
-    for name, value in TODAY.items():
+    for name, value in BASELINE.items():
         if name not in free:
-            by_name[name] = getattr(today, name, value)
+            by_name[name] = getattr(baseline, name, value)
     return by_name
 
 
 def _impossible(fixed: Mapping[str, KnobValue], left_out: Sequence[LeftOut]) -> UsageError:
     """The requested values that no plan has together, and why."""
     named = sorted(fixed, key=NAMES.index)
-    settings = [f"{name}={_text(fixed[name])}" for name in named]
+    settings = [f"{name}={as_text(fixed[name])}" for name in named]
     together = ""
     if len(settings) > 1:
         together = " together"
@@ -351,14 +351,6 @@ def _impossible(fixed: Mapping[str, KnobValue], left_out: Sequence[LeftOut]) -> 
             if out.what in (name, setting):
                 return UsageError(problem, hint=out.why)
     return UsageError(problem, hint="remove --fix; `cputune tune --dry-run` then lists the values")
-
-
-def _text(value: KnobValue) -> str:
-    if isinstance(value, bool):
-        if value:
-            return "yes"
-        return "no"
-    return str(value)
 
 
 def _suggestions(
@@ -382,13 +374,13 @@ def _suggestions(
     wanted: list[tuple[Origin, Mapping[str, KnobValue]]] = [("guide", guide)]
     for layout in _of_topology(facts, values):
         wanted.append(("topology", {**libraries, **layout}))
-    today = {}
+    unchanged = {}
     for knob in KNOBS:
         if knob.put is not None and knob.name != "ipex":
-            today[knob.name] = knob.today
+            unchanged[knob.name] = knob.baseline
     suggestions: dict[Plan, Origin] = {}
     for origin, suggested in wanted:
-        meant = {**today, "precision": advised_precision(facts), **suggested, **held}
+        meant = {**unchanged, "precision": advised_precision(facts), **suggested, **held}
         match = [plan for plan, of in values.items() if meant.items() <= of.items()]
         if match:
             suggestions.setdefault(max(match, key=_liked), origin)
@@ -403,8 +395,8 @@ def _fastest_allocator(of_plans: Collection[Mapping[str, KnobValue]]) -> KnobVal
     return DEFAULT
 
 
+# If a socket has this many cores, all may be slower than half of them: memory is shared.
 MANY_CORES = 16
-"""If a socket has this many cores, all may be slower than half of them: memory is shared."""
 
 
 def _of_topology(

@@ -16,50 +16,50 @@ from cputune.tuner.measuring import Measuring
 from cputune.tuner.race import LEAST_KEPT
 from cputune.tuner.turns import awake_steps, round_seconds, warmup_steps
 
+# The fewest rounds of a block; those of the first block, and of later ones, if they are short. New
+# processes say more than further rounds (``benchmarks/aa.py``).
 FEWEST_ROUNDS, FIRST_ROUNDS, LATER_ROUNDS = 2, 6, 3
-"""The fewest rounds of a block; those of the first block, and of later ones, if they are short. New
-processes say more than further rounds (``benchmarks/aa.py``)."""
 
+# The rounds of the block that shows what each change is worth: no other block adds to them.
 ROUNDS_OF_CHANGES = 4
-"""The rounds of the block that shows what each change is worth: no other block adds to them."""
 
+# If a step takes so long, one round of a block has to suffice.
 VERY_LONG_SECONDS = 30.0
-"""If a step takes so long, one round of a block has to suffice."""
 
+# A block whose rounds took so long has shown enough: the first one, a later one.
 LONG_ENOUGH_SECONDS, LATER_SECONDS = 20.0, 10.0
-"""A block whose rounds took so long has shown enough: the first one, a later one."""
 
+# The first block continues until its processes have taken this number of steps, which shows a long
+# warm-up, or ``LONG_ENOUGH_SECONDS``.
 OLD_STEPS = 30
-"""The first block continues until its processes have taken this number of steps, which shows a long
-warm-up, or ``LONG_ENOUGH_SECONDS``."""
 
+# Seconds of steps in the block that chooses a leader, if several rivals are left.
 TELL_APART_SECONDS = 20.0
-"""Seconds of steps in the block that chooses a leader, if several rivals are left."""
 
+# The steps of a trial that runs to its end, if they are short: three count.
 STEPS_OF_TRIAL = 4
-"""The steps of a trial that runs to its end, if they are short: three count."""
 
+# What it takes to check the model: with steps of 13 s (DistilBERT, two Zen 4 cores) 140 s.
 STARTS_OF_CHECK, STEPS_OF_CHECK = 1, 10
-"""What it takes to check the model: with steps of 13 s (DistilBERT, two Zen 4 cores) 140 s."""
 
+# The gain (log) for which time is kept if the trials show a smaller one. What is smaller needs
+# more blocks than the search can wait for: then the comparison ends undecided, and says how much
+# longer it takes.
 LEAST_GAIN = 0.15
-"""The gain (log) for which time is kept if the trials show a smaller one. What is smaller needs
-more blocks than the search can wait for: then the comparison ends undecided, and says how much
-longer it takes."""
 
 
+# Trials that usually find the best plan or one that is nearly as fast.
 USUAL_TRIALS = 12
-"""Trials that usually find the best plan or one that is nearly as fast."""
 
+# Share of a given time after which the confirmation ends: the rest is for the profile.
 UNTIL_PROFILE = 0.95
-"""Share of a given time after which the confirmation ends: the rest is for the profile."""
 
+# The largest share of the time that is kept for the comparison while other plans may be faster.
 MOST_RESERVED = 0.5
-"""The largest share of the time that is kept for the comparison while other plans may be faster."""
 
+# Time for these steps of the baseline is kept in addition: a step may be delayed, and its round
+# is repeated. Without, one in twenty comparisons of steps of ten seconds ended without a factor.
 DELAYED_STEPS = 4
-"""Time for these steps of the baseline is kept in addition: a step may be delayed, and its round
-is repeated. Without, one in twenty comparisons of steps of ten seconds ended without a factor."""
 
 
 def least_rounds(round_seconds: float, *, first: bool) -> int:

@@ -33,15 +33,15 @@ from cputune.tuner.space import SearchSpace
 from cputune.tuner.stores import IDENTITY, no_study, store_of
 
 _WORKLOAD = "cputune.workload"
+# Raised with a change that an older cputune would misread.
 STUDY_SCHEMA = 1
-"""Raised with a change that an older cputune would misread."""
 
 _TRIAL = "cputune.trial"
 
 Finite = Annotated[float, Meta(ge=-1e30, le=1e30)]
 
+# What must be the same for a study to be resumed: plain JSON values by name.
 Identity = Mapping[str, object]
-"""What must be the same for a study to be resumed: plain JSON values by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,11 +40,11 @@ if TYPE_CHECKING:
 
 STUDY_NAME = "cputune"
 
+# The attribute of a study whose result was written.
 FINISHED = "cputune.finished"
-"""The attribute of a study whose result was written."""
 
+# The attribute of our studies that identifies what they measure.
 IDENTITY = "cputune.identity"
-"""The attribute of our studies that identifies what they measure."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

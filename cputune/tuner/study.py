@@ -121,17 +121,16 @@ def _equal_to_today(count: int) -> str:
 
 NOBODY = Neighbours()
 
+# If the time holds fewer trials than this before the comparison, the guide's plan is not tried
+# first: the topology's has a faster allocator too.
 FEW_TRIALS = 10
-"""If the time holds fewer trials than this before the comparison, the guide's plan is not tried
-first: the topology's has a faster allocator too.
-"""
 
+# If the time holds fewer trials than this, it is not spent on checking the model.
 FEWEST_TRIALS = 4
-"""If the time holds fewer trials than this, it is not spent on checking the model."""
 
 
+# Opens a runner for a workload. True requests new processes.
 OpenRunner = Callable[[Workload, bool], AbstractContextManager[Runner]]
-"""Opens a runner for a workload. True requests new processes."""
 
 
 class TuningStudy:
@@ -410,9 +409,9 @@ class TuningStudy:
 
     def _check_model_now(self, runner: CheckingRunner) -> None:
         """Ask what an earlier run had no time for; the baseline is started first."""
-        today = baseline_plan(self._facts, ranks=self._workload.launch_ranks)
+        baseline = baseline_plan(self._facts, ranks=self._workload.launch_ranks)
         with suppress(TrialError, TimeUp):
-            for _ in islice(runner.steps(today), LOOKED_AT):
+            for _ in islice(runner.steps(baseline), LOOKED_AT):
                 pass
             self._check_model(runner)
         self._workload = self._observed_workload(runner)
@@ -422,8 +421,8 @@ class TuningStudy:
         trials = self._findings.trials
         if not trials:
             self._storage.begin_baseline()
-            today = baseline_plan(self._facts, ranks=self._workload.launch_ranks)
-            self._measure(runner, today, "baseline")
+            baseline = baseline_plan(self._facts, ranks=self._workload.launch_ranks)
+            self._measure(runner, baseline, "baseline")
             self._findings.baseline_seconds = self._timer.used_seconds
             measured = any(trial.state == COMPLETED for trial in trials)
             if self._findings.host_lost or (self._findings.cut_off and not measured):
@@ -459,10 +458,10 @@ class TuningStudy:
         """Build the space of plans, now that the baseline has shown what the script trains."""
         options, timer = self._options, self._timer
         first = next((trial for trial in self._findings.trials if trial.plan.as_found), None)
-        today = None
+        baseline = None
         if first is not None:
-            today = first.plan
-        space = space_of(options, self._facts, self._workload, self._hosts, baseline=today)
+            baseline = first.plan
+        space = space_of(options, self._facts, self._workload, self._hosts, baseline=baseline)
         if self._earlier is not None:
             space = with_earlier(space, self._earlier)
         self._space = space
@@ -550,19 +549,19 @@ class TuningStudy:
         Keeps the time of the comparison from the trial.
         """
         belief, measuring = sampler.believe(), self._measuring
-        today = belief[sampler.baseline][0]
+        baseline = belief[sampler.baseline][0]
         measured = [belief[other][0] for other in self._history.plans]
         if not self._findings.has_rival:
             measured.append(belief[plan][0])
         best = min(measured)
-        gain = today - best
+        gain = baseline - best
         fastest_seconds = measuring.step_seconds * math.exp(-gain)
         reserved = reserved_seconds(measuring, gain, fastest_seconds)
         measuring.reserved_seconds = reserved
         samples = 1.0
         if self._workload.batch_per_rank is not None:  # more ranks, more samples of a step
             samples = plan.world_size / sampler.baseline.world_size
-        seconds = samples * measuring.step_seconds * math.exp(belief[plan][0] - today)
+        seconds = samples * measuring.step_seconds * math.exp(belief[plan][0] - baseline)
         return self._timer.left(UNTIL_PROFILE) >= reserved + trial_seconds(measuring, seconds)
 
     def _following(self, space: SearchSpace, sampler: PlanSampler) -> tuple[Origin, Plan] | None:

@@ -19,44 +19,40 @@ from cputune.tuner.measuring import LivingTrial
 from cputune.tuner.race import Race
 from cputune.tuner.reading import Rules, Run, SizedStep, take, turn_of
 
+# About how long the steps of a turn last that count: much less than the time in which the machine
+# changes its speed, much more than the switch to the next plan.
 TURN_SECONDS = 0.6
-"""About how long the steps of a turn last that count: much less than the time in which the machine
-changes its speed, much more than the switch to the next plan.
-"""
 
-MOST_COUNTED = 8
+MOST_COUNTED = 8  # steps of a turn
+# If a step is shorter than this and the first step after a pause does not count, a turn counts at
+# least two steps.
+#
+# The machine is much the same half a second later and another one three seconds later, so rounds of
+# one step give 1.7 times as much information in the same time as rounds of three.
 TWICE_SECONDS = 1.0
-"""If a step is shorter than this and the first step after a pause does not count, a turn counts at
-least two steps.
 
-The machine is much the same half a second later and another one three seconds later, so rounds of
-one step give 1.7 times as much information in the same time as rounds of three.
-"""
-
+# If the mean step of the contenders of a block takes at least this long, the first step of a turn
+# counts for each of them; below, for none.
+#
+# After a pause caches are cold, and ranks that wake up wait for each other. In three tunes on two
+# AMX cores the first step of a turn was 5.5, 8.9 and 6.4 % slower than the later ones, and several
+# ranks need 5 to 15 % more. If it counts for one plan alone, that is an error of the factor:
+# factors of 1.86, 1.96 and 2.27 became 1.80, 1.89 and 2.13, the ratios of the trials to 1, 1 and 3
+# %.
+#
+# To skip it costs a step of each turn: half of the time of a turn that counts one step. If it
+# counts for all, the costs cancel in the ratio as far as they are alike; what they differ by (some
+# percent) remains.
 LONG_STEP_SECONDS = 3.0
-"""If the mean step of the contenders of a block takes at least this long, the first step of a turn
-counts for each of them; below, for none.
 
-After a pause caches are cold, and ranks that wake up wait for each other. In three tunes on two AMX
-cores the first step of a turn was 5.5, 8.9 and 6.4 % slower than the later ones, and several ranks
-need 5 to 15 % more. If it counts for one plan alone, that is an error of the factor: factors of
-1.86, 1.96 and 2.27 became 1.80, 1.89 and 2.13, the ratios of the trials to 1, 1 and 3 %.
-
-To skip it costs a step of each turn: half of the time of a turn that counts one step. If it counts
-for all, the costs cancel in the ratio as far as they are alike; what they differ by (some percent)
-remains.
-"""
-
+# The most warm-up steps of new processes, and of processes that were stopped since they were warm.
 MOST_WARMUP = 12
 AWAKE_STEPS = 2
-"""The most warm-up steps of new processes, and of processes that were stopped since they were warm.
-"""
 
+# After this time new processes are warm enough: what makes first steps slow are imports, caches
+# and memory that is touched for the first time, and of a long step that is a small share. A ratio
+# that still changes is noticed (``Gain.settles``).
 WARMUP_SECONDS = 8.0
-"""After this time new processes are warm enough: what makes first steps slow are imports, caches
-and memory that is touched for the first time, and of a long step that is a small share. A ratio
-that still changes is noticed (``Gain.settles``).
-"""
 
 
 class TooShort(Exception):  # noqa: N818

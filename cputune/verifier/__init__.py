@@ -59,6 +59,7 @@ __all__ = [
 ]
 
 LARGEST_BYTES = 4 << 20  # of a file that is read
+# The consumers, by the names that a ``Format`` uses.
 CONSUMERS: Mapping[str, Callable[[Artefact, Expected, Host], Answer]] = {
     # Readers before runners: a script that bash cannot read is not run.
     "bash": read_script,
@@ -66,7 +67,6 @@ CONSUMERS: Mapping[str, Callable[[Artefact, Expected, Host], Answer]] = {
     "launcher": run_script,
     "sbatch": submit_script,
 }
-"""The consumers, by the names that a ``Format`` uses."""
 
 
 def verify(

@@ -37,11 +37,11 @@ from cputune.verifier.records import (
     not_checked,
 )
 
+# How an emitted script reports what is missing on this machine, before it starts a rank.
 REFUSAL = re.compile(r"^error: (.+)\nhint: (.+)$", re.MULTILINE)
-"""How an emitted script reports what is missing on this machine, before it starts a rank."""
 
+# The reports of ranks, with their global numbers.
 States = Sequence[tuple[int, RankState]]
-"""The reports of ranks, with their global numbers."""
 
 
 def outcomes(
@@ -206,15 +206,15 @@ def _shown_by_knobs() -> frozenset[str]:
     return frozenset(names)
 
 
+# Variables with separate checks; for LD_PRELOAD what is mapped counts.
 SHOWN_BY_KNOBS = _shown_by_knobs()
-"""Variables with separate checks; for LD_PRELOAD what is mapped counts."""
 
+# What a launch may not add to its plan. scikit-learn sets the two KMP variables itself.
 CHANGES_A_PLAN = re.compile(
     r"(OMP|GOMP|TCMALLOC|MALLOC|OPENBLAS|DNNL|ONEDNN)_.*|KMP_(?!DUPLICATE_LIB_OK|INIT_AT_FORK).*"
     r"|MKL_(NUM_THREADS|DYNAMIC|DOMAIN_NUM_THREADS|ENABLE_INSTRUCTIONS|DEBUG_CPU_TYPE|CBWR)"
     r"|ATEN_CPU_CAPABILITY|GLIBC_TUNABLES|CCL_WORKER_.*|I_MPI_PIN_.*"
 )
-"""What a launch may not add to its plan. scikit-learn sets the two KMP variables itself."""
 
 
 def _promised(
@@ -428,14 +428,13 @@ def global_batch(ranks: Sequence[Rank], expected: int, consumer: str) -> Outcome
     return judged("global batch", consumer, faults, str(taken), [row], wrong=wrong)
 
 
-WARMUP_STEPS = 2
+WARMUP_STEPS = 2  # of each rank; they do not count
+# With fewer steps that did not wait for a CPU, all steps count.
 LEAST_QUIET = 5
-"""With fewer steps that did not wait for a CPU, all steps count."""
 
+# A launch at this share of the tuned throughput reproduces it; one whose whole interval is
+# below it does not.
 SLOWEST_RATIO = 0.9
-"""A launch at this share of the tuned throughput reproduces it; one whose whole interval is
-below it does not.
-"""
 
 
 def step_rates(steps: Sequence[Step]) -> tuple[list[float], int]:

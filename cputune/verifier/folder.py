@@ -16,14 +16,13 @@ import yaml
 
 from cputune.emitters.container import CONSTRAINTS
 from cputune.emitters.folder import DIGEST, changed_lines, digest_of, lines_of
-from cputune.emitters.manifest import at
 from cputune.emitters.promise import plan_file_of
 from cputune.errors import UsageError
 from cputune.host import read_document
 from cputune.host.files import exists
 from cputune.stack import Versions
 from cputune.stack.fit import pythons_for
-from cputune.text.documents import parse
+from cputune.text.documents import at, parse
 from cputune.verifier.checks import CHANGES_A_PLAN
 from cputune.verifier.pods import templates_of
 from cputune.verifier.records import Artefact, Evidence, Outcome, judged
@@ -229,11 +228,11 @@ def _claims(spec: Manifest) -> set[str]:
     return names
 
 
+# Keys of a kustomization that may change anything of a job.
 _PATCHES = (
     *("patches", "patchesStrategicMerge", "patchesJson6902", "replicas", "components"),
     *("transformers", "replacements", "generators", "helmCharts"),
 )
-"""Keys of a kustomization that may change anything of a job."""
 
 
 def _of_kustomization(folder: Path, artefact: Artefact) -> Iterator[Evidence]:

@@ -22,11 +22,12 @@ import yaml
 from cputune.doctor.files.kubeflow import job_faults
 from cputune.doctor.files.yaml_spans import Document
 from cputune.emitters.container import PLACE_SCRIPT
-from cputune.emitters.manifest import NOTHING, PLAN, PODS, RANKS, at, decided
+from cputune.emitters.manifest import NOTHING, PLAN, PODS, RANKS, decided
 from cputune.emitters.promise import promise_of
 from cputune.host import Host, read_document
 from cputune.plans.delivery.environment import is_cleared
 from cputune.plans.plan import Plan
+from cputune.text.documents import at
 from cputune.text.quantities import quantity_of
 from cputune.verifier.folder import folder_check
 from cputune.verifier.pods import (
@@ -53,8 +54,8 @@ INSTALL = "pip install 'cputune[verify]'"
 NOT_STARTED = "its pods were not started: that needs the image and a cluster"
 AS_A_SCRIPT = "verify the same plan as a script: cputune emit --format torchrun"
 Manifest: TypeAlias = Mapping[str, Any]
+# What reading a text that is no YAML raises.
 _NO_YAML = (yaml.YAMLError, ValueError, RecursionError)
-"""What reading a text that is no YAML raises."""
 
 
 def judge_documents(artefact: Artefact, expected: Expected, host: Host) -> Answer:
@@ -85,8 +86,8 @@ def judge_documents(artefact: Artefact, expected: Expected, host: Host) -> Answe
         yield not_checked("launch", NOT_STARTED, AS_A_SCRIPT, left_out=True)
 
 
+# The format of a job that names no plan, or whose plan cannot be read because it is not YAML.
 DOCUMENT = "document"
-"""The format of a job that names no plan, or whose plan cannot be read because it is not YAML."""
 _ANNOTATED = re.compile(rf"""^[ \t]*["']?{PLAN}["']?[ \t]*:""", re.MULTILINE)
 
 
@@ -180,10 +181,10 @@ def checks_without_plan(job: Manifest, claims: Mapping[str, Manifest]) -> Iterat
         yield judged(check, consumer, faulty, good, wrong=wrong)
 
 
+# What a document decides and you may change: the training stays the same.
 YOURS = frozenset(["tries again"])
-"""What a document decides and you may change: the training stays the same."""
+# Variables that a pod sets in another way than a script: paths in its image and its volume.
 IN_PODS = frozenset(["LD_PRELOAD", "CCL_WORKER_AFFINITY", "HF_HOME"])
-"""Variables that a pod sets in another way than a script: paths in its image and its volume."""
 
 
 def compared_with_plan(job: Manifest, expected: Expected) -> Outcome:
@@ -230,10 +231,10 @@ def _promised_values(job: Manifest, expected: Expected, shown: Manifest) -> dict
     return promised
 
 
+# The least limit on /dev/shm: loader workers and ranks share batches there.
 LEAST_SHARED_BYTES = 2**30
-"""The least limit on /dev/shm: loader workers and ranks share batches there."""
+# Down to this share of threads a plan counts as the same, to leave CPUs to the kubelet.
 _LEAST_THREADS = 0.9
-"""Down to this share of threads a plan counts as the same, to leave CPUs to the kubelet."""
 
 
 def _few_less(threads: int, planned: int) -> bool:
@@ -444,9 +445,8 @@ def admission(job: Manifest, consumer: str) -> Outcome:
     return judged("admission rules", consumer, faults, "nothing to refuse")
 
 
+# For each kind the distribution of its SDK, its operator, and the conversion through the models.
 OPERATORS: Mapping[str, tuple[str, str, Callable[[Manifest], Any]]] = {
     "PyTorchJob": ("kubeflow-training", "training operator 1.9", _through_training_sdk),
     "TrainJob": ("kubeflow-trainer-api", "Kubeflow Trainer 2", _through_trainer_api),
 }
-"""For each kind the distribution of its SDK, its operator, and the conversion through the models.
-"""

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cputune.emitters.manifest import at
+from cputune.text.documents import at
 from cputune.text.quantities import quantity_of
 from cputune.verifier.records import Evidence
 
@@ -25,19 +25,20 @@ _SUBDOMAIN = re.compile(
 )
 _QUALIFIED = re.compile(r"[A-Za-z0-9]([-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?")
 _VARIABLE = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
+# A reference as containerd reads it (distribution/reference/regexp.go).
 _IMAGE = re.compile(
     r"[a-zA-Z0-9][-a-zA-Z0-9.]*(:[0-9]+)?(/[a-z0-9]+([._-]+[a-z0-9]+)*)+(:[\w][\w.-]{0,127})?"
     r"(@sha256:[0-9a-f]{64})?"
     r"|[a-z0-9]+([._-]+[a-z0-9]+)*(:[\w][\w.-]{0,127})?(@sha256:[0-9a-f]{64})?"
 )
-"""A reference as containerd reads it (distribution/reference/regexp.go)."""
 
+# The longest name of a pod or a service, which is a label of DNS.
 MOST_LETTERS = 63
-"""The longest name of a pod or a service, which is a label of DNS."""
 
+# A deadline below this ends a job before its image is pulled and its model is loaded.
 LEAST_SECONDS = 600
-"""A deadline below this ends a job before its image is pulled and its model is loaded."""
 
+# Kinds of volumes that keep what was written after the pod has gone.
 PERSISTENT = frozenset(
     [
         "persistentVolumeClaim", "nfs", "csi", "hostPath", "cephfs", "glusterfs", "iscsi", "fc",
@@ -45,12 +46,11 @@ PERSISTENT = frozenset(
         "flexVolume", "rbd", "portworxVolume",
     ]
 )  # fmt: skip
-"""Kinds of volumes that keep what was written after the pod has gone."""
 
 _QUEUES = ("kueue.x-k8s.io/queue-name", "scheduling.volcano.sh/queue-name")
 _SIDECAR = "sidecar.istio.io/inject"
+# Variables that name a folder that a training writes to.
 _WRITTEN = ("HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE", "TRANSFORMERS_CACHE", "TMPDIR")
-"""Variables that name a folder that a training writes to."""
 _OUTPUTS = ("--output_dir", "--output-dir", "--logging_dir")
 
 
@@ -480,8 +480,8 @@ def _is_read_only(mount: Mapping[str, Any], volume: Mapping[str, Any]) -> bool:
     return False
 
 
+# The volume holds the models that are downloaded, and the checkpoints.
 LEAST_VOLUME_BYTES = 2**30
-"""Of the volume with the models that are downloaded and the checkpoints."""
 
 
 def _claim_faults(
@@ -631,11 +631,11 @@ def _lifetime_of_pod(template: PodTemplate, *, queued: bool) -> Iterator[Evidenc
             yield Evidence(what=f"{place}.runAsUser", seen=problem, expected="another user")
 
 
+# A container that writes more than its limit of ephemeral storage is evicted; logs and the caches
+# of Python count.
 LEAST_EPHEMERAL_BYTES = 2**30
-"""A container that writes more than its limit of ephemeral storage is evicted; logs and the caches
-of Python count."""
+# Ports of rank 0; nothing else of a training listens.
 _RANKS_LISTEN = (23456, 29500)
-"""Ports of rank 0; nothing else of a training listens."""
 _NETWORKS = "k8s.v1.cni.cncf.io/networks"
 _INTERFACES = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 

@@ -124,8 +124,8 @@ class Expected(Promise):
     outer: Mapping[str, str] = field(default_factory=dict)
 
 
+# The checks of a consumer, and how fast a launch was.
 Answer: TypeAlias = "Iterator[Outcome | Ratio]"
-"""The checks of a consumer, and how fast a launch was."""
 
 
 def judged(

@@ -19,6 +19,7 @@ import yaml
 from cputune.text.quantities import quantity_of
 from cputune.verifier.records import Evidence
 
+# Fields of ObjectMeta.
 _METADATA = frozenset(
     [
         "name", "generateName", "namespace", "labels", "annotations", "finalizers",
@@ -26,8 +27,9 @@ _METADATA = frozenset(
         "deletionTimestamp", "deletionGracePeriodSeconds", "managedFields", "selfLink",
     ]
 )  # fmt: skip
-"""Fields of ObjectMeta."""
 
+# Words that a key of this name may have, anywhere in a job
+# (kubernetes/pkg/apis/core/types.go, training-operator/pkg/apis/kubeflow.org/v1/common_types.go).
 _ONE_OF: Mapping[str, tuple[str, ...]] = {
     "restartPolicy": ("Always", "OnFailure", "Never", "ExitCode"),
     "imagePullPolicy": ("Always", "IfNotPresent", "Never"),
@@ -43,8 +45,6 @@ _ONE_OF: Mapping[str, tuple[str, ...]] = {
     "completionMode": ("NonIndexed", "Indexed"),
     "mpiImplementation": ("OpenMPI", "Intel", "MPICH"),
 }
-"""Words that a key of this name may have, anywhere in a job
-(kubernetes/pkg/apis/core/types.go, training-operator/pkg/apis/kubeflow.org/v1/common_types.go)."""
 
 _NOT_NEGATIVE = frozenset(
     [

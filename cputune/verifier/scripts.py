@@ -52,9 +52,10 @@ from cputune.verifier.records import (
     not_installed,
 )
 
-ASK_SECONDS = 60.0
+ASK_SECONDS = 60.0  # for a program that reads a file
 NO_ANSWER = f"{{}} gave no answer in {ASK_SECONDS:g} s"
-REACH_SECONDS = 30.0
+REACH_SECONDS = 30.0  # for a host to answer
+# (check, program, its options, what installs it) of the readers of a script.
 READERS = (
     ("syntax", "bash", ("-n",), "apt-get install bash"),
     (
@@ -65,7 +66,6 @@ READERS = (
         "pip install 'cputune[verify]'",
     ),
 )
-"""(check, program, its options, what installs it) of the readers of a script."""
 
 
 def read_script(artefact: Artefact, expected: Expected, host: Host) -> Answer:
@@ -320,10 +320,10 @@ def not_run(*, is_requested: bool = True) -> Outcome:
     return not_checked("launch", "it was not run, as requested", without, left_out=True)
 
 
+# A time limit below this ends a job before its model is loaded.
 LEAST_SECONDS = 600
-"""A time limit below this ends a job before its model is loaded."""
+# The least memory of a node: torch alone takes some hundred MiB in each rank.
 LEAST_BYTES = 2**30
-"""The least memory of a node: torch alone takes some hundred MiB in each rank."""
 
 
 def header_check(artefact: Artefact, expected: Expected) -> Outcome:

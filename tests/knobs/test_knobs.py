@@ -26,7 +26,7 @@ from cputune.inside import applying_script
 from cputune.inside.messages import RankState
 from cputune.plans.delivery.delivery import delivery_of, launch_command
 from cputune.plans.delivery.environment import is_cleared
-from cputune.plans.knobs import KNOBS, NAMES, TODAY, keeps_mathematics, knob_named
+from cputune.plans.knobs import BASELINE, KNOBS, NAMES, keeps_mathematics, knob_named
 from cputune.plans.knobs.record import KEPT, Ask, Knob
 from cputune.plans.layout import guide_plan
 from cputune.stack import Versions, takes
@@ -102,8 +102,8 @@ class TestEveryKnob:
 
     @every_knob
     def test_reads_the_value_of_today_back_from_text(self, knob: Knob) -> None:
-        text = "no" if knob.today is False else str(knob.today)
-        assert knob.parse(text) == knob.today
+        text = "no" if knob.baseline is False else str(knob.baseline)
+        assert knob.parse(text) == knob.baseline
 
     @every_knob
     def test_refuses_a_value_that_is_none_in_words(self, knob: Knob) -> None:
@@ -114,7 +114,7 @@ class TestEveryKnob:
     @every_knob
     def test_offers_the_value_of_today_first(self, knob: Knob) -> None:
         if knob.offers is not None:
-            assert knob.choices(FACTS, Ask()).values[0] == knob.today
+            assert knob.choices(FACTS, Ask()).values[0] == knob.baseline
 
     @every_knob
     def test_is_carried_by_text_and_plain_json_values(self, knob: Knob) -> None:
@@ -299,7 +299,7 @@ def test_values_of_a_knob_may_be_numbers(golden: Golden) -> None:
 def test_no_two_knobs_share_a_name_a_variable_or_an_argument() -> None:
     carried = [n for knob in KNOBS for n in (*knob.variables(RICH), *knob.arguments(RICH))]
     assert len(set(carried)) == len(carried)
-    assert len(set(NAMES)) == len(NAMES) == len(TODAY)
+    assert len(set(NAMES)) == len(NAMES) == len(BASELINE)
 
 
 def test_an_unknown_knob_is_named_with_those_that_there_are() -> None:

@@ -34,7 +34,7 @@ from cputune.launch.launch import Launch
 from cputune.launch.option import Given
 from cputune.launch.shell import read_shell, read_words
 from cputune.launch.target import target_of
-from cputune.launch.write import shell_of
+from cputune.launch.write import line_of, quoted
 
 HERE = Path(__file__).parent
 FACTS = machine(TODAY, cores=16)
@@ -49,6 +49,17 @@ KINDS = (
 """Files that differ in kind. The others, and those of a folder that is named, are like these."""
 USUAL = [path for path in FILES if path.name in KINDS]
 OTHERS = [path for path in FILES if path.name not in KINDS]
+
+
+def shell_of(launch: Launch) -> str:
+    """The launch as a script: what it unsets and exports, and its line."""
+    on_line = {word.partition("=")[0] for word in launch.words}
+    lines = [f'unset "${{!{name[:-1]}@}}"' for name in sorted(launch.removed) if name[-1:] == "*"]
+    lines += [f"unset {name}" for name in sorted(launch.removed) if re.fullmatch(r"\w+", name)]
+    for name, value in sorted(launch.environment.items()):
+        if name not in on_line:
+            lines.append(f"export {name}={quoted(value)}")
+    return "\n".join([*lines, line_of(launch.words), ""])
 
 
 def text_of(path: Path) -> str:

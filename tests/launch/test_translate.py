@@ -48,8 +48,8 @@ def test_each_option_becomes_an_option_or_a_variable(
 ) -> None:
     said = torchrun(f"{options} train.py --x 1")
     assert [name for _, name in said.options] == renamed
-    assert list(said.variables) == variables
-    assert (said.left_out, said.refused) == ((), ())
+    assert said.variables == variables
+    assert (said.left_out, said.refused) == ([], [])
 
 
 def test_what_is_not_needed_is_left_out_with_its_reason() -> None:
@@ -58,7 +58,7 @@ def test_what_is_not_needed_is_left_out_with_its_reason() -> None:
         "--bind_cores_to_rank",
         "--no_local_rank",
     ]
-    assert said.refused == ()
+    assert said.refused == []
 
 
 @every_row(
@@ -73,14 +73,14 @@ def test_what_is_not_needed_is_left_out_with_its_reason() -> None:
     ],
 )
 def test_what_has_no_counterpart_refuses_the_translation(line: str) -> None:
-    assert torchrun(line).refused != ()
+    assert torchrun(line).refused != []
 
 
 def test_one_process_needs_no_port_and_says_so() -> None:
     launch = launch_of(["deepspeed", "--num_gpus", "1", "--master_port", "29511", "train.py"])
     assert launch is not None
     said = by_python(launch)
-    assert (said.words, len(said.left_out), said.refused) == (("python",), 1, ())
+    assert (said.words, len(said.left_out), said.refused) == (("python",), 1, [])
 
 
 def test_ranks_that_are_a_variable_are_not_multiplied() -> None:
@@ -88,4 +88,4 @@ def test_ranks_that_are_a_variable_are_not_multiplied() -> None:
         ["ipexrun", "--nnodes", "2", "--hostfile", "h", "--nprocs_per_node", "$N", "t.py"]
     )
     assert launch is not None
-    assert by_mpirun(launch).refused != ()
+    assert by_mpirun(launch).refused != []

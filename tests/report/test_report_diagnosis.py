@@ -18,7 +18,7 @@ from cputune import Diagnosis, Finding, HostFacts, Severity, diagnose, probe
 from cputune.doctor.registry import all_checks
 from cputune.host.facts import Unknown
 from cputune.plans.untried import SLOWER
-from cputune.records.verdict import Verdict
+from cputune.records.shared_texts import Verdict
 from cputune.report.diagnosis import blocks, verdict, verdict_of
 from cputune.report.writing import FindingRows, Lines, print_blocks
 

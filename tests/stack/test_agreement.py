@@ -96,7 +96,7 @@ def test_about_oneccl(one_of: int) -> None:
     pairs = [
         Versions(torch=torch, oneccl=bindings.version)
         for torch in sorted(torches)
-        for bindings in STACK.bindings_for(torch)
+        for bindings in STACK.built_for("oneccl", torch)
     ]
     assert {pair.oneccl for pair in pairs} == {row.version for row in STACK.oneccl}
     met: Counter[tuple[bool, bool]] = Counter()

@@ -28,7 +28,6 @@ def test_the_ipex_of_a_torch_is_of_its_minor_the_newest_first():
     found = [str(row.version) for row in STACK.ipex_for(Version("2.3.1"))]
     assert found == sorted((one for one in found if one.startswith("2.3.")), reverse=True) != []
     assert STACK.ipex_for(None) == STACK.ipex_for(Version("2.13.0")) == ()
-    assert STACK.bindings_for(None) == STACK.bindings_for(Version("2.13.0")) == ()
 
 
 def test_what_was_the_newest_when_the_tables_were_checked_stands_next_to_the_day():

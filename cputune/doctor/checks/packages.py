@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from cputune.doctor.finding import Finding, Severity, check, checks_of
 from cputune.host.facts import HostFacts
 from cputune.stack import Versions, load, versions_of
-from cputune.stack.fit import broken, misfits
+from cputune.stack.fit import misfits, misfitting
 from cputune.stack.requirements import Unmet, unmet
 from cputune.stack.tables import DISTRIBUTIONS, beyond, short_name
 from cputune.stack.version_changes import smallest_change, upgraded
@@ -41,7 +41,7 @@ def _install(missed: Unmet, versions: Versions) -> str | None:
     downgrade; else a newer release of the package that requires it.
     """
     names = {short_name(missed.name), short_name(missed.by)}
-    if any(names.issuperset(misfit.names) for misfit in broken(versions)):
+    if any(names.issuperset(misfit) for misfit in misfitting(versions)):
         change = smallest_change(versions)
         if change is None:
             return None

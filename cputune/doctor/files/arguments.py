@@ -11,7 +11,7 @@ from cputune.launch.edit import Edit
 from cputune.launch.launch import Launch
 from cputune.launch.places import Places
 from cputune.launch.script import are_trainers
-from cputune.stack.on_cpu import bitsandbytes_steps_on_cpu, fuses_on_cpu
+from cputune.stack.uses import bitsandbytes_steps_on_cpu, fuses_on_cpu
 
 _OPTIMIZERS = {
     "bnb": "bitsandbytes",

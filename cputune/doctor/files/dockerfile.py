@@ -34,7 +34,6 @@ from cputune.stack.tables import load
 
 _INSTRUCTION = re.compile(r"(?mi)^[ \t]*([A-Z]+)[ \t]+((?:[^\n\\]|\\[^\n]|\\\n)*)")
 _PIP = re.compile(r"(?<![\w.-])pip3?[ \t]+install\b((?:[^\n\\&|;]|\\.|\\\n)*)", re.DOTALL)
-_PINNED = re.compile(r"([A-Za-z][A-Za-z0-9._-]*?)(?:==([0-9][\w.+]*))?")
 
 _OF_PYTHON = re.compile(r"(?:docker\.io/)?(?:library/)?python:(3\.\d+)")
 

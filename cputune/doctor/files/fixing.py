@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from cputune.launch.edit import Edit
 from cputune.launch.launch import Launch
@@ -64,9 +63,9 @@ def plain_launcher(launch: Launch) -> Translated:
 def ranks_by_torchrun(launch: Launch) -> Translated:
     """Start by torchrun the ranks that accelerate would start only through mpirun."""
     replacement = by_torchrun(launch)
-    if any(word.startswith("ACCELERATE_USE_CPU=") for word in replacement.variables):
-        return replacement
-    return replace(replacement, variables=("ACCELERATE_USE_CPU=true", *replacement.variables))
+    if not any(word.startswith("ACCELERATE_USE_CPU=") for word in replacement.variables):
+        replacement.variables.insert(0, "ACCELERATE_USE_CPU=true")
+    return replacement
 
 
 def relaunched(places: Places, launch: Launch, replacement: Translated) -> tuple[Edit, ...]:

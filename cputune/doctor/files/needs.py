@@ -16,7 +16,6 @@ from cputune.host import Command
 from cputune.host.facts import HostFacts
 from cputune.launch.launch import Launch
 from cputune.launch.located_words import number_of
-from cputune.launch.script import batch_of
 from cputune.plans.cores import usable_cores
 from cputune.plans.memory import (
     PROCESS_BYTES,
@@ -213,9 +212,8 @@ _PREPARING = ("--preprocessing_num_workers", "--dataset_num_proc", "--num_proc")
 
 def _tokenizer(launch: Launch, context: Context) -> Iterator[Finding]:
     variables = context.variables(launch)
-    workers = number_of(launch.argument("--dataloader_num_workers")) or 0
-    counts = (number_of(launch.argument(name)) or 0 for name in _PREPARING)
-    preparing = max(counts, default=0)
+    workers = launch.number("--dataloader_num_workers")
+    preparing = max(launch.number(name) for name in _PREPARING)
     ranks = launch.ranks or 1
     several = ranks + workers > 1 or preparing > 1
     if variables.get("TOKENIZERS_PARALLELISM", "").lower() not in TRUE or not several:
@@ -251,11 +249,11 @@ _PASSES_WORKERS = re.compile(r"\bnum_workers\s*=\s*(?:\w+\.)+(?P<option>\w+)")
 
 def _workers(launch: Launch, text: str) -> int:
     """Loader workers of each rank: of Trainer, or of the script's own option."""
-    workers = number_of(launch.argument("--dataloader_num_workers")) or 0
+    workers = launch.number("--dataloader_num_workers")
     for match in _PASSES_WORKERS.finditer(text):
         name = match["option"]
         for option in (f"--{name}", f"--{name.replace('_', '-')}"):
-            workers = max(workers, number_of(launch.argument(option)) or 0)
+            workers = max(workers, launch.number(option))
     return workers
 
 
@@ -367,7 +365,7 @@ def batch_undivided() -> None:
 
 def _undivided(launch: Launch, context: Context) -> Iterator[Finding]:
     """A batch that cannot be divided over a rank per NUMA node."""
-    each = batch_of(launch.arguments).per_step
+    each = launch.batch.per_step
     ranks, nodes = launch.ranks, len(groups(usable_cores(context.facts), by_node=True))
     if nodes < 2 or not (each and ranks):
         return

@@ -246,7 +246,7 @@ def compose_shm() -> None:
 def _shared_memory(
     launches: list[Launch], container: _Container, document: Document, context: Context
 ) -> Iterator[Finding]:
-    workers = [number_of(launch.argument("--dataloader_num_workers")) or 0 for launch in launches]
+    workers = [launch.number("--dataloader_num_workers") for launch in launches]
     is_set = any(document.get(*container.at, key) is not None for key in ("shm_size", "ipc"))
     if max(workers, default=0) > 0 and not is_set:
         text = f"{container.at[-1]}: {max(workers)} loader workers, and no shm_size"

@@ -12,6 +12,7 @@ from cputune.doctor.files.context import Context
 from cputune.errors import UsageError
 from cputune.launch.edit import Edit
 from cputune.launch.located_words import Span, Word
+from cputune.text.documents import at
 
 VALUES_AT_MOST = 20_000
 """A job has a few hundred; aliases let a small file expand to any number."""
@@ -35,15 +36,7 @@ class Document:
 
     def get(self, *path: str | int) -> Any:
         """The value at a path; None if it is missing or of another type."""
-        value = self.value
-        for step in path:
-            if isinstance(value, dict) and isinstance(step, str):
-                value = value.get(step)
-            elif isinstance(value, list) and isinstance(step, int) and step < len(value):
-                value = value[step]
-            else:
-                return None
-        return value
+        return at(self.value, *path)
 
     def mapping(self, *path: str | int) -> dict[str, Any]:
         """The mapping at a path, or an empty one."""

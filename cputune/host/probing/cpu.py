@@ -69,8 +69,8 @@ def read_cpuinfo(look: Look) -> CpuInfo:
     return CpuInfo(processors=dict(sorted(processors.items())), common=common)
 
 
+# First and last of a range of numbers.
 Span = tuple[int, int]
-"""First and last of a range of numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -74,14 +74,14 @@ SYSTEM_DIRECTORIES = (
     "/opt/intel/oneapi/compiler/latest/lib",
 )
 INSIDE_SITE_PACKAGES = ("torch/lib", "oneccl_bindings_for_pytorch/lib")
+# Folders in site-packages: those of auditwheel (scikit_learn.libs) and packaged allocators.
 _BUNDLE = re.compile(r"\w+\.libs|\w*(tc|je|mi)malloc\w*")
-"""Folders in site-packages: those of auditwheel (scikit_learn.libs) and packaged allocators."""
 
 
+# Names of such libraries and folders, as one pattern.
 LOOKED_FOR = "|".join(
     f"(?:{pattern.pattern})" for pattern in [_BUNDLE] + [pattern for _, pattern in _PATTERNS]
 )
-"""Names of such libraries and folders, as one pattern."""
 
 
 def is_looked_for(name: str) -> bool:
@@ -127,8 +127,8 @@ def _directories(look: Look, site_packages: tuple[str, ...]) -> tuple[str, ...]:
 MPI_PROGRAMS = ("mpirun", "mpiexec", "mpiexec.hydra")
 OTHER_PROGRAMS = ("torchrun", "accelerate", "srun", "sbatch", "numactl", "kubectl", "conda")
 
+# A program that asks a daemon for its version may hang.
 VERSION_TIMEOUT_SECONDS = 5.0
-"""A program that asks a daemon for its version may hang."""
 
 _DIALECTS = (
     # output of `mpirun --version`: dialect, pattern of the version
@@ -231,8 +231,8 @@ def _is_library(path: str) -> bool:
         return True
 
 
+# Variables with the path of a file that downloads need.
 NAMING_FILES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
-"""Variables with the path of a file that downloads need."""
 
 
 def absent_files(host: Host) -> tuple[str, ...]:

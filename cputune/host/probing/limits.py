@@ -17,6 +17,7 @@ from cputune.host.facts import Limits
 from cputune.host.probing._look import Look, Parsed, count, whole_number
 from cputune.text import cpulist
 
+# The limits of ``ulimit``, by their names in /proc/self/limits.
 SHELL = {
     "open_files": "Max open files",
     "memlock_bytes": "Max locked memory",
@@ -27,13 +28,12 @@ SHELL = {
     "stack_bytes": "Max stack size",
     "cpu_seconds": "Max cpu time",
 }
-"""The limits of ``ulimit``, by their names in /proc/self/limits."""
+# Facts whose value is None if there is no such limit.
 LIMITS = ("cpu_quota", "memory_bytes", "pids", "open_files_hard") + tuple(SHELL)
-"""Facts whose value is None if there is no such limit."""
 SHM = "/dev/shm"
 
+# cgroup v1 writes "no limit" as the largest page-aligned number.
 NO_LIMIT_BYTES = 1 << 62
-"""cgroup v1 writes "no limit" as the largest page-aligned number."""
 
 
 def read_limits(look: Look) -> Limits:

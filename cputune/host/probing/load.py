@@ -10,8 +10,8 @@ from cputune.host import Host, Process
 from cputune.host.facts import BusyProcess, Load
 from cputune.host.probing._look import Look, decimal, whole_number
 
+# CPUs. The kernel counts CPU time in ticks of 0.01 s, and an examination takes some of them.
 BUSY_SHARE = 0.2
-"""CPUs. The kernel counts CPU time in ticks of 0.01 s, and an examination takes some of them."""
 MOST_BUSY = 8  # processes that are named
 
 
@@ -70,17 +70,15 @@ def _steal(text: str) -> float | None:
     return ticks[-1] / sum(ticks)
 
 
-LOOK_SECONDS = 0.5
+LOOK_SECONDS = 0.5  # the machine is watched so long
+# CPUs that other processes may use together. One busy process uses 1.0, and slowed training 9
+# times.
 LOUD_CPUS = 0.4
-"""CPUs that other processes may use together. One busy process uses 1.0, and slowed training 9
-times.
-"""
 
-LOUD_STEAL = 0.03
+LOUD_STEAL = 0.03  # a share of the CPU time
+# Percent of the last ten seconds in which a task waited for a CPU. Without a process of ours,
+# the tasks belong to other containers.
 LOUD_PRESSURE_PERCENT = 25.0
-"""Percent of the last ten seconds in which a task waited for a CPU. Without a process of ours,
-the tasks belong to other containers.
-"""
 
 
 def look_around(host: Host, pause: Callable[[float], None] = time.sleep) -> tuple[str, ...]:
@@ -108,10 +106,9 @@ def look_around(host: Host, pause: Callable[[float], None] = time.sleep) -> tupl
     return others
 
 
+# Fields of the first line of /proc/stat: user nice system idle iowait irq softirq steal
+# (proc(5)).
 _TICKS = 8
-"""Fields of the first line of /proc/stat: user nice system idle iowait irq softirq steal
-(proc(5)).
-"""
 
 
 def _ticks(text: str) -> tuple[int, ...]:

@@ -20,8 +20,8 @@ HOST_NAME = "/proc/sys/kernel/hostname"
 HOSTS = "/etc/hosts"
 ROUTES, TRIE = "/proc/net/route", "/proc/net/fib_trie"
 ADDRESSES_6 = "/proc/net/if_inet6"
+# Files with the addresses of a machine. Recordings leave them out.
 ADDRESSED = (ROUTES, TRIE, ADDRESSES_6)
-"""Files with the addresses of a machine. Recordings leave them out."""
 
 LOOPBACK = "lo"
 _UP, _REJECT = 0x1, 0x200  # RTF_UP, RTF_REJECT of linux/route.h
@@ -68,7 +68,6 @@ def read_network(look: Look) -> Network:
         hostname_addresses=addresses,
         links=_links(look, names, routes),
         default_link=default,
-        host_name=host_name,
     )
 
 
@@ -122,8 +121,8 @@ def routes_of(text: str) -> Iterator[Route]:
             yield Route(link=fields[0], network=network, gateway=int(gateway) != 0, metric=metric)
 
 
+# A leaf of fib_trie with an address of this machine.
 _LOCAL = re.compile(r"\|--[ ]+([\d.]+)(?:\n[ ]+/\d+ \w+ \w+)*?\n[ ]+/32 host LOCAL")
-"""A leaf of fib_trie with an address of this machine."""
 
 
 def addresses_4(trie: str, routes: tuple[Route, ...]) -> Iterator[tuple[str, str]]:

@@ -10,13 +10,13 @@ from cputune.host.probing._look import CPU_DIR, Look, cpus_of, fields, kibibytes
 from cputune.host.probing.limits import Group, find_groups
 
 STAT = "/proc/self/stat"
+# Fields of /proc/self/stat, counted from 0 (proc_pid_stat(5)).
 NICE, POLICY = 18, 40
-"""Fields of /proc/self/stat, counted from 0 (proc_pid_stat(5))."""
 POLICIES = {0: "other", 1: "fifo", 2: "rr", 3: "batch", 5: "idle", 6: "deadline"}
 
 OVERCOMMIT = "/proc/sys/vm/overcommit_memory"
+# The mode in which the kernel does not promise more memory than there is (proc(5)).
 NEVER_OVERCOMMIT = 2
-"""The mode in which the kernel does not promise more memory than there is (proc(5))."""
 MEMINFO = "/proc/meminfo"
 UPTIME = "/proc/uptime"
 

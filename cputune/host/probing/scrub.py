@@ -11,8 +11,8 @@ from cputune.text.hidden import HIDDEN, is_secret_variable, is_secret_variable_n
 
 HOST_NAME, USER, HOME = "host", "user", "/home/user"
 OTHER_HOST = "other-host"
+# Addresses for documentation (RFC 5737, RFC 3849).
 ADDRESS_4, ADDRESS_6 = "192.0.2.1", "2001:db8::1"
-"""Addresses for documentation (RFC 5737, RFC 3849)."""
 
 _HOST_VARIABLES = (
     "SLURMD_NODENAME",
@@ -23,8 +23,8 @@ _HOST_VARIABLES = (
     "PET_MASTER_ADDR",
 )
 _NODE_LISTS = ("SLURM_JOB_NODELIST", "SLURM_NODELIST", "SLURM_STEP_NODELIST", "SLURM_TOPOLOGY_ADDR")
+# A name that is not a common word: it has a digit, a dot or a hyphen.
 _HOST = re.compile(r"(?!localhost|other-host|[\d.:]*$)(?=\w*[\d.-])[A-Za-z0-9][\w.-]{2,}")
-"""A name that is not a common word: it has a digit, a dot or a hyphen."""
 _ADDRESSES = frozenset(("MASTER_ADDR", "PET_MASTER_ADDR", "PET_LOCAL_ADDR", "CCL_KVS_IP_PORT"))
 
 _IPV4 = re.compile(r"(?<![\w.])(?!127\.|0\.0\.0\.0)(?:\d{1,3}\.){3}\d{1,3}(?!\d|\.\d)")

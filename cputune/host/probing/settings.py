@@ -20,13 +20,12 @@ _CONTAINERS = (
 
 
 OS_RELEASE = ("/etc/os-release", "/usr/lib/os-release")
+# The lines that are read and recorded. Others may name the maker of the image.
 OS_RELEASE_LINE = re.compile(r"""(?m)^(ID|ID_LIKE|VERSION_ID)=(["']?)([\w.:+ -]*)\2$""")
-"""The lines that are read and recorded. Others may name the maker of the image."""
 
+# The bit of the sysctl that moves pages to the CPUs that use them. Bit 2 moves them between fast
+# and slow memory (Documentation/admin-guide/sysctl/kernel.rst).
 NUMA_BALANCING_NORMAL = 1
-"""The bit of the sysctl that moves pages to the CPUs that use them. Bit 2 moves them between fast
-and slow memory (Documentation/admin-guide/sysctl/kernel.rst).
-"""
 
 
 HUGE_PAGES = "/sys/kernel/mm/transparent_hugepage/enabled"
@@ -148,8 +147,8 @@ def _container(look: Look) -> str | None:
     return look.text("/run/systemd/container") or None
 
 
+# Bits of the capability masks (include/uapi/linux/capability.h).
 CAP_SYS_NICE, CAP_SYS_RESOURCE = 23, 24
-"""Bits of the capability masks (include/uapi/linux/capability.h)."""
 
 _DRIVERS = (
     # a loaded driver makes a GPU usable; a card without one does not count

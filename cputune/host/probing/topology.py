@@ -14,12 +14,12 @@ from cputune.host.facts import CacheDomain, Core, Memory, NumaNode, Topology
 from cputune.host.probing._look import CPU_DIR, NODE_DIR, Look, cpus_of, fields, kibibytes
 from cputune.host.probing.cpu import CpuInfo
 
+# File names since Linux 5.3, and before.
 CORE_SETS = ("core_cpus_list", "thread_siblings_list")
 SOCKET_SETS = ("package_cpus_list", "core_siblings_list")
-"""File names since Linux 5.3, and before."""
 
+# Sets of CPUs that share something, in the order of their first CPU.
 Parts = tuple[tuple[int, ...], ...]
-"""Sets of CPUs that share something, in the order of their first CPU."""
 
 
 def read_topology(look: Look, info: CpuInfo, cpuset: tuple[int, ...] | None) -> Topology:

@@ -32,13 +32,16 @@ from cputune.text.log import log
 
 _LOG = log.getChild("remote")
 
+# Hosts that are asked at the same time. Each needs a process (ssh) and a thread.
 AT_ONCE = 64
-"""Hosts that are asked at the same time. Each needs a process (ssh) and a thread."""
 
-ANSWER_SECONDS = 30.0
+ANSWER_SECONDS = 30.0  # for the answer of a host
+# Seconds after our own limit at which the alarm ends the script on the host.
 LATER_SECONDS = 2
-"""Seconds after our own limit at which the alarm ends the script on the host."""
 
+# The bootstrap: it reads two lines, byte by byte, and leaves the rest of the input to the script.
+# It does not import modules from the folder of the login. It has no character that a shell
+# interprets between double quotes (csh: ``!``).
 _RUN = (
     "import sys;v=sys.version_info;sys.path[:]=[p for p in sys.path if p];"
     f'v<{OLDEST_PYTHON}and sys.exit("{TOO_OLD} %d.%d"%v[:2]);'
@@ -47,16 +50,13 @@ _RUN = (
     "s,q=[d(base64.b85decode(f.readline()[:-1]))for _ in 'ab'];"
     "sys.argv[1:]=[q];exec(s)"
 )
-"""The bootstrap: it reads two lines, byte by byte, and leaves the rest of the input to the script.
-It does not import modules from the folder of the login. It has no character that a shell interprets
-between double quotes (csh: ``!``)."""
 
 _CHOOSE = 'for p in "$@";do command -v "$p" >/dev/null 2>&1 && exec "$p" -c "$0";done;exit 127'
 
 
 Read = TypeVar("Read")
+# What reading an answer in an unexpected form may raise.
 _NO_SENSE = (HostError, OSError, RuntimeError, ValueError, KeyError, TypeError, AttributeError)
-"""What reading an answer in an unexpected form may raise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,10 +110,9 @@ def sent_lines(script: str, question: object) -> bytes:
     return b"".join(base64.b85encode(_packed(text.encode())) + b"\n" for text in texts)
 
 
+# Lines up to this length are compressed by zlib, which every Python has. For longer ones bz2 saves
+# a sixth.
 LONG_BYTES = 32_000
-"""Lines up to this length are compressed by zlib, which every Python has. For longer ones bz2 saves
-a sixth.
-"""
 
 
 def _packed(text: bytes) -> bytes:
@@ -157,8 +156,8 @@ def ask_each(
         return tuple(pool.map(one, nodes))
 
 
+# The key in the line that a script prints before it waits for the other hosts.
 READY = "ready"
-"""The key in the line that a script prints before it waits for the other hosts."""
 
 
 def ask_together(

@@ -35,14 +35,13 @@ _USER = re.compile(rf"(?:user|username|user_name)=({_LOGIN})\Z", re.ASCII)
 _OF_MPIRUN = re.compile(r"(?:max[_-]slots=[0-9]+|(?:binding|ifname)=[A-Za-z0-9_.:+-]+)\Z")
 _NUMBERS = r"[0-9]{1,9}(?:-[0-9]{1,9})?"
 _RANGE = re.compile(rf"\[({_NUMBERS}(?:,{_NUMBERS})*)\]")
+# A comma outside of brackets.
 _BETWEEN = re.compile(r",(?![^\[\]]*\])")
-"""A comma outside of brackets."""
 
+# Limits: hosts of one word (``node[0-99999999]`` is a typing error), letters of a name (RFC
+# 1035).
 MOST_HOSTS = 1 << 16
 LONGEST_NAME = 253
-"""Limits: hosts of one word (``node[0-99999999]`` is a typing error), letters of a name (RFC
-1035).
-"""
 
 SLURM_NODES = "SLURM_JOB_NODELIST"
 
@@ -146,8 +145,8 @@ def _numbers(group: str) -> Iterator[str]:
 
 
 _NUMBERED = re.compile(r"(.*?)([0-9]{1,9})([^0-9]*)")
+# Names in a row that are written as a range.
 FEWEST_FOLDED = 3
-"""Names in a row that are written as a range."""
 
 
 def folded(names: Sequence[str]) -> tuple[str, ...]:

@@ -39,6 +39,7 @@ _CPU, _NODE = "/sys/devices/system/cpu", "/sys/devices/system/node"
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 HOST_NAME = "/proc/sys/kernel/hostname"
 
+# Patterns of the files that a probe reads on most machines.
 READ = (
     BOOT_ID,
     "/proc/cpuinfo",
@@ -93,8 +94,8 @@ READ = (
     f"{_NODE}/node[0-9]*/cpulist",
     f"{_NODE}/node[0-9]*/meminfo",
 )
-"""Patterns of the files that a probe reads on most machines."""
 
+# Directories to list, so that it is known what they do not contain.
 LISTED = (
     "/",
     "/dev",
@@ -117,8 +118,8 @@ LISTED = (
     "/sys/kernel/mm",
     "/sys/fs/cgroup",
 )
-"""Directories to list, so that it is known what they do not contain."""
 
+# Paths of which a probe asks only whether they exist.
 PATHS = (
     "/.dockerenv",
     "/run/.containerenv",
@@ -128,10 +129,9 @@ PATHS = (
     "/dev/dxg",
     "/sys/devices/cpu_core",
 )
-"""Paths of which a probe asks only whether they exist."""
 
+# Seconds for which each host's processes are watched.
 LOOK_SECONDS = 0.2
-"""Seconds for which each host's processes are watched."""
 
 
 class FarHost(RecordedHost):

@@ -17,32 +17,32 @@ from typing import ClassVar, Literal
 from cputune.errors import CannotError, UsageError
 from cputune.host.remote.named import Node
 
+# The oldest Python of other hosts: the scripts that are sent there need no later one.
 OLDEST_PYTHON = (3, 7)
-"""The oldest Python of other hosts: the scripts that are sent there need no later one."""
 
 NO_PYTHON = "there is no python3"
 
+# What a sent script reports if the Python there is too old.
 TOO_OLD = "cputune needs Python 3.7 here, and this is"
-"""What a sent script reports if the Python there is too old."""
 
-CONNECT_SECONDS = 10
+CONNECT_SECONDS = 10  # for ssh to connect
+# ssh closes a connection after this many tests without an answer, one every ALIVE_SECONDS. The
+# agent on the host does the same.
 ALIVE_SECONDS, ALIVE_COUNT = 5, 4
-"""ssh closes a connection after this many tests without an answer, one every ALIVE_SECONDS. The
-agent on the host does the same."""
 
+# The exit status of ssh when it could not connect, or the connection was cut.
 SSH_FAILED = 255
-"""The exit status of ssh when it could not connect, or the connection was cut."""
 
+# What only a Python that was started on the host writes.
 PYTHON_ERRORS = re.compile(rf"Traceback \(most recent call last\)|{re.escape(TOO_OLD)}")
-"""What only a Python that was started on the host writes."""
 
+# The dialect of mpirun that passes no standard input to a rank on another host, and then waits
+# forever (open-mpi/ompi#11990, openpmix/prrte#2373; 5.0.11 too). So it cannot start the agent.
 NO_INPUT = "openmpi5"
-"""The dialect of mpirun that passes no standard input to a rank on another host, and then waits
-forever (open-mpi/ompi#11990, openpmix/prrte#2373; 5.0.11 too). So it cannot start the agent."""
 
 Manner = Literal["ssh", "srun", "mpirun"]
+# Why a host could not be reached, and what to do.
 Explained = tuple[str, str | None]
-"""Why a host could not be reached, and what to do."""
 
 
 MessagePatterns = Iterable[tuple[str, str, str]]
@@ -120,8 +120,8 @@ class Reach:
 
     __slots__ = ()
     says: ClassVar[MessagePatterns] = _SSH_ERRORS
+    # Prefixes of the variables that it sets for a program. The host itself does not have them.
     sets: ClassVar[tuple[str, ...]] = ()
-    """Prefixes of the variables that it sets for a program. The host itself does not have them."""
     name: str
 
     @property
@@ -188,6 +188,7 @@ class Ssh(Reach):
         return code is not None and 0 <= code < SSH_FAILED
 
 
+# Variables of salloc or an outer step that srun would apply again: the step would get one CPU.
 INHERITED = (
     "SLURM_EXACT",
     "SLURM_EXCLUSIVE",
@@ -200,7 +201,6 @@ INHERITED = (
     "SLURM_CPU_BIND",
     "SLURM_DISTRIBUTION",
 )
-"""Variables of salloc or an outer step that srun would apply again: the step would get one CPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from cputune.launch.launchers.run_cpu import RUN_CPU
 from cputune.launch.launchers.torchrun import TORCHRUN
 from cputune.launch.option import Launcher
 
+# Launchers that end in a Python; ``srun`` starts another program.
 LAUNCHERS: tuple[Launcher, ...] = (
     PYTHON,
     TORCHRUN,
@@ -20,7 +21,6 @@ LAUNCHERS: tuple[Launcher, ...] = (
     RUN_CPU,
     IPEXRUN,
 )
-"""Launchers that end in a Python; ``srun`` starts another program."""
 BY_NAME = {launcher.name: launcher for launcher in LAUNCHERS}
 BY_PROGRAM = {program: launcher.name for launcher in LAUNCHERS for program in launcher.programs}
 BY_MODULE = {module: launcher.name for launcher in LAUNCHERS for module in launcher.modules}

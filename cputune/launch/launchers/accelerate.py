@@ -7,8 +7,8 @@ sharding and other devices have no counterpart on CPUs.
 from cputune.launch.option import Launcher, Option
 
 _NO_GPU = "it selects GPUs, and no GPU takes part"
+# Options of a launch that is meant for GPUs.
 ON_GPUS = ("--multi_gpu", "--use_deepspeed", "--use_fsdp", "--use_megatron_lm", "--use_xpu")
-"""Options of a launch that is meant for GPUs."""
 _FLAGS = (
     *ON_GPUS,
     "--tpu",

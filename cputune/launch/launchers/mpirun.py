@@ -11,35 +11,35 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from cputune.launch.option import Launcher, Option
 
+# Those that an mpirun may speak, and the product of each; docs/clusters.md has the differences.
 DIALECTS = {
     "intelmpi": "Intel MPI",
     "mpich": "MPICH",
     "openmpi4": "Open MPI 4",
     "openmpi5": "Open MPI 5",
 }
-"""Those that an mpirun may speak, and the product of each; docs/clusters.md has the differences."""
+# What ``mpirun --version`` prints, as a pattern of bash.
 VERSION_PATTERNS = {
     "intelmpi": '*"Intel(R) MPI"*',
     "mpich": "*HYDRA*",
     "openmpi4": '*"(Open MPI) "* | *"(OpenRTE) "*',
     "openmpi5": '*"(Open MPI) "* | *"(OpenRTE) "*',
 }
-"""What ``mpirun --version`` prints, as a pattern of bash."""
+# Variables without which Open MPI starts nothing for root.
 AS_ROOT = ("OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1")
-"""Variables without which Open MPI starts nothing for root."""
 
 _NOT_HYDRA = (
     *("-x", "--allow-run-as-root", "--mca", "-mca", "--npernode", "-npernode"),
     *("--oversubscribe", "--rankfile"),
 )
 _NOT_OPENMPI = ("-f", "-ppn", "-perhost", "-genv", "-genvall", "-genvlist", "-env")
+# Options that each dialect refuses.
 REFUSED = {
     "intelmpi": (*_NOT_HYDRA, "--report-bindings"),
     "mpich": (*_NOT_HYDRA, "-perhost"),
     "openmpi4": _NOT_OPENMPI,
     "openmpi5": (*_NOT_OPENMPI, "-bind-to", "-map-by"),
 }
-"""Options that each dialect refuses."""
 
 MPIRUN = Launcher(
     name="mpirun",
@@ -97,24 +97,24 @@ MPIRUN = Launcher(
 )
 
 
+# The variables that name the network interface to the launcher itself, by dialect.
 INTERFACE_VARIABLES: Mapping[str, tuple[str, ...]] = {
     "intelmpi": ("I_MPI_HYDRA_IFACE",),
     "mpich": ("HYDRA_IFACE",),
     "openmpi4": ("OMPI_MCA_btl_tcp_if_include", "OMPI_MCA_oob_tcp_if_include"),
     "openmpi5": ("OMPI_MCA_btl_tcp_if_include", "PRTE_MCA_prte_if_include"),
 }
-"""The variables that name the network interface to the launcher itself, by dialect."""
 _OPENMPI_INTERFACE = (("--mca", "btl_tcp_if_include"), ("--mca", "oob_tcp_if_include"))
 
 _OPENMPI_UNBOUND = {"OMPI_MCA_rtc": "^hwloc", "PRTE_MCA_rtc": "^hwloc"}
+# The variables that keep an mpirun from binding if its options say otherwise. Without the
+# component that binds, Open MPI only maps.
 UNBOUND_VARIABLES: Mapping[str, Mapping[str, str]] = {
     "intelmpi": {"I_MPI_PIN": "off"},
     "mpich": {},
     "openmpi4": _OPENMPI_UNBOUND,
     "openmpi5": _OPENMPI_UNBOUND,
 }
-"""The variables that keep an mpirun from binding if its options say otherwise. Without the
-component that binds, Open MPI only maps."""
 
 
 def is_openmpi(dialect: str | None) -> bool:
@@ -127,8 +127,8 @@ def is_hydra(dialect: str | None) -> bool:
     return dialect in ("intelmpi", "mpich")
 
 
+# Names under which Debian and Open MPI 4 install Open MPI's launcher.
 _OPENMPI_PROGRAMS = ("orterun", "mpirun.openmpi", "mpiexec.openmpi")
-"""Names under which Debian and Open MPI 4 install Open MPI's launcher."""
 
 
 def dialect_of(program: str, launchers: Sequence[tuple[str, str, str | None]]) -> str | None:

@@ -68,7 +68,6 @@ class Step:
     nodes: int | None = None
     cpus_per_task: int | None = None
     asks_cpus: bool = False
-    mpi: str = ""
     unknown: bool = False
 
 
@@ -98,6 +97,5 @@ def step_of(before: Sequence[str]) -> Step | None:
         nodes=numbers.get("nodes"),
         cpus_per_task=numbers.get("cpus"),
         asks_cpus="cpus" in values,
-        mpi=values.get("mpi", ""),
         unknown=any(number is None for number in numbers.values()),
     )

@@ -2,8 +2,8 @@
 
 from cputune.launch.option import Launcher, Option
 
+# It passes --local-rank to the script (torch 2.0 and later), torchrun sets LOCAL_RANK alone.
 DEPRECATED = "torch.distributed.launch"
-"""It passes --local-rank to the script (torch 2.0 and later), torchrun sets LOCAL_RANK alone."""
 
 TORCHRUN = Launcher(
     name="torchrun",

@@ -9,6 +9,8 @@ from cputune.host.hub import OFFLINE
 from cputune.plans.plan import Plan
 from cputune.stack import Versions, ipex_off
 
+# Variables that are read when a library is loaded: a forked rank has those of its parent and
+# cannot change them.
 LOADED_ONCE = (
     "LD_PRELOAD",
     "MALLOC_CONF",
@@ -18,8 +20,6 @@ LOADED_ONCE = (
     "GLIBC_TUNABLES",
     "KMP_BLOCKTIME",
 )
-"""Variables that are read when a library is loaded: a forked rank has those of its parent and
-cannot change them."""
 
 
 def plan_variables(plan: Plan, versions: Mapping[str, str]) -> dict[str, str]:
@@ -77,6 +77,7 @@ class Cleared(NamedTuple):
     names: tuple[str, ...]
 
 
+# Emitted scripts list them in this order.
 CLEARED = (
     Cleared(
         "rank numbers of another launch; torch prefers them to those of MPI",
@@ -123,7 +124,6 @@ CLEARED = (
     Cleared("workers of oneCCL, pinning of Intel MPI", ("CCL_*", "I_MPI_PIN*")),
     Cleared("another malloc or OpenMP", ("LD_PRELOAD", "MALLOC_*", "GLIBC_TUNABLES", "TCMALLOC_*")),
 )
-"""Emitted scripts list them in this order."""
 
 
 def is_cleared(name: str) -> bool:

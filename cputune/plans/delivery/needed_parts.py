@@ -23,6 +23,7 @@ from cputune.text.plain import count
 AVERAGE = "average_tokens_across_devices"
 UNUSED = "find_unused_parameters"
 
+# Whether a rank shows that this has changed nothing, by its key in ``Force.torch``.
 AS_FOUND = {
     "dropout": lambda rank: rank.get("dropout") == "torch",
     "padding": lambda rank: str(rank.get("padding", "")).startswith("full"),
@@ -30,10 +31,9 @@ AS_FOUND = {
     "gradients": lambda rank: rank.get("gradients") not in (None, "sparse"),
     "gradient_precision": lambda rank: rank.get("gradient_precision") not in (None, "bf16"),
 }
-"""Whether a rank shows that this has changed nothing, by its key in ``Force.torch``."""
 
+# What the ranks of each trial of a plan showed (``RankState``).
 Trials = Sequence[Sequence[Mapping[str, Any]]]
-"""What the ranks of each trial of a plan showed (``RankState``)."""
 
 
 def fitted(
@@ -111,8 +111,8 @@ def used(
     return replace(delivery, force=force if needed(force) else None, flags=flags), left_out
 
 
+# Parts that note what they change in a script's objects.
 OF_OBJECTS = ("trainer", "ranks", "dispatch", "apart", "loop")
-"""Parts that note what they change in a script's objects."""
 
 
 def _changed(ranks: Iterable[Mapping[str, Any]]) -> dict[str, set[str]]:

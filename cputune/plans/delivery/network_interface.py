@@ -34,11 +34,11 @@ from dataclasses import dataclass
 from cputune.errors import UsageError
 from cputune.host.facts import Link, Network
 
+# The kernel's names have at most 15 characters (IFNAMSIZ).
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,14}")
-"""The kernel's names have at most 15 characters (IFNAMSIZ)."""
 
+# Interfaces that do not leave the machine: loopback, bridges of containers and guests.
 _WITHIN = re.compile(r"lo\b|docker|br-|veth|virbr|vmnet|cni|flannel|cali|tunl|lxc|lxd|podman|kube")
-"""Interfaces that do not leave the machine: loopback, bridges of containers and guests."""
 
 
 def checked(name: str, *, nodes: int = 2) -> str:

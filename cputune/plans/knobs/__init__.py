@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from cputune.host.facts import HostFacts
     from cputune.plans.workload import Workload
 
+# They are shown in this order: the layout first, then the libraries.
 KNOBS: tuple[Knob, ...] = (
     NODES,
     RANKS,
@@ -49,12 +50,11 @@ KNOBS: tuple[Knob, ...] = (
     ORDER,
     DROPOUT,
 )
-"""They are shown in this order: the layout first, then the libraries."""
 
 NAMES = tuple(knob.name for knob in KNOBS)
 
-TODAY: Mapping[str, KnobValue] = {knob.name: knob.today for knob in KNOBS}
-"""The value of each knob that is not varied."""
+# The value of each knob that is not varied.
+BASELINE: Mapping[str, KnobValue] = {knob.name: knob.baseline for knob in KNOBS}
 
 
 def as_seen(plan: Plan, states: Sequence[State]) -> Plan:
@@ -106,31 +106,31 @@ def keeps(knob: Knob, keep: Keeps | None) -> bool:
     return keep is None or least_kept((knob.keeps, keep)) == keep
 
 
-def changed(today: Plan, best: Plan) -> tuple[Knob, ...]:
+def changed(baseline: Plan, best: Plan) -> tuple[Knob, ...]:
     """The knobs that have another value in another plan; of the layout ranks and threads."""
     knobs = []
-    if today.world_size != best.world_size:
+    if baseline.world_size != best.world_size:
         knobs.append(RANKS)
-    if today.threads_per_process != best.threads_per_process:
+    if baseline.threads_per_process != best.threads_per_process:
         knobs.append(THREADS)
     for knob in KNOBS:
-        if knob.put is not None and knob.value_in(today) != knob.value_in(best):
+        if knob.put is not None and knob.value_in(baseline) != knob.value_in(best):
             knobs.append(knob)
     return tuple(knobs)
 
 
-def kept_between(today: Plan, best: Plan) -> Keeps:
+def kept_between(baseline: Plan, best: Plan) -> Keeps:
     """What stays the same in the training from one plan to another."""
-    return least_kept(knob.keeps for knob in changed(today, best))
+    return least_kept(knob.keeps for knob in changed(baseline, best))
 
 
-def with_the_numbers_of(today: Plan, plan: Plan, facts: HostFacts) -> Plan | None:
+def with_the_numbers_of(baseline: Plan, plan: Plan, facts: HostFacts) -> Plan | None:
     """A plan without what changes draws or takes fewer bits; None if it cannot be put back."""
     exact: Plan | None = plan
-    for knob in changed(today, plan):
+    for knob in changed(baseline, plan):
         if exact is None or knob.put is None or keeps(knob, "mathematics"):
             continue
-        exact = knob.put(exact, knob.value_in(today), facts)
+        exact = knob.put(exact, knob.value_in(baseline), facts)
     return exact
 
 
@@ -152,9 +152,9 @@ def kind_between(before: Plan, after: Plan) -> Kind:
     return max(kinds, key=KINDS.index, default="touches nothing")
 
 
-def keeps_mathematics(today: Plan, best: Plan) -> bool:
+def keeps_mathematics(baseline: Plan, best: Plan) -> bool:
     """Whether a plan changes no random draws and uses no fewer bits, so that it can be checked."""
-    return least_kept((kept_between(today, best), "mathematics")) == "mathematics"
+    return least_kept((kept_between(baseline, best), "mathematics")) == "mathematics"
 
 
 def varied(names: Iterable[str] | None, keep: Keeps | None = None) -> frozenset[str]:
@@ -182,6 +182,7 @@ def knob_named(name: str) -> Knob:
 
 _LOOP = "the script has its own training loop"
 
+# Knobs that keep their current values if the script decides them, and why.
 OWNED: Mapping[str, str] = {
     "ranks": f"{_LOOP}, and only the script can divide its batches over ranks",
     "precision": f"{_LOOP}, and sets the precision itself",
@@ -189,13 +190,12 @@ OWNED: Mapping[str, str] = {
     "ipex": f"{_LOOP}: only the script itself can call ipex.optimize",
     "optimizer": f"{_LOOP}, and makes its own optimizer",
 }
-"""Knobs that keep their current values if the script decides them, and why."""
 
 
-def owned(workload: Workload, today: Plan) -> dict[str, KnobValue]:
+def owned(workload: Workload, baseline: Plan) -> dict[str, KnobValue]:
     """The knobs that the script decides, with their values in the current launch."""
     if workload.framework != "pytorch":
         return {}
-    values = {name: today.value(name) for name in OWNED}
-    values["ranks"] = today.processes_per_node  # a plan has no value of this name
+    values = {name: baseline.value(name) for name in OWNED}
+    values["ranks"] = baseline.processes_per_node  # a plan has no value of this name
     return values

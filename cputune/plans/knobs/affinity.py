@@ -13,8 +13,8 @@ from cputune.plans.knobs.record import Effect, Knob, Shown
 from cputune.plans.plan import Plan
 from cputune.text import cpulist
 
+# A thread on each core of the rank that no oneCCL worker uses.
 ALL = "all"
-"""A thread on each core of the rank that no oneCCL worker uses."""
 
 _BY_THEIR_CPUS = "the CPUs that each rank may run on show it"
 

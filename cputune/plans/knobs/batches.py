@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 DEFAULT = "default"
 
+# Share of a step's time, or of its columns, that is worth a trial: less is lost in noise.
 SHOWS = 0.03
-"""Share of a step's time, or of its columns, that is worth a trial: less is lost in noise."""
 
 
+# How samples are drawn, as a rank reports it.
 STREAM, AT_RANDOM = "a stream", "at random"
-"""How samples are drawn, as a rank reports it."""
 
 
 def _numbers(ask: Ask, name: str, reason: str | None, usual: tuple[KnobValue, ...]) -> Choices:

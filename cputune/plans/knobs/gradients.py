@@ -18,8 +18,8 @@ from cputune.plans.plan import Plan
 if TYPE_CHECKING:
     from cputune.host.facts import HostFacts
 
+# Above this share of touched gradients, sending all is as fast.
 WORTH = 0.8
-"""Above this share of touched gradients, sending all is as fast."""
 
 
 def _alone(plan: Plan) -> bool:

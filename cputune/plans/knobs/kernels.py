@@ -164,10 +164,9 @@ OPTIMIZER = Knob(
     ),
 )
 
+# The share of the first step in which torch draws masks: less cannot be seen. That step is up to
+# twice as long as later ones.
 SHOWS = 0.005
-"""The share of the first step in which torch draws masks: less cannot be seen. That step is up to
-twice as long as later ones.
-"""
 
 
 def _why_no_masks(facts: HostFacts, ask: Ask) -> str | None:

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
     from cputune.host.facts import HostFacts
 
+# Freed memory is kept, also of large blocks: one page fault a step. With Intel's launcher's
+# setting (``oversize_threshold:1``) large blocks are returned at once: 47,000 page faults
+# (benchmarks/allocators.py).
 JEMALLOC_SETTINGS = "dirty_decay_ms:-1,muzzy_decay_ms:-1,oversize_threshold:0"
-"""Freed memory is kept, also of large blocks: one page fault a step. With Intel's launcher's
-setting (``oversize_threshold:1``) large blocks are returned at once: 47,000 page faults
-(benchmarks/allocators.py)."""
 
 
 def preloads(plan: Plan, facts: HostFacts) -> tuple[str, ...]:
@@ -163,25 +163,23 @@ OPENMP = Knob(
 
 DEFAULT, KEPT, HUGE = "default", "kept", "huge_pages"
 
+# No block is mapped alone, nothing is returned, and the heap grows by 64 MiB (mallopt(3)).
+#
+# By default malloc unmaps each large tensor when it is freed; the next one costs a page fault for
+# each 4 KiB.
 _KEPT = {
     "MALLOC_MMAP_MAX_": "0",
     "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
     "MALLOC_TOP_PAD_": str(64 << 20),
 }
-"""No block is mapped alone, nothing is returned, and the heap grows by 64 MiB (mallopt(3)).
 
-By default malloc unmaps each large tensor when it is freed; the next one costs a page fault for
-each 4 KiB.
-"""
-
+# The heap asks for huge pages (madvise(2)); glibc 2.35 and later.
 _HUGE = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
-"""The heap asks for huge pages (madvise(2)); glibc 2.35 and later."""
 
 
+# A process has fewer bytes in huge pages if it does not ask for them: 2 MiB, of stacks and
+# libraries. One that asks has some hundred MiB.
 _IN_USE_BYTES = 8 << 20
-"""A process has fewer bytes in huge pages if it does not ask for them: 2 MiB, of stacks and
-libraries. One that asks has some hundred MiB.
-"""
 
 
 def _mallocs(facts: HostFacts, ask: Ask) -> Choices:

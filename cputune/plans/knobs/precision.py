@@ -25,17 +25,16 @@ if TYPE_CHECKING:
 
     from cputune.host.facts import HostFacts
 
+# torch's names, which the output of a layer shows.
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
-"""torch's names, which the output of a layer shows."""
 
+# ISA flags that multiply bf16 in hardware (``bf16`` is Arm's name for it).
 NATIVE_BF16 = ("amx_bf16", "avx512_bf16", "bf16")
-"""ISA flags that multiply bf16 in hardware (``bf16`` is Arm's name for it)."""
 
 
+# The time of a product in bf16 over that in fp32, up to which bf16 counts as fast: 0.5 was read
+# with instructions for it, and 2.6 without (``ONEDNN_MAX_CPU_ISA=AVX512_CORE``).
 SLOWER = 1.5
-"""The time of a product in bf16 over that in fp32, up to which bf16 counts as fast: 0.5 was read
-with instructions for it, and 2.6 without (``ONEDNN_MAX_CPU_ISA=AVX512_CORE``).
-"""
 
 
 def native_precisions(facts: HostFacts) -> tuple[Precision, ...]:

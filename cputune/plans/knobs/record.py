@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from cputune.plans.workload import Workload
     from cputune.stack.uses import Framework
 
+# Value of a field of TrainingArguments; None leaves it unset.
 Argument = bool | int | str | None
-"""Value of a field of TrainingArguments; None leaves it unset."""
 
+# What a rank reports about itself, as ``cputune.inside.state`` reads it.
 State = Mapping[str, Any]
-"""What a rank reports about itself, as ``cputune.inside.state`` reads it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,30 +92,28 @@ class Ask:
         return "accelerate"
 
 
+# What stays the same in a training while a knob is varied, the most first.
+#
+# The same numbers (another allocator); the same mathematics, rounded or added differently (another
+# number of ranks); the same distribution with other draws (other masks or batches); or other
+# numbers (fewer bits).
 Keeps = Literal["numbers", "mathematics", "distribution", "nothing"]
-"""What stays the same in a training while a knob is varied, the most first.
 
-The same numbers (another allocator); the same mathematics, rounded or added differently (another
-number of ranks); the same distribution with other draws (other masks or batches); or other numbers
-(fewer bits).
-"""
-
+# The same in words, the most first.
 KEPT: Mapping[Keeps, str] = {
     "numbers": "the same numbers",
     "mathematics": "the same mathematics",
     "distribution": "the same distribution",
     "nothing": "other numbers",
 }
-"""The same in words, the most first."""
 
 
+# What a plan changes in the training, the least first.
+#
+# Only its surroundings (threads, CPUs, allocator, OpenMP runtime, loader workers); the same
+# mathematics, added or rounded differently, which is checked (ranks, accumulation, padding, sparse
+# gradients, the optimizer's kernel); or other numbers (bf16, masks, order).
 Kind = Literal["touches nothing", "same mathematics", "other numbers"]
-"""What a plan changes in the training, the least first.
-
-Only its surroundings (threads, CPUs, allocator, OpenMP runtime, loader workers); the same
-mathematics, added or rounded differently, which is checked (ranks, accumulation, padding, sparse
-gradients, the optimizer's kernel); or other numbers (bf16, masks, order).
-"""
 
 KINDS: tuple[Kind, ...] = ("touches nothing", "same mathematics", "other numbers")
 
@@ -291,7 +289,7 @@ class Knob:
             raise ValueError(f"{self.name}: a knob with put needs offers")
 
     @property
-    def today(self) -> KnobValue:
+    def baseline(self) -> KnobValue:
         """The value of a knob that is not varied."""
         return self.values[0]
 
@@ -339,7 +337,7 @@ class Knob:
 
     def value_in(self, plan: Plan) -> KnobValue:
         """Its value in a plan; only of a knob with ``put``, which decides no CPUs."""
-        value: KnobValue = plan.settings.get(self.name, getattr(plan, self.name, self.today))
+        value: KnobValue = plan.settings.get(self.name, getattr(plan, self.name, self.baseline))
         return value
 
     def arguments(self, plan: Plan) -> Mapping[str, Argument]:

@@ -11,8 +11,8 @@ from cputune.report.figures.canvas import BEST, DIM, INK, LINE, new_figure
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+# The ratio of the best plan to the baseline in each round of a block.
 Rounds = tuple[float, ...]
-"""The ratio of the best plan to the baseline in each round of a block."""
 
 
 def comparison(result: Result, *, width: float = WIDTH) -> Figure | None:
@@ -61,11 +61,11 @@ def rounds_by_block(result: Result) -> tuple[Rounds, ...]:
     for run in result.confirmation:
         by_round.setdefault(run.round, []).append(run)
     for runs in by_round.values():
-        today = _run_of(runs, result, best=False)
+        baseline = _run_of(runs, result, best=False)
         best = _run_of(runs, result, best=True)
-        if today is None or best is None or today.plan == best.plan:
+        if baseline is None or best is None or baseline.plan == best.plan:
             continue
-        ratios = _ratios(today, best)
+        ratios = _ratios(baseline, best)
         if ratios:
             blocks.append(ratios)
     return tuple(blocks)
@@ -78,10 +78,10 @@ def _run_of(runs: list[ConfirmRun], result: Result, *, best: bool) -> ConfirmRun
     return next((run for run in runs if run.plan == plan), None)
 
 
-def _ratios(today: ConfirmRun, best: ConfirmRun) -> Rounds:
-    if not today.taken and today.samples_per_second and best.samples_per_second:
-        return (best.samples_per_second.centre / today.samples_per_second.centre,)
-    pairs = zip(today.taken, best.taken, strict=False)
+def _ratios(baseline: ConfirmRun, best: ConfirmRun) -> Rounds:
+    if not baseline.taken and baseline.samples_per_second and best.samples_per_second:
+        return (best.samples_per_second.centre / baseline.samples_per_second.centre,)
+    pairs = zip(baseline.taken, best.taken, strict=False)
     slow_fast = [(_step_seconds(slow), _step_seconds(fast)) for slow, fast in pairs]
     return tuple(slow / fast for slow, fast in slow_fast if slow and fast)
 

@@ -17,30 +17,28 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+# The rank of each logical CPU.
 Owners = Mapping[int, int]
-"""The rank of each logical CPU."""
 
+# Size of a CPU's box in inches. In a smaller one its number cannot be read.
 LEAST_CPU, LARGEST_CPU = 0.2, 0.36
-"""Size of a CPU's box in inches. In a smaller one its number cannot be read."""
 
+# Cores of a NUMA node in a row before the next socket goes below.
 WIDEST_NODE = 16
-"""Cores of a NUMA node in a row before the next socket goes below."""
 
+# Width of a frame in boxes, so that its name fits.
 LEAST_WIDTH = 7
-"""Width of a frame in boxes, so that its name fits."""
 
+# In boxes: the height of a name, the space between rows of cores and between frames, the margin in
+# a frame.
 NAME, GAP, MARGIN = 0.9, 0.3, 0.25
-"""In boxes: the height of a name, the space between rows of cores and between frames, the margin in
-a frame.
-"""
 
+# Size of a box in inches from which a number of three digits can be read. In smaller ones only the
+# first and the last core of a row are numbered.
 NAMED_FROM_INCHES = 0.24
-"""Size of a box in inches from which a number of three digits can be read. In smaller ones only the
-first and the last core of a row are numbered.
-"""
 
+# Heights of the title and of a line of the legend.
 TITLE_INCHES, LEGEND_INCHES = 0.42, 0.24
-"""Heights of the title and of a line of the legend."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,8 +187,8 @@ class _NodeDrawer:
         )
 
 
+# At most this many ranks of one colour are named.
 MOST_RANKS_NAMED = 3
-"""Of the ranks that have the same colour."""
 
 
 def _legend(topology: Topology, plan: Plan | None) -> list[tuple[str, str, str | None]]:

@@ -6,8 +6,8 @@ import io
 
 from matplotlib.figure import Figure
 
+# Resolution of the PNG in a notebook.
 DOTS_PER_INCH = 110
-"""Resolution of the PNG in a notebook."""
 
 
 class ShownFigure(Figure):

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 THE_REST = "the rest"
 
+# The seconds of a step by kind of work.
 Seconds = Mapping[str, float]
-"""The seconds of a step by kind of work."""
 
 
 def step(result: Result, *, width: float = WIDTH) -> Figure | None:
@@ -70,13 +70,13 @@ def step(result: Result, *, width: float = WIDTH) -> Figure | None:
 
 
 def _profiled(result: Result) -> list[tuple[str, Measured, Profile]]:
-    today, best = result.baseline, result.best
+    baseline, best = result.baseline, result.best
     name = "best"
-    if best.plan == today.plan:
+    if best.plan == baseline.plan:
         name = "today"
     profiled = []
     for launch_name, launch, profile in (
-        ("today", today, result.today_profile),
+        ("today", baseline, result.today_profile),
         (name, best, result.profile),
     ):
         if profile is None or profile.plan != launch.plan:

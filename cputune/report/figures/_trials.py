@@ -7,12 +7,11 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from cputune.records.result import COMPLETED, FAILED, WIDTH, Result, Throughput, Trial
-from cputune.report.figures.canvas import BEST, DIM, INK, LOST, OTHER, TODAY, new_figure
+from cputune.report.figures.canvas import BASELINE, BEST, DIM, INK, LOST, OTHER, new_figure
 
+# With more trials only every second, third ... one is drawn. With at most MOST_IN_WORDS the figure
+# also names how they ended.
 MOST_SHOWN, MOST_IN_WORDS = 150, 40
-"""With more trials only every second, third ... one is drawn. With at most MOST_IN_WORDS the figure
-also names how they ended.
-"""
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -73,7 +72,7 @@ def _top(result: Result, trial: Trial) -> float:
 
 def _colour(result: Result, trial: Trial) -> str:
     if trial.plan == result.baseline.plan:
-        return TODAY
+        return BASELINE
     if trial.plan == result.best.plan:
         return BEST
     return OTHER
@@ -82,7 +81,7 @@ def _colour(result: Result, trial: Trial) -> str:
 def _draw_speed(axes: Axes, trial: Trial, rate: Throughput, colour: str) -> None:
     axes.plot([trial.number] * 2, [rate.low, rate.high], color=INK, linewidth=1)
     axes.plot(trial.number, rate.centre, marker="o", markersize=7, color=colour)
-    names = {TODAY: "today", BEST: "best"}
+    names = {BASELINE: "today", BEST: "best"}
     if colour in names:
         axes.annotate(
             names[colour],

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from cputune.records.result import WIDTH, Measured, Result, Worth
 from cputune.report.figures.canvas import (
+    BASELINE,
     BEST,
     DIM,
     INK,
     LOST,
     NARROW,
     OTHER,
-    TODAY,
     named_rows,
     new_figure,
 )
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+# Letters of a change's name per inch of width, so that its bar fits.
 LETTERS_PER_INCH = 4.8
-"""Letters of a change's name per inch of width, so that its bar fits."""
 
 
 def waterfall(result: Result, *, width: float = WIDTH) -> Figure:
@@ -38,7 +38,7 @@ def waterfall(result: Result, *, width: float = WIDTH) -> Figure:
     height = 1.0 + 0.42 * (1 + len(worth) + changed)
     figure, axes = new_figure(width, height, "From the current launch to the best plan")
     named_rows(axes, _names(worth, changed, int(LETTERS_PER_INCH * width)))
-    _draw_launch(axes, 0, result.baseline, TODAY)
+    _draw_launch(axes, 0, result.baseline, BASELINE)
     speed = result.baseline.samples_per_second.centre
     for row, change in enumerate(worth, 1):
         speed = _draw_change(axes, row, speed, change)

@@ -19,16 +19,18 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+# Width in inches of a figure for a phone, which has fewer words.
 NARROW = 4.5
-"""Width in inches of a figure for a phone, which has fewer words."""
 
 INK, DIM, LINE, GROUND = "#1b1f24", "#57606a", "#d0d7de", "#ffffff"
-TODAY, BEST, OTHER, LOST = "#6e7781", "#0072b2", "#a9b8c6", "#d55e00"
-"""The baseline; the best plan; another plan; failed, or slower."""
+# The baseline; the best plan; another plan; failed, or slower.
+BASELINE, BEST, OTHER, LOST = "#6e7781", "#0072b2", "#a9b8c6", "#d55e00"
 
+# Colour of each rank. From the ninth rank on they repeat, and the number tells the ranks apart.
 RANKS = ("#0072b1", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e02", "#f0e442", "#8c959f")
-"""Colour of each rank. From the ninth rank on they repeat, and the number tells the ranks apart."""
 
+# Kinds of work that have a colour. No colour of WORK or RANKS is that of a role, because roles
+# have other colours on a dark page.
 WORK = {
     "matrix products": "#0072b3",
     "attention": "#56b4e9",
@@ -40,9 +42,6 @@ WORK = {
     "waiting for data": "#d55e01",
     "all-reduce": "#332288",
 }
-"""Kinds of work that have a colour. No colour of WORK or RANKS is that of a role, because roles
-have other colours on a dark page.
-"""
 
 REST = "#d0d7df"
 
@@ -51,7 +50,7 @@ _ROLES = {
     DIM: "dim",
     LINE: "line",
     GROUND: "ground",
-    TODAY: "today",
+    BASELINE: "today",
     BEST: "best",
     OTHER: "other",
     LOST: "lost",

@@ -28,28 +28,26 @@ import tempfile
 import time
 from typing import Any
 
+# prctl(2), linux/prctl.h.
 PR_SET_CHILD_SUBREAPER = 36
-"""prctl(2), linux/prctl.h."""
 
+# Variables for the rank by which we were started. The launch must not inherit them: Open MPI
+# starts nothing below a rank, and other programs would take the launch for rank 0.
 OF_LAUNCHERS = ("OMPI_", "PMIX_", "PMI_", "ORTE_", "OPAL_", "HYDI_", "HYDRA_", "MPI_LOCAL")
-"""Variables for the rank by which we were started. The launch must not inherit them: Open MPI
-starts nothing below a rank, and other programs would take the launch for rank 0."""
 
+# Characters. A Unix socket's path has at most 108 bytes (unix(7)). We and multiprocessing need the
+# rest.
 LONGEST_PLACE = 48
-"""Characters. A Unix socket's path has at most 108 bytes (unix(7)). We and multiprocessing need the
-rest.
-"""
 
+# An empty line comes every BEAT_SECONDS. If none comes for SILENT_SECONDS, the tuner is gone.
 BEAT_SECONDS, SILENT_SECONDS = 5.0, 30.0
-"""An empty line comes every BEAT_SECONDS. If none comes for SILENT_SECONDS, the tuner is gone."""
 
+# As much as can be written without waiting to a pipe that is ready (pipe(7)).
 PIECE_BYTES = 4096
-"""As much as can be written without waiting to a pipe that is ready (pipe(7))."""
 
+# Seconds that a process may outlive SIGKILL while the kernel holds it (a disk that does not
+# answer).
 GONE_SECONDS = 20.0
-"""Seconds that a process may outlive SIGKILL while the kernel holds it (a disk that does not
-answer).
-"""
 
 
 def below(root: int) -> list[int]:

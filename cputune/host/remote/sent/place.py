@@ -14,8 +14,8 @@ import sys
 import time
 
 OURS = "placed-by-cputune"
+# Seconds for which ending ranks may still write into the folder while it is removed.
 REMOVAL_SECONDS = 10.0
-"""Seconds for which ending ranks may still write into the folder while it is removed."""
 
 
 def remove(folder: str) -> None:

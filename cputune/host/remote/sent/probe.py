@@ -24,16 +24,15 @@ import threading
 import time
 from typing import Any
 
+# Largest file that is read. A read of 4 MiB at once below /proc/sys fails with ENOMEM.
 PIECE_BYTES, MOST_PIECES = 1 << 16, 256
-"""Largest file that is read. A read of 4 MiB at once below /proc/sys fails with ENOMEM."""
 
+# Seconds. A resolver asks twice, five seconds each (resolv.conf(5)).
 NAMES_SECONDS = 12.0
-"""Seconds. A resolver asks twice, five seconds each (resolv.conf(5))."""
 
+# Bytes of a file that are compared, besides its size. Hashing whole weights would take too
+# long.
 HASHED_BYTES = 4 << 20
-"""Bytes of a file that are compared, besides its size. Hashing whole weights would take too
-long.
-"""
 
 GROUP_FILES = re.compile(
     r"(cpu|cpuset|memory|pids)\.(cfs|max|stat|limit|cpus|effective|usage|curr).*"
