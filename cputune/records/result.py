@@ -315,8 +315,8 @@ class Result:
     is another plan. ``compared`` is the throughput of each plan of the confirmation, the baseline
     first, and ``reports`` what the ranks of each of its plans reported.
 
-    ``files`` are digests of the files in the training command, by path, and ``folder`` is one of the
-    path of its folder, for this machine alone. ``resumable``: the trials
+    ``files`` are digests of the files in the training command, by path; ``folder`` is a digest of
+    the path of its folder, for this machine alone. ``resumable``: the trials
     are stored for ``--resume``. ``command`` started the study, without secret values; empty if it
     was started from Python. ``untried`` was not searched and may be faster. ``price_per_hour`` has
     no currency. ``hosts`` are the machines as the user named them, in the order of nodes; empty for
