@@ -94,7 +94,7 @@ def test_another_precision_lets_no_other_knob_through(golden: Golden) -> None:
     golden(verdict.differs)
 
 
-def test_batches_that_are_made_anew_are_believed_where_the_loss_is_that_of_its_parts(
+def test_batches_that_are_made_anew_are_believed_if_the_loss_is_that_of_its_parts(
     golden: Golden,
 ) -> None:
     anew = replace(TWO, contents=("x", "y", "z"), gradient=0.3, loss=0.9)

@@ -105,14 +105,14 @@ def test_what_cannot_be_shown_is_said_with_a_hint(
     assert hint in ended.err
 
 
-def test_where_nothing_lies_the_history_is_pointed_out(cputune: Run, golden: Golden) -> None:
+def test_if_there_is_no_result_the_history_is_pointed_out(cputune: Run, golden: Golden) -> None:
     Path("cputune.json").unlink()
     ended = cputune("show")
     assert ended.code == 3
     golden(ended.err)
 
 
-def test_an_error_is_told_as_json_where_json_is_asked_for(cputune: Run) -> None:
+def test_an_error_is_json_if_json_is_asked_for(cputune: Run) -> None:
     ended = cputune("show", "no.json", "--json")
     assert json.loads(ended.out)["error"]["message"].startswith("cannot read no.json")
 
@@ -147,7 +147,7 @@ def test_compare_holds_one_result_against_todays_launch(cputune: Run, golden: Go
     golden(ended.out)
 
 
-def test_a_guard_ends_with_1_where_the_second_is_slower(
+def test_a_guard_ends_with_1_if_the_second_is_slower(
     cputune: Run, result: Result, golden: Golden
 ) -> None:
     swapped(result).save("today.json")

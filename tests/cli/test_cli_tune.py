@@ -142,7 +142,7 @@ def test_a_line_of_a_log_is_whole_however_long_it_is(
     assert "…" not in cputune("doctor").out
 
 
-def test_verbose_is_no_part_of_the_command_that_is_kept(cputune: Run) -> None:
+def test_verbose_is_not_kept_in_the_command(cputune: Run) -> None:
     assert cputune("tune", "-v", "--budget", "2", "-o", "found.json").code == 0
     command = Result.load("found.json").command
     assert command[:2] == ("cputune", "tune")
@@ -170,7 +170,7 @@ def test_json_is_the_document_and_nothing_more(cputune: Run) -> None:
     assert json.loads(ended.out)["schema"] == "cputune.result/3"
 
 
-def test_who_computes_here_is_told(cputune: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_computes_here_is_reported(cputune: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     who = "make (process 4711) 98 % of a CPU"
     monkeypatch.setattr("cputune.host.probing.load.look_around", lambda host: (who,))
     told = cputune("tune", "--budget", "2")
@@ -448,7 +448,7 @@ def test_an_interrupt_after_the_last_round_loses_nothing_and_says_how_to_go_on_t
     assert Result.load("cputune.json").confirmation
 
 
-def test_each_result_is_kept_in_the_history_but_where_it_is_not_wanted(
+def test_each_result_is_kept_in_the_history_unless_it_is_not_wanted(
     cputune: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
@@ -601,7 +601,7 @@ class TestAnOutputThatCannotBeWritten:
         said = self.refused(cputune, runner, "-o", str(full_disk / "r.json"))
         golden(said)
 
-    def test_because_it_is_no_file(self, cputune: Run, runner: type[FakeProcessRunner]) -> None:
+    def test_because_it_is_not_a_file(self, cputune: Run, runner: type[FakeProcessRunner]) -> None:
         Path("folder").mkdir()
         os.mkfifo("fifo")
         for name in ("folder", "fifo", "folder/none/r.json", "x" * 300):

@@ -128,7 +128,7 @@ def setvars(libraries, **environment):
     return next((finding for finding in findings if finding.code == "oneccl-setvars"), None)
 
 
-def test_setvars_of_the_bindings_is_named_where_it_is_there_and_was_not_sourced():
+def test_setvars_of_the_bindings_is_named_if_it_is_there_and_was_not_sourced():
     finding = setvars([BROUGHT])
     script = "/venv/site-packages/oneccl_bindings_for_pytorch/env/setvars.sh"
     assert finding.command == f". '{script}'"
@@ -168,7 +168,7 @@ class TestJudgeStack:
             "pip install torch==2.13.0 transformers==5.23.0 accelerate==1.15.0"
         )
 
-    def test_versions_that_fit_are_told_in_stretches(self):
+    def test_versions_that_fit_are_reported_in_stretches(self):
         fits = self.judge("torch=2.8.0,accelerate=1.7.0", {})["stack-fits"].evidence.split("; ")
         assert fits[0] == "torch 2.8.0, accelerate 1.7.0"
         assert "oneccl_bind_pt: 2.8.0" in fits
@@ -177,7 +177,7 @@ class TestJudgeStack:
         assert "numpy: 1 or 2" in fits
         assert fits[-1] == "Python: 3.9 to 3.13"
 
-    def test_what_nothing_fits_with_is_told(self):
+    def test_what_nothing_fits_with_is_reported(self):
         fits = self.judge("torch=2.2.2,python=3.11", {})["stack-fits"].evidence
         assert "numpy: below 2" in fits
         assert (
@@ -204,7 +204,7 @@ class TestJudgeStack:
         assert "mpirun_config.mpirun_ccl:" in said["What this stack ignores"]
 
     @pytest.mark.parametrize(("accelerate", "state"), [("1.7.0", "accepts"), ("1.8.1", "ignores")])
-    def test_use_ipex_is_accepted_only_where_somebody_calls_it(self, accelerate, state):
+    def test_use_ipex_is_accepted_only_if_somebody_calls_it(self, accelerate, state):
         found = judge_stack("installed", machine({**IPEX_ERA, "accelerate": accelerate}))
         (words,) = [f.evidence for f in found if f.title == f"What this stack {state}"]
         assert "--use_ipex" in words

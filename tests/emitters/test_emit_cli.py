@@ -123,7 +123,7 @@ OLD_FLAGS = ("--no_cuda", "--evaluation_strategy", "epoch", "--bf16", "--output_
 
 
 @pytest.mark.parametrize("format", ["torchrun", "mpirun", "slurm", "pytorchjob", "trainjob"])
-def test_what_the_doctor_condemns_is_refused_with_the_cure(
+def test_what_the_doctor_condemns_is_refused_with_the_fix(
     emit: Run, format: str, golden: Golden
 ) -> None:
     versions = ("--transformers-version", "5.23.0", "--accelerate-version", "1.15.0")

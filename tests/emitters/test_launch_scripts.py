@@ -102,7 +102,7 @@ def place(tmp_path: Path) -> Place:
 @pytest.mark.parametrize("format", ["mpirun", "torchrun", "accelerate"])
 class TestStarted:
     @pytest.mark.parametrize("way", ["CDPATH", "link", "sh"])
-    def test_in_every_way_it_finds_what_lies_beside_it(
+    def test_in_every_way_it_finds_its_companions(
         self, format: str, way: str, place: Place
     ) -> None:
         script = place.emit(format)

@@ -104,8 +104,8 @@ def test_a_rank_is_numbered_and_bound(place: Path) -> None:
     ("way", "script", "status"),
     [
         ("rank.py", "unfreezing.py", 5),
-        ("rank.py", "sound.py", 0),
-        # the guard of cputune.apply is that of apply_plan.py: inside/test_guard.py
+        # the guard of both is that of apply_plan.py: inside/test_guard.py
+        pytest.param("rank.py", "sound.py", 0, marks=pytest.mark.matrix),
         pytest.param("apply", "unfreezing.py", 5, marks=pytest.mark.matrix),
         pytest.param("apply", "sound.py", 0, marks=pytest.mark.matrix),
     ],

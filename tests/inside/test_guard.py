@@ -175,7 +175,7 @@ class TestRanks:
         assert "after step 2 the numbers of samples of rank 0 and rank 1 differ: 16 and 12" in said
 
     @pytest.mark.matrix
-    def test_a_second_model_that_nobody_keeps_equal_is_stopped(self, tmp_path: Path) -> None:
+    def test_a_second_model_that_is_not_kept_equal_is_stopped(self, tmp_path: Path) -> None:
         guarded = run(tmp_path, "others.py", "own")
         assert [status for status, _, _ in guarded] == [EXIT_STATUS] * 2, guarded
         assert "the weights of rank 0 and rank 1 differ" in "".join(err for _, _, err in guarded)

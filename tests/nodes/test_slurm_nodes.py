@@ -14,6 +14,7 @@ import pytest
 from confirmed import UNCOMPARED
 from nodes import install
 from nodes.cluster import Cluster, two_hosts
+from nodes.launches import tiny, write
 from nodes.namespaces import until
 from nodes.slurm_nodes import slurm
 
@@ -43,6 +44,23 @@ def submit(hosts: Cluster, script: Path, *arguments: str) -> str:
     told = out.read_text() if out.exists() else ""
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}\n{told[-4000:]}"
     return told
+
+
+def submit(hosts: Cluster, script: Path, *arguments: str) -> str:
+    """Run a batch script to its end on the first host; its output."""
+    argv = ["sbatch", "--wait", "--output=job.out", script.name, *arguments]
+    done = hosts.run("alpha", argv, cwd=script.parent, check=False, timeout=600)
+    out = script.with_name("job.out")
+    told = out.read_text() if out.exists() else ""
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}\n{told[-4000:]}"
+    return told
+
+
+def test_the_batch_script_trains_to_its_end(allocated: Cluster, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    script = write(tmp_path, "slurm", tiny(tmp_path))
+    submit(allocated, script, "--max_steps", "2", "--output_dir", str(out))
+    assert (out / "model.safetensors").exists()
 
 
 LIGHT = Path(__file__).with_name("answering.py")

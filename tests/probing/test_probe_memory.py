@@ -66,7 +66,7 @@ def test_a_rank_for_each_cache_and_node_is_offered_and_none_lies_astride(name: s
         assert all(len(values) == 1 for values in of_rank)
 
 
-def test_ranks_have_whole_caches_where_one_core_is_missing() -> None:
+def test_ranks_have_whole_caches_if_one_core_is_missing() -> None:
     facts = probe(machine(None, **{**KNOWN["genoa-nps4"], "smt": 1, "offline": "3"}))
     for part in rank_slices(usable_cores(facts), 2):
         assert len({core.l3 for core in part}) == 6

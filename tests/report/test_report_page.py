@@ -90,7 +90,7 @@ def test_every_study_gives_a_plain_page(case: Callable[[], Result]) -> None:
     assert re.search(r"\b(nan|None|inf)\b", read.prose) is None
 
 
-def test_every_picture_stands_there_for_desk_and_telephone() -> None:
+def test_every_picture_is_there_for_desk_and_telephone() -> None:
     text = page_of(profiled)
     for name in ("change", "step", "comparison", "machine", "trials"):
         for kind in ("desk", "phone"):

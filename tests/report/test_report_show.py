@@ -104,7 +104,7 @@ def test_a_result_of_another_machine_is_called_so(result: Result) -> None:
     assert "Not measured" not in here
 
 
-def test_the_time_of_a_step_is_told_by_what_it_is_spent_on() -> None:
+def test_the_time_of_a_step_is_shown_by_what_it_is_spent_on() -> None:
     table = time_rows(profiled())
     assert table.headings == ("", "best")
     assert [what for what, _ in table.rows][1:3] == ["matrix products", "all-reduce"]

@@ -122,7 +122,7 @@ def test_the_verdict(result: Result, golden: Golden) -> None:
     golden(unnamed)
 
 
-def test_the_gain_is_said_in_time_and_money_where_the_whole_training_is_known(
+def test_the_gain_is_said_in_time_and_money_if_the_whole_training_is_known(
     result: Result,
     golden: Golden,
 ) -> None:
@@ -144,7 +144,7 @@ def test_the_gain_is_said_in_time_and_money_where_the_whole_training_is_known(
 UNSURE = Speedup(ratio=1.1, low=0.7, high=1.7, pairs=2)
 
 
-def test_a_factor_is_said_only_where_it_is_known_well(result: Result, golden: Golden) -> None:
+def test_a_factor_is_said_only_if_it_is_known_well(result: Result, golden: Golden) -> None:
     wide = replace(result, speedup=Speedup(ratio=14.15, low=3.65, high=54.78, pairs=2))
     said = verdict_of(wide, "")
     golden(said.means)

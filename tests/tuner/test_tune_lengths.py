@@ -80,7 +80,7 @@ def test_what_padding_that_is_cut_brings_is_that_of_the_same_batches() -> None:
     assert found.half_width < max(NARROW, SHARE_OF_GAIN * found.mean)
 
 
-def test_so_it_is_where_no_two_live_at_once() -> None:
+def test_so_it_is_if_no_two_live_at_once() -> None:
     compared = Confirmation(measuring(), PLANS[0], PLANS[1:2])
     compared.one_after_another(told(cut))
     base, (rival,) = compared.baseline, compared.rivals

@@ -203,7 +203,7 @@ def test_the_rest_is_the_later_half_and_three_steps_at_least(
 
 
 @pytest.mark.parametrize(("steps", "warmup"), [(5, 3), (4, 0)])
-def test_steps_are_skipped_where_two_follow(steps: int, warmup: int) -> None:
+def test_steps_are_skipped_if_two_follow(steps: int, warmup: int) -> None:
     assert estimate([0.0] * steps, 0.05, skip=3).warmup == warmup
 
 

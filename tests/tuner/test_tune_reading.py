@@ -55,7 +55,7 @@ def test_mostly_delayed_steps_end_a_run_early() -> None:
 
 
 @pytest.mark.parametrize("rule", ["delays_itself", "believe_delayed"])
-def test_delays_count_where_they_are_the_plans_or_all_there_is(rule: str) -> None:
+def test_delays_count_if_they_are_the_plans_or_all_there_is(rule: str) -> None:
     run, _ = read(steady(4.4, delayed=2.1), **{rule: True})
     assert run.failure is None
     assert len(run.logs) == 5

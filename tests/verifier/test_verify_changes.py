@@ -560,7 +560,7 @@ def cases(format: str, rows: list[Any]) -> Iterator[Any]:
         yield pytest.param(format, *row, id=f"{format}: {name}")
 
 
-def test_so_many_changes_are_planted() -> None:
+def test_enough_changes_are_planted() -> None:
     assert len(PYTORCHJOB) + len(TRAINJOB) - len(OF_BOTH) >= 42
     assert len(HONEST_PYTORCHJOB) >= 30
 
