@@ -46,16 +46,6 @@ def submit(hosts: Cluster, script: Path, *arguments: str) -> str:
     return told
 
 
-def submit(hosts: Cluster, script: Path, *arguments: str) -> str:
-    """Run a batch script to its end on the first host; its output."""
-    argv = ["sbatch", "--wait", "--output=job.out", script.name, *arguments]
-    done = hosts.run("alpha", argv, cwd=script.parent, check=False, timeout=600)
-    out = script.with_name("job.out")
-    told = out.read_text() if out.exists() else ""
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}\n{told[-4000:]}"
-    return told
-
-
 def test_the_batch_script_trains_to_its_end(allocated: Cluster, tmp_path: Path) -> None:
     out = tmp_path / "out"
     script = write(tmp_path, "slurm", tiny(tmp_path))
