@@ -78,6 +78,7 @@ def test_the_line_of_mpirun_that_is_typed_starts_the_ranks_of_both_nodes(
     assert all(host in went() for host in HOSTS.split(","))
 
 
+@pytest.mark.thorough
 def test_the_lines_of_torchrun_are_typed_one_on_each_node(write, witness, environment):
     workload, read = witness
     plan = one_rank_per_node()

@@ -232,7 +232,7 @@ model.weight.sum().backward()
 @pytest.mark.parametrize(
     ("cast", "half"),
     [
-        ("", False),
+        pytest.param("", False, marks=pytest.mark.matrix),
         (".to(torch.bfloat16)", True),
         pytest.param(".half()", True, marks=pytest.mark.matrix),
         pytest.param(".double()", False, marks=pytest.mark.matrix),

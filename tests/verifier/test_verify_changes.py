@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -546,8 +547,13 @@ HONEST_PYTORCHJOB: list[tuple[str, Change]] = [
 ]
 
 
+@cache
+def read(path: Path) -> Job:
+    return yaml.safe_load(path.read_text(encoding="utf-8"))
+
+
 def verdict_on(path: Path, change: Change, folder: Path) -> dict[str, tuple[str, str]]:
-    job = copy.deepcopy(yaml.safe_load(path.read_text(encoding="utf-8")))
+    job = copy.deepcopy(read(path))
     change(job)
     changed = folder / path.name
     changed.write_text(yaml.safe_dump(job), encoding="utf-8")
@@ -602,7 +608,7 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 def test_a_value_of_another_type_is_said_and_breaks_nothing(
     format: str, documents: dict[str, Path]
 ) -> None:
-    whole = yaml.safe_load(documents[format].read_text(encoding="utf-8"))
+    whole = read(documents[format])
     for *above, last in list(places(whole))[1:]:
         for other in (3, "x", [], {}, None, True, [3], [[]], {"a": 3}):
             job = copy.deepcopy(whole)
