@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from numbered_ranks import numbered_ranks
 
 from cputune.emitters.assembled import apply_plan_file
 from cputune.inside.applying.force import Force
@@ -113,28 +110,9 @@ def run(folder: Path, script: str, *words: str, ranks: int, force: Force | None)
         (folder / "apply_plan.py").write_text(
             apply_plan_file(force, together=ranks > 1), encoding="utf-8"
         )
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    numbers = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(ranks)}
-    started = [
-        subprocess.Popen(
-            [sys.executable, *carried, str(path), *words],
-            cwd=folder,
-            env={
-                **os.environ,
-                "OMP_NUM_THREADS": "1",
-                **({**numbers, "RANK": str(rank), "LOCAL_RANK": str(rank)} if ranks > 1 else {}),
-            },
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(ranks)
-    ]
-    said = [process.communicate() for process in started]
-    assert [process.returncode for process in started] == [0] * ranks, said
-    (line,) = [line for line in said[0][0].splitlines() if line.startswith("SEEN")]
+    ended = numbered_ranks(ranks, *carried, str(path), *words, cwd=folder, numbered=ranks > 1)
+    assert [one.status for one in ended] == [0] * ranks, ended
+    (line,) = [line for line in ended[0].out.splitlines() if line.startswith("SEEN")]
     return json.loads(line[len("SEEN") :])
 
 

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +10,7 @@ from typing import Any
 import pytest
 from golden_texts import Golden
 from machines import TODAY, machine
+from numbered_ranks import numbered_ranks
 
 import cputune
 from cputune import Plan, Workload
@@ -89,26 +87,9 @@ class TestRealRanks:
         (folder / "train.py").write_text(TRAIN, encoding="utf-8")
         plan = json.dumps({"torch": settings})
         applying = Path(cputune.__file__).parent / "inside" / "applying"
-        ranks = []
-        for rank in range(3):
-            argv = [sys.executable, str(applying), plan, "train.py", *arguments]
-            env = {"RANK": str(rank), "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1"}
-            env |= {"MASTER_PORT": str(self.port), "OMP_NUM_THREADS": "1"}
-            ranks.append(
-                subprocess.Popen(
-                    argv, cwd=folder, env={**os.environ, **env}, stdout=subprocess.PIPE, text=True
-                )
-            )
-        outputs = [rank.communicate(timeout=250)[0] for rank in ranks]
-        assert not any(rank.returncode for rank in ranks)
-        return json.loads(outputs[0])
-
-    @pytest.fixture(autouse=True)
-    def _free_port(self) -> None:
-        import socket
-
-        with socket.create_server(("127.0.0.1", 0)) as held:
-            self.port = held.getsockname()[1]
+        ranks = numbered_ranks(3, str(applying), plan, "train.py", *arguments, cwd=folder)
+        assert not any(rank.status for rank in ranks), ranks
+        return json.loads(ranks[0].out)
 
     def test_rows_that_are_left_out_change_no_gradient(self, tmp_path: Path) -> None:
         sparse, dense, (rows, all_rows), told = self.trained(tmp_path, {"gradients": "sparse"})
