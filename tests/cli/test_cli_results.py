@@ -5,40 +5,21 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from golden_texts import Golden
 from in_process import Run
+from simulated_ranks import simulate
 from tuner.fakes import SMALL
 
 import cputune as library
-from cputune import Plan, Result, Step, Workload
+from cputune import Result, Workload
 from cputune.records.history import keep
 from cputune.report.trials import trials_csv
 from cputune.text.documents import plain
-
-
-class FakeProcessRunner:
-    """Stands in for the runner of real processes: every plan at its true speed."""
-
-    def __init__(self, workload: Workload, facts: Any, **_: Any) -> None:
-        pass
-
-    def steps(self, plan: Plan) -> Iterator[Step]:
-        while True:
-            yield Step(seconds=SMALL.seconds(plan), samples=8)
-
-    def __enter__(self) -> FakeProcessRunner:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        pass
 
 
 @pytest.fixture
@@ -52,10 +33,7 @@ def cputune(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("COLUMNS", "100")
-    monkeypatch.setattr("cputune.host.probing.probe", lambda host=None, watched=True: SMALL.facts)
-    monkeypatch.setattr("cputune.host.probing.load.look_around", lambda host: ())
-    monkeypatch.setattr("cputune.host.locks.MEASURING", f"\0cputune.test.{os.getpid()}")
-    monkeypatch.setattr("cputune.ranks.runner.ProcessRunner", FakeProcessRunner)
+    simulate(monkeypatch, SMALL.seconds, SMALL.facts)
     result.save("cputune.json")
     keep(result, now="20261121-193000")
     return cputune

@@ -11,45 +11,26 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 from golden_texts import Golden
 from in_process import Run
 from machines import TODAY, Model, machine, simulated
+from simulated_ranks import FakeProcessRunner, simulate
 from tuner.fakes import PLANS, VARIED
 
-from cputune import Plan, Result, Step, Workload, kept_results, search_space
+from cputune import Plan, Result, Step, kept_results, search_space
 from cputune.cli import main
 from cputune.host import Interpreter, locks
 from cputune.records.history import result_path
 from cputune.records.steps import Crashed
 
 SMALL = simulated("small", machine(cores_per_socket=2), Model(work=2.0, bandwidth=2.0))
-
-
-class FakeProcessRunner:
-    """Stands in for the runner of real processes; ``script`` is set by a test."""
-
-    script: Callable[[Plan], Iterable[Step]]
-    opened: ClassVar[list[tuple[Workload, bool]]]
-
-    def __init__(self, workload: Workload, facts: Any, *, fresh: bool = False, **_: Any) -> None:
-        self.workload = workload
-        self.opened.append((workload, fresh))
-
-    def steps(self, plan: Plan) -> Iterator[Step]:
-        yield from type(self).script(plan)
-
-    def __enter__(self) -> FakeProcessRunner:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        pass
 
 
 def true_steps(plan: Plan) -> Iterator[Step]:
@@ -59,18 +40,7 @@ def true_steps(plan: Plan) -> Iterator[Step]:
 
 @pytest.fixture
 def runner(monkeypatch: pytest.MonkeyPatch) -> type[FakeProcessRunner]:
-    import cputune.host.probing.load
-    import cputune.ranks.runner
-
-    class Runner(FakeProcessRunner):
-        script = staticmethod(true_steps)
-        opened: ClassVar[list[tuple[Workload, bool]]] = []
-
-    monkeypatch.setattr(cputune.ranks.runner, "ProcessRunner", Runner)
-    monkeypatch.setattr(locks, "MEASURING", f"\0cputune.test.{os.getpid()}")
-    monkeypatch.setattr(cputune.host.probing, "probe", lambda host=None, watched=True: SMALL.facts)
-    monkeypatch.setattr(cputune.host.probing.load, "look_around", lambda host: ())
-    return Runner
+    return simulate(monkeypatch, SMALL.seconds, SMALL.facts)
 
 
 @pytest.fixture
