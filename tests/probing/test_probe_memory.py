@@ -11,7 +11,6 @@ import pytest
 from golden_texts import Golden
 from hosts.builder import machine
 from hosts.known import KNOWN
-from hosts.reasons import without_reason
 from rows import every_row
 
 from cputune import HostFacts, RecordedHost, probe
@@ -25,12 +24,6 @@ from cputune.report.machine_text import host_document, machine_lines
 @cache
 def known(name: str) -> HostFacts:
     return probe(machine(None, **KNOWN[name]))
-
-
-@every_row("name", KNOWN)
-def test_what_is_null_has_its_reason(name: str) -> None:
-    host = machine(None, **KNOWN[name])
-    assert [fact for fact in without_reason(host) if "topology" in fact] == []
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ from cputune.plans.knobs.record import LeftOut
 from cputune.plans.untried import UntriedGain
 from cputune.records.claims import Speedup
 from cputune.records.shared_texts import saved, verdict_of
-from cputune.report.study_table import line_of, plans, space_blocks
-from cputune.report.writing import print_blocks, rich_table
+from cputune.report.study_table import line_of, plans
+from cputune.report.writing import rich_table
 from cputune.tuner.events import outcome
 
 SPACE = cputune.search_space(SMALL.facts, SMALL.workload, knobs=VARIED)
@@ -171,11 +171,3 @@ def test_what_a_long_start_costs_is_said_before(golden: Golden) -> None:
     line = line_of(StudyStarted(space=SPACE, budget=3, start_seconds=38.0))
     assert line is not None
     golden(line)
-
-
-def test_the_space_in_words() -> None:
-    out = io.StringIO()
-    print_blocks(space_blocks(SPACE), Console(file=out, width=120))
-    said = out.getvalue()
-    for words in (f"{len(SPACE)} plans\n", "precision", "fp32, bf16", "smt=no", "Left out"):
-        assert words in said
