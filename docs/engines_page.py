@@ -57,7 +57,7 @@ _SBATCH = (
     "tests/nodes/test_slurm_nodes.py::test_the_batch_script_trains_to_its_end",
     "tests/nodes/test_slurm_nodes.py::test_a_tune_means_its_allocation_and_its_plan_runs_as_a_job",
 )
-_SUBMITTED = (f"{_VERIFY}::test_a_batch_job_of_two_nodes_where_that_is_asked_for",)
+_SUBMITTED = (f"{_VERIFY}::test_a_batch_job_of_two_nodes_if_that_is_asked_for",)
 
 ROWS: dict[str, tuple[Cell, ...]] = {
     "ssh, `torchrun.sh`": (

@@ -23,12 +23,10 @@ from typing import Any, NamedTuple
 import pytest
 from hosts.recordings import open_recording
 from in_process import ran
+from simulated_ranks import simulate
 
-import cputune.host.probing.load
-import cputune.ranks.runner
-from cputune import Plan, Result, Step
+from cputune import Plan, Result
 from cputune.cli import main
-from cputune.host import locks
 
 HERE = Path(__file__).resolve().parent.parent
 PAGES = sorted(
@@ -183,30 +181,15 @@ def small(line: str) -> str:
     return line
 
 
-class FakeProcessRunner:
-    """Stands in for the runner of real processes: more threads are faster, bf16 twice as fast."""
-
-    def __init__(self, *_: object, **__: object) -> None:
-        pass
-
-    def steps(self, plan: Plan) -> Iterator[Step]:
-        work = 1.0 if plan.precision == "bf16" else 2.0
-        while True:
-            yield Step(seconds=work / plan.threads_per_process, samples=8)
-
-    def __enter__(self) -> FakeProcessRunner:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
+def seconds(plan: Plan) -> float:
+    """More threads are faster, bf16 twice as fast."""
+    return (1.0 if plan.precision == "bf16" else 2.0) / plan.threads_per_process
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _nothing_is_measured() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cputune.ranks.runner, "ProcessRunner", FakeProcessRunner)
-        patch.setattr(locks, "MEASURING", f"\0cputune.test.{os.getpid()}")
-        patch.setattr(cputune.host.probing.load, "look_around", lambda host: ())
+        simulate(patch, seconds)
         yield
 
 

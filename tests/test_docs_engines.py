@@ -13,7 +13,7 @@ HERE = Path(__file__).resolve().parent.parent
 
 
 @every_row("test", sorted(engines_page.tests()))
-def test_a_test_of_the_table_is_there_and_passed_where_it_was_run(test: str) -> None:
+def test_a_test_of_the_table_is_there_and_passed_if_it_was_run(test: str) -> None:
     file, _, name = test.partition("::")
     name, _, values = name.partition("[")
     text = (HERE / file).read_text()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import re
 import subprocess
 import sys
@@ -13,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tuner.fakes import SMALL, FakeRunner, steady, truthful
+from simulated_ranks import simulate
+from tuner.fakes import SMALL, FakeRunner, truthful
 
 import cputune
 from cputune.tuner import events
@@ -65,23 +65,7 @@ def test_its_table_names_the_loggers_there_are() -> None:
 @pytest.fixture
 def simulated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A folder with a script; real ranks are simulated."""
-    import cputune.host.probing.load
-    import cputune.ranks.runner
-    from cputune.host import locks
-
-    class FakeProcessRunner(FakeRunner):
-        def __init__(self, *_: object, **__: object) -> None:
-            super().__init__(lambda plan, before: steady(1.0 / plan.threads_per_process))
-
-        def __enter__(self) -> FakeProcessRunner:
-            return self
-
-        def __exit__(self, *_: object) -> None:
-            pass
-
-    monkeypatch.setattr(cputune.ranks.runner, "ProcessRunner", FakeProcessRunner)
-    monkeypatch.setattr(locks, "MEASURING", f"\0cputune.test.{os.getpid()}")
-    monkeypatch.setattr(cputune.host.probing.load, "look_around", lambda host: ())
+    simulate(monkeypatch, lambda plan: 1.0 / plan.threads_per_process)
     (tmp_path / "train.py").write_text("import torch\n")
     (tmp_path / "mine.toml").write_text((HERE.parent / "recipes" / "bert-mini.toml").read_text())
     monkeypatch.chdir(tmp_path)

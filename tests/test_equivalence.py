@@ -87,14 +87,7 @@ def test_a_gradient_may_differ_by_what_its_precision_rounds(
     assert equivalent(replace(TYPED, dtype=typed), other).same is same
 
 
-def test_another_precision_lets_no_other_knob_through(golden: Golden) -> None:
-    bf16 = replace(TWO, dtype="bfloat16", loss=0.7025, gradient=0.26)
-    assert equivalent(TYPED, bf16).same
-    verdict = equivalent(TYPED, bf16, model_answers(loss=[0.7338, 0.7363], apart=0.02))
-    golden(verdict.differs)
-
-
-def test_batches_that_are_made_anew_are_believed_where_the_loss_is_that_of_its_parts(
+def test_batches_that_are_made_anew_are_believed_if_the_loss_is_that_of_its_parts(
     golden: Golden,
 ) -> None:
     anew = replace(TWO, contents=("x", "y", "z"), gradient=0.3, loss=0.9)
@@ -128,12 +121,6 @@ def test_who_promises_the_mathematics_has_to_show_it(golden: Golden) -> None:
     assert equivalent(TYPED, TWO, exact=True).same
 
 
-def test_a_loss_near_zero_is_compared_with_what_it_is_the_difference_of() -> None:
-    grpo = replace(TYPED, loss=1e-9)
-    assert equivalent(grpo, replace(grpo, ranks=2, loss=-3e-8)).same
-    assert not equivalent(grpo, replace(grpo, loss=-3e-8, gradient=0.26)).same
-
-
 def model_answers(**said: Any) -> ModelAnswers:
     """What a model answers to the question of its parts; as typed they are the same."""
     answer: ModelAnswer = {
@@ -157,12 +144,6 @@ def test_the_model_s_answers_name_the_figures_of_what_it_refuses(golden: Golden)
     broken = model_answers(why="it fails on a part of the batch", apart=None)
     golden(broken.refuses("ranks"))
     assert model_answers(apart=math.nan).refuses("ranks") is not None
-
-
-def test_a_batch_that_has_another_loss_the_second_time_lets_nothing_be_asked() -> None:
-    again = model_answers(question="repeats", loss=[0.7, 0.9])
-    for question in ("ranks", "padding"):
-        assert str(again.refuses(question)).startswith("the same batch gives another loss when")
 
 
 def test_two_starts_that_differ_are_named_with_both_figures(golden: Golden) -> None:

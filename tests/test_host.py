@@ -229,7 +229,7 @@ class FakeMac(Host):
         }
 
 
-def test_py_cpuinfo_speaks_where_there_is_no_proc() -> None:
+def test_py_cpuinfo_speaks_if_there_is_no_proc() -> None:
     facts = probe(FakeMac())
 
     assert facts.cpu.vendor == "GenuineIntel"

@@ -357,7 +357,7 @@ class TestPlans:
         ("sockets", "cores", "backend", "workers"),
         [(1, 8, "gloo", 0), (2, 8, "ccl", 1), (2, 2, "ccl", 1), (2, 1, "gloo", 0)],
     )
-    def test_the_guide_has_oneccl_where_ranks_speak_and_have_a_core_for_it(
+    def test_the_guide_has_oneccl_if_ranks_speak_and_have_a_core_for_it(
         self, sockets: int, cores: int, backend: str, workers: int
     ) -> None:
         facts = machine(sockets=sockets, cores_per_socket=cores, packages=IPEX_ERA)

@@ -81,7 +81,7 @@ def test_what_does_not_fit_is_not_cut() -> None:
     assert pod_shares(seen_cores((0, 1, 2, 3), "/nowhere"), 2, 2, 0) == [([0, 1], []), ([2, 3], [])]
 
 
-def test_ranks_astride_sockets_only_where_no_even_cut_has_room(tmp_path: Path) -> None:
+def test_ranks_astride_sockets_only_if_no_even_cut_has_room(tmp_path: Path) -> None:
     machine(tmp_path, sockets=2, cores=4)
     cores = seen_cores((0, 1, 2, 4, 5, 6, 7), str(tmp_path / "sys"))
     assert pod_shares(cores, 2, 3, 0) == [([0, 1, 2], []), ([4, 5, 6], [])]
@@ -129,7 +129,7 @@ def first_cpus(*parts: Sequence[SeenCore | Core]) -> list[list[int]]:
     return [[core.cpus[0] for core in part] for part in parts]
 
 
-def test_ranks_have_whole_caches_where_few_cores_are_idle_for_it() -> None:
+def test_ranks_have_whole_caches_if_few_cores_are_idle_for_it() -> None:
     assert first_cpus(*rank_slices(cached(2, 2, 3, 3), 2)) == [[0, 1, 2, 3], [4, 5, 6, 7]]
     assert first_cpus(*rank_slices(cached(3, 5), 2)) == [[0, 1, 2, 3], [4, 5, 6, 7]]
     assert first_cpus(*rank_slices(cached(2, 2, 2), 3)) == [[0, 1], [2, 3], [4, 5]]

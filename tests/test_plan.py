@@ -46,7 +46,7 @@ def test_a_plan_reads_back_equal(one: Plan) -> None:
 
 
 @given(plans)
-def test_variables_are_text_and_as_found_sets_none(one: Plan) -> None:
+def test_variables_are_text_and_the_baseline_sets_none(one: Plan) -> None:
     variables = one.environment()
     assert all(isinstance(value, str) and value for value in variables.values())
     assert bool(variables) is not one.as_found

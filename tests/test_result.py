@@ -135,9 +135,7 @@ def test_hosts_are_kept_in_their_order(result: Result) -> None:
 
 
 @pytest.mark.parametrize(("low", "significant"), [(0.99, False), (1.0, False), (1.01, True)])
-def test_a_gain_is_significant_where_its_interval_is_above_one(
-    low: float, significant: bool
-) -> None:
+def test_a_gain_is_significant_if_its_interval_is_above_one(low: float, significant: bool) -> None:
     assert Speedup(ratio=1.2, low=low, high=1.4).significant is significant
 
 

@@ -57,7 +57,7 @@ def test_the_environment_itself_hides_nothing(site: Path) -> None:
     assert look(site, PYTHONPATH=str(site)).strays == ()
 
 
-def test_folders_are_looked_at_where_they_would_be_made(site: Path) -> None:
+def test_folders_are_looked_at_if_they_would_be_made(site: Path) -> None:
     new = site / "not" / "yet"
     place = look(site, HF_HOME=str(new)).place("HF_HOME")
     assert place is not None

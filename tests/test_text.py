@@ -81,5 +81,5 @@ def test_three_digits_and_no_exponent(value: float, text: str) -> None:
     assert figure(value) == text
 
 
-def test_more_digits_where_they_are_asked_for() -> None:
+def test_more_digits_if_they_are_asked_for() -> None:
     assert (figure(22.5441, 4), figure(9999.6, 4)) == ("22.54", "10000")

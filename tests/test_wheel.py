@@ -156,7 +156,7 @@ def test_the_sdist_builds_the_same_wheel_as_the_tree(wheel: Path, tmp_path: Path
     assert from_tree.read_bytes() == wheel.read_bytes()
 
 
-def test_doctor_runs_from_the_wheel_where_there_is_no_torch(run: Run, tmp_path: Path) -> None:
+def test_doctor_runs_from_the_wheel_if_there_is_no_torch(run: Run, tmp_path: Path) -> None:
     done = run("doctor", "--json", cwd=tmp_path)
     assert done.returncode in (0, 1), done.stderr
     assert not done.stderr

@@ -28,7 +28,7 @@ def completed(shell: str, words: str, position: int) -> list[str]:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_a_shell_is_told_the_commands_that_fit(shell: str) -> None:
+def test_a_shell_gets_the_commands_that_fit(shell: str) -> None:
     found = " ".join(completed(f"{shell}_complete", "cputune rec", 1))
     assert "recipes" in found
     assert "doctor" not in found

@@ -240,7 +240,7 @@ def test_explain_without_a_word_lists_the_checks(cputune: Run) -> None:
     assert all(check.code in ended.out for check in all_checks())
 
 
-def test_cures_install_into_the_python_that_is_examined(cputune: Run, tmp_path: Path) -> None:
+def test_fixes_install_into_the_python_that_is_examined(cputune: Run, tmp_path: Path) -> None:
     theirs = tmp_path / "their s"
     venv.create(theirs, symlinks=True)
     site = next(theirs.glob("lib/python*/site-packages"))
@@ -265,7 +265,7 @@ def test_what_passed_is_counted_in_one_line(cputune: Run, busy: str) -> None:
     assert "checks passed" not in cputune("doctor", "--stack", "torch=2.13.0").out
 
 
-def test_markdown_is_for_an_issue_and_names_nobody(cputune: Run, tmp_path: Path) -> None:
+def test_markdown_is_for_an_issue_and_names_no_person(cputune: Run, tmp_path: Path) -> None:
     record = {"environment": {"HOME": "/home/jane", "USER": "jane", "HOSTNAME": "gpu-login7"}}
     files = LOADED | {"/proc/sys/kernel/hostname": "gpu-login7\n"}
     machine(tmp_path / "m", sockets=2, cores=8, files=files, record=record)

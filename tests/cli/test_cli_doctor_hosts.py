@@ -96,7 +96,7 @@ def test_a_host_file(ssh: str, tmp_path: Path, doctor: Run) -> None:
         (("--hostfile", "/no/file"), "cannot read /no/file"),
     ],
 )
-def test_bad_input_is_named_with_its_cure(
+def test_bad_input_is_named_with_its_fix(
     arguments: tuple[str, ...], message: str, doctor: Run
 ) -> None:
     code, _, err = doctor(*arguments)

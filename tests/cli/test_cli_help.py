@@ -29,7 +29,7 @@ def commands() -> list[tuple[str, click.Command]]:
 
 
 @every_row(("name", "command"), commands(), ids=[name for name, _ in commands()])
-def test_each_option_stands_in_one_group(name: str, command: click.Command) -> None:
+def test_each_option_is_in_one_group(name: str, command: click.Command) -> None:
     groups = getattr(command, "groups", {})
     options = [p.name for p in command.params if isinstance(p, click.Option)]
     grouped = [member for names in groups.values() for member in names]

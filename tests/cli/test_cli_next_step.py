@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from hosts.builder import Cgroup, machine
-from in_process import Run, ran
+from in_process import Run, typed
 from rows import like_others
 
 SCRIPT = "import argparse\nargparse.ArgumentParser().parse_known_args()\n"
@@ -245,7 +245,7 @@ def test_what_to_do_now_runs_as_it_is_printed(
         "PATH": f"{sandbox / 'programs'}:{os.environ['PATH']}",
         "CPUTUNE_TUNE_DRY_RUN": "1",
     }
-    done = ran(["bash", "-o", "pipefail", "-ec", command], cwd=sandbox, env=environment)
+    done = typed(command, cputune, monkeypatch, cwd=sandbox, env=environment)
     changed = [path for path, text in files.items() if path.read_text() != text]
     for path, text in files.items():
         path.write_text(text)

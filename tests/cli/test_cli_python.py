@@ -40,7 +40,7 @@ def env(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return place
 
 
-def test_nothing_is_chosen_where_nothing_is_said(env: Path) -> None:
+def test_nothing_is_chosen_if_nothing_is_said(env: Path) -> None:
     assert choose_python(None).executable == sys.executable
 
 
@@ -72,7 +72,7 @@ def test_the_first_line_of_a_launcher_says_who_trains(env: Path) -> None:
 
 @pytest.mark.parametrize("variable", ["VIRTUAL_ENV", "CONDA_PREFIX"])
 @pytest.mark.parametrize("alone", [True, False])
-def test_the_active_environment_trains_where_ours_has_no_torch(
+def test_the_active_environment_trains_if_ours_has_no_torch(
     env: Path, monkeypatch: pytest.MonkeyPatch, variable: str, *, alone: bool
 ) -> None:
     monkeypatch.setattr(inputs, "find_spec", lambda name: None if alone else object())
@@ -81,7 +81,7 @@ def test_the_active_environment_trains_where_ours_has_no_torch(
     assert (chosen == str(env / "bin" / "python")) is alone
 
 
-def test_the_first_python_on_path_trains_where_ours_has_no_torch_and_it_has(
+def test_the_first_python_on_path_trains_if_ours_has_no_torch_and_it_has(
     env: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(inputs, "find_spec", lambda name: None)

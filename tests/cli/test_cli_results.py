@@ -5,40 +5,21 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from golden_texts import Golden
 from in_process import Run
+from simulated_ranks import simulate
 from tuner.fakes import SMALL
 
 import cputune as library
-from cputune import Plan, Result, Step, Workload
+from cputune import Result, Workload
 from cputune.records.history import keep
 from cputune.report.trials import trials_csv
 from cputune.text.documents import plain
-
-
-class FakeProcessRunner:
-    """Stands in for the runner of real processes: every plan at its true speed."""
-
-    def __init__(self, workload: Workload, facts: Any, **_: Any) -> None:
-        pass
-
-    def steps(self, plan: Plan) -> Iterator[Step]:
-        while True:
-            yield Step(seconds=SMALL.seconds(plan), samples=8)
-
-    def __enter__(self) -> FakeProcessRunner:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        pass
 
 
 @pytest.fixture
@@ -52,10 +33,7 @@ def cputune(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("COLUMNS", "100")
-    monkeypatch.setattr("cputune.host.probing.probe", lambda host=None, watched=True: SMALL.facts)
-    monkeypatch.setattr("cputune.host.probing.load.look_around", lambda host: ())
-    monkeypatch.setattr("cputune.host.locks.MEASURING", f"\0cputune.test.{os.getpid()}")
-    monkeypatch.setattr("cputune.ranks.runner.ProcessRunner", FakeProcessRunner)
+    simulate(monkeypatch, SMALL.seconds, SMALL.facts)
     result.save("cputune.json")
     keep(result, now="20261121-193000")
     return cputune
@@ -105,14 +83,14 @@ def test_what_cannot_be_shown_is_said_with_a_hint(
     assert hint in ended.err
 
 
-def test_where_nothing_lies_the_history_is_pointed_out(cputune: Run, golden: Golden) -> None:
+def test_if_there_is_no_result_the_history_is_pointed_out(cputune: Run, golden: Golden) -> None:
     Path("cputune.json").unlink()
     ended = cputune("show")
     assert ended.code == 3
     golden(ended.err)
 
 
-def test_an_error_is_told_as_json_where_json_is_asked_for(cputune: Run) -> None:
+def test_an_error_is_json_if_json_is_asked_for(cputune: Run) -> None:
     ended = cputune("show", "no.json", "--json")
     assert json.loads(ended.out)["error"]["message"].startswith("cannot read no.json")
 
@@ -147,7 +125,7 @@ def test_compare_holds_one_result_against_todays_launch(cputune: Run, golden: Go
     golden(ended.out)
 
 
-def test_a_guard_ends_with_1_where_the_second_is_slower(
+def test_a_guard_ends_with_1_if_the_second_is_slower(
     cputune: Run, result: Result, golden: Golden
 ) -> None:
     swapped(result).save("today.json")

@@ -169,7 +169,7 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_where_no_plan_is_known_the_command_is_started_as_typed(bare: Path) -> None:
+def test_if_no_plan_is_known_the_command_is_started_as_typed(bare: Path) -> None:
     done = started(bare, "--", "python", "train.py", "--mine")
     rank = json.loads(done.stdout)
     assert rank["argv"] == ["train.py", "--mine"]

@@ -93,7 +93,7 @@ def test_a_file_that_is_named_is_read_in_place_of_the_users(cputune: Run, own: P
     assert cputune("--config", "none.toml", "config").code == 3
 
 
-def test_nothing_that_lies_in_the_working_folder_is_read(cputune: Run) -> None:
+def test_nothing_in_the_working_folder_is_read(cputune: Run) -> None:
     for name, text in (
         ("cputune.toml", "[tune]\nbudget = 5"),
         ("config.toml", "[tune]\nbudget = 5"),

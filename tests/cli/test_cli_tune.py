@@ -11,45 +11,26 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 from golden_texts import Golden
 from in_process import Run
 from machines import TODAY, Model, machine, simulated
+from simulated_ranks import FakeProcessRunner, simulate
 from tuner.fakes import PLANS, VARIED
 
-from cputune import Plan, Result, Step, Workload, kept_results, search_space
+from cputune import Plan, Result, Step, kept_results, search_space
 from cputune.cli import main
 from cputune.host import Interpreter, locks
 from cputune.records.history import result_path
 from cputune.records.steps import Crashed
 
 SMALL = simulated("small", machine(cores_per_socket=2), Model(work=2.0, bandwidth=2.0))
-
-
-class FakeProcessRunner:
-    """Stands in for the runner of real processes; ``script`` is set by a test."""
-
-    script: Callable[[Plan], Iterable[Step]]
-    opened: ClassVar[list[tuple[Workload, bool]]]
-
-    def __init__(self, workload: Workload, facts: Any, *, fresh: bool = False, **_: Any) -> None:
-        self.workload = workload
-        self.opened.append((workload, fresh))
-
-    def steps(self, plan: Plan) -> Iterator[Step]:
-        yield from type(self).script(plan)
-
-    def __enter__(self) -> FakeProcessRunner:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        pass
 
 
 def true_steps(plan: Plan) -> Iterator[Step]:
@@ -59,18 +40,7 @@ def true_steps(plan: Plan) -> Iterator[Step]:
 
 @pytest.fixture
 def runner(monkeypatch: pytest.MonkeyPatch) -> type[FakeProcessRunner]:
-    import cputune.host.probing.load
-    import cputune.ranks.runner
-
-    class Runner(FakeProcessRunner):
-        script = staticmethod(true_steps)
-        opened: ClassVar[list[tuple[Workload, bool]]] = []
-
-    monkeypatch.setattr(cputune.ranks.runner, "ProcessRunner", Runner)
-    monkeypatch.setattr(locks, "MEASURING", f"\0cputune.test.{os.getpid()}")
-    monkeypatch.setattr(cputune.host.probing, "probe", lambda host=None, watched=True: SMALL.facts)
-    monkeypatch.setattr(cputune.host.probing.load, "look_around", lambda host: ())
-    return Runner
+    return simulate(monkeypatch, SMALL.seconds, SMALL.facts)
 
 
 @pytest.fixture
@@ -142,7 +112,7 @@ def test_a_line_of_a_log_is_whole_however_long_it_is(
     assert "…" not in cputune("doctor").out
 
 
-def test_verbose_is_no_part_of_the_command_that_is_kept(cputune: Run) -> None:
+def test_verbose_is_not_kept_in_the_command(cputune: Run) -> None:
     assert cputune("tune", "-v", "--budget", "2", "-o", "found.json").code == 0
     command = Result.load("found.json").command
     assert command[:2] == ("cputune", "tune")
@@ -170,7 +140,7 @@ def test_json_is_the_document_and_nothing_more(cputune: Run) -> None:
     assert json.loads(ended.out)["schema"] == "cputune.result/3"
 
 
-def test_who_computes_here_is_told(cputune: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_computes_here_is_reported(cputune: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     who = "make (process 4711) 98 % of a CPU"
     monkeypatch.setattr("cputune.host.probing.load.look_around", lambda host: (who,))
     told = cputune("tune", "--budget", "2")
@@ -448,7 +418,7 @@ def test_an_interrupt_after_the_last_round_loses_nothing_and_says_how_to_go_on_t
     assert Result.load("cputune.json").confirmation
 
 
-def test_each_result_is_kept_in_the_history_but_where_it_is_not_wanted(
+def test_each_result_is_kept_in_the_history_unless_it_is_not_wanted(
     cputune: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
@@ -601,7 +571,7 @@ class TestAnOutputThatCannotBeWritten:
         said = self.refused(cputune, runner, "-o", str(full_disk / "r.json"))
         golden(said)
 
-    def test_because_it_is_no_file(self, cputune: Run, runner: type[FakeProcessRunner]) -> None:
+    def test_because_it_is_not_a_file(self, cputune: Run, runner: type[FakeProcessRunner]) -> None:
         Path("folder").mkdir()
         os.mkfifo("fifo")
         for name in ("folder", "fifo", "folder/none/r.json", "x" * 300):

@@ -60,6 +60,7 @@ def test_ranks_see_the_plan_and_add_up(launcher_path, mpi, write, witness, envir
         assert rank["environment"]["LOCAL_WORLD_SIZE"] == "2"
 
 
+@pytest.mark.thorough  # in the suite verify observes a line of torchrun (test_typed_lines)
 @pytest.mark.parametrize(("launcher_path", "format"), ONCE, indirect=["launcher_path"])
 def test_the_recipe_trains_as_planned(launcher_path, format, write, tiny, monkeypatch):
     monkeypatch.setenv("PATH", launcher_path)

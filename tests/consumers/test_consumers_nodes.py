@@ -78,6 +78,7 @@ def test_the_line_of_mpirun_that_is_typed_starts_the_ranks_of_both_nodes(
     assert all(host in went() for host in HOSTS.split(","))
 
 
+@pytest.mark.thorough
 def test_the_lines_of_torchrun_are_typed_one_on_each_node(write, witness, environment):
     workload, read = witness
     plan = one_rank_per_node()
@@ -113,25 +114,6 @@ def test_a_rank_that_cannot_run_ends_those_of_other_hosts(through_ssh, write, wi
     done = ran([str(script)], env=outer)
     assert done.returncode != 0
     assert "rank 0 cannot have CPUs 4000" in done.stderr
-
-
-@pytest.mark.thorough
-def test_torchrun_is_started_on_each_node(write, witness, environment):
-    workload, read = witness
-    plan = one_rank_per_node()
-    directory = write("torchrun", plan, workload, nodes=2, hosts=parse_hosts(HOSTS))
-    with socket.socket() as free:
-        free.bind(("", 0))
-        port = str(free.getsockname()[1])
-
-    def start(node):
-        outer = {**environment, "NODE_RANK": str(node), "PORT": port}
-        return ran([str(directory / "torchrun.sh")], env=outer)
-
-    with ThreadPoolExecutor() as pool:
-        both = list(pool.map(start, range(2)))
-    assert [done.returncode for done in both] == [0, 0], both[0].stderr
-    check(read(), plan)
 
 
 def test_torchrun_asks_for_the_rank_of_its_node(write, witness, environment):

@@ -17,6 +17,7 @@ from cputune.verifier.checks import outcomes
 pytestmark = [pytest.mark.consumer, pytest.mark.torch, pytest.mark.slow]
 
 
+@pytest.mark.thorough  # in the suite test_typed_lines verifies a line of torchrun
 def test_the_recipe_trains_as_planned(write, tiny):
     directory = write("torchrun", two_ranks(), tiny)
     (verdict,) = verify([directory / "torchrun.sh"], steps=4)

@@ -18,7 +18,6 @@ import pytest
 import yaml
 from hosts.builder import machine as built
 from in_process import Run, ran
-from launches import THOROUGH
 from local_pods import pods_of
 
 from cputune import verify
@@ -55,39 +54,6 @@ def on_these_cpus(script: Path, ranks: int) -> None:
     text, count = re.subn(r"--cpus [0-9,/-]+", f"--cpus {shares}", script.read_text())
     assert count == 1
     script.write_text(text)
-
-
-@pytest.mark.thorough  # four ranks on two nodes are started by the same lines
-@pytest.mark.parametrize("launcher_path", ["mpich", "openmpi5"], indirect=True)
-def test_two_ranks_on_one_node(
-    cputune: Run, environment: dict[str, str], launcher_path: str
-) -> None:
-    done = cputune("emit", "-f", "mpirun", "--ranks-per-node", "2", "--self-contained", "--", *QA)
-    assert done.code == 0, done.err
-    on_these_cpus(Path("launch/mpirun.sh"), 2)
-    started = ran(["launch/mpirun.sh"], env={**environment, "PATH": launcher_path})
-    assert started.returncode == 0, started.stderr
-    assert started.stdout.count("trained: world 2") == 2
-
-
-@pytest.mark.matrix
-@pytest.mark.parametrize(
-    "launcher_path",
-    ["mpich", pytest.param("openmpi4", marks=THOROUGH), pytest.param("openmpi5", marks=THOROUGH)],
-    indirect=True,
-)
-def test_four_ranks_on_two_nodes(cputune: Run, through_ssh: Through) -> None:
-    hosts = "127.0.0.2,127.0.0.3"
-    asked = ("--nodes", "2", "--ranks-per-node", "2", "--hosts", hosts, "--batch-per-rank", "12")
-    done = cputune("emit", "-f", "mpirun", *asked, "--", *QA)
-    assert done.code == 0, done.err
-    assert "NOTHING WAS MEASURED" in Path("launch/mpirun.sh").read_text()
-    on_these_cpus(Path("launch/mpirun.sh"), 2)
-    outer, went = through_ssh
-    started = ran(["launch/mpirun.sh"], env=outer)
-    assert started.returncode == 0, started.stderr
-    assert started.stdout.count("trained: world 4") == 4
-    assert all(host in went() for host in hosts.split(","))
 
 
 @pytest.mark.thorough

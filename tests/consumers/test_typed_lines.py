@@ -78,6 +78,7 @@ KINDS = (
     pytest.param(
         Kind(framework="trainer", starter="cputune run", settings={"dropout": "bytes"}),
         id="in the process",
+        marks=THOROUGH,
     ),
     pytest.param(
         Kind(framework="trainer", starter="torchrun --standalone", ranks=2),

@@ -73,7 +73,7 @@ AS_FOUND = replace(ONE, as_found=True)
 SEEN = SCRIPT.observed(framework="trainer", global_batch_size=8, parses_arguments=True)
 
 
-def test_a_run_as_found_gets_the_users_words_alone() -> None:
+def test_a_run_of_the_baseline_gets_the_users_words_alone() -> None:
     for job in (SCRIPT, SEEN):
         way = delivery_of(job, AS_FOUND, {})
         assert (way.flags, way.force, dict(way.variables)) == ((), None, {})
@@ -105,7 +105,7 @@ MASKS = ONE.with_setting("dropout", "bytes")
 TINY = Workload.from_recipe("bert-mini")
 
 
-def test_a_recipe_as_found_keeps_its_batch() -> None:
+def test_a_recipe_of_the_baseline_keeps_its_batch() -> None:
     batch = str(TINY.global_batch_size)
     assert delivery_of(TINY, AS_FOUND, {}).flags == ("--per_device_train_batch_size", batch)
 
@@ -213,7 +213,7 @@ def test_every_format_has_the_recipe_with_its_learning_rate(recipe: Path) -> Non
 
 
 @pytest.mark.parametrize(("framework", "known"), [("accelerate", 4), ("trainer", None)])
-def test_batches_of_a_step_are_carried_where_no_framework_knows_them(
+def test_batches_of_a_step_are_carried_if_no_framework_knows_them(
     framework: str, known: int | None
 ) -> None:
     seen = replace(

@@ -27,7 +27,7 @@ IPEX_ERA = {
     ("plan", "said"),
     [(ONE, "false"), (replace(ONE, ipex=True), "true"), (replace(ONE, as_found=True), None)],
 )
-def test_ipex_is_switched_off_where_a_plan_does_without_it(plan: Plan, said: str | None) -> None:
+def test_ipex_is_switched_off_if_a_plan_does_without_it(plan: Plan, said: str | None) -> None:
     assert plan_variables(plan, IPEX_ERA).get("ACCELERATE_USE_IPEX") == said
 
 

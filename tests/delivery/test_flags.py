@@ -68,7 +68,7 @@ def test_the_cpu_is_asked_for_in_the_spelling_of_the_version(transformers, expec
     ("transformers", "expected"),
     [("4.19.4", False), ("4.20.0", True), ("4.56.2", True), ("4.57.1", False), ("5.0.0", False)],
 )
-def test_use_ipex_only_where_trainer_takes_it(transformers, expected):
+def test_use_ipex_only_if_trainer_takes_it(transformers, expected):
     flags = training_flags(script(), plan(ipex=True), {"transformers": transformers})
     assert ("--use_ipex" in flags) is expected
 
@@ -82,7 +82,7 @@ def test_use_ipex_only_where_trainer_takes_it(transformers, expected):
         ("5.0.0", "1.13.0", "ccl", ()),
     ],
 )
-def test_the_backend_is_named_where_it_exists(transformers, accelerate, backend, expected):
+def test_the_backend_is_named_if_it_exists(transformers, accelerate, backend, expected):
     versions = {"transformers": transformers, "accelerate": accelerate}
     flags = training_flags(script(batch=None), plan(2, backend=backend), versions)
     named = [n for n, flag in enumerate(flags) if flag.endswith("_backend")]

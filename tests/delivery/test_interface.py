@@ -92,13 +92,13 @@ def test_hosts_that_call_it_differently_are_distinguished_in_words(golden: Golde
     golden(chosen.why)
 
 
-def test_nothing_is_chosen_where_a_host_does_not_tell(golden: Golden) -> None:
+def test_nothing_is_chosen_if_a_host_does_not_tell(golden: Golden) -> None:
     chosen = choose_interface([("a", host(link("eth0", "10.0.0.1/24"))), ("b", Network())])
     assert chosen.name is None
     golden(chosen.why)
 
 
-def test_routed_networks_will_do_where_none_is_shared() -> None:
+def test_routed_networks_will_do_if_none_is_shared() -> None:
     a, b = host(link("eth0", "10.0.1.5/24")), host(link("eth0", "10.0.2.5/24"))
     chosen = choose_interface([("a", a), ("b", b)])
     assert chosen.name == "eth0"

@@ -99,7 +99,7 @@ def test_machines_of_a_job(variables: dict[str, str], nodes: int) -> None:
     assert job_nodes(env(**variables)) == nodes
 
 
-def test_who_has_started_a_process_is_told_by_its_variables() -> None:
+def test_who_has_started_a_process_is_read_from_its_variables() -> None:
     assert under_mpi(env(PMIX_RANK="0"))
     assert not under_mpi(env(RANK="0"))
     for name in ("TORCHELASTIC_RUN_ID", "PET_NNODES"):

@@ -287,7 +287,7 @@ def test_files_are_judged_as_was_reviewed(request):
     assert said == GOLDEN.read_text(encoding="utf-8")
 
 
-def test_what_hangs_on_the_machine():
+def test_what_depends_on_the_machine():
     assert codes(GOOD_YAML, "c.yaml", isa=("avx2", "avx512f")) == {"bf16-slow"}
     alone = "distributed_type: 'NO'\nmixed_precision: bf16\nnum_processes: 1\nuse_cpu: false\n"
     assert codes(alone, "c.yaml") == {"file-use-cpu"}
@@ -307,7 +307,7 @@ def test_use_ipex_by_what_is_installed():
     assert codes(line, packages={**IPEX_ERA, "torch": "2.6.0"}) == {"file-flag-refused"}
 
 
-def test_ccl_needs_mpi_and_workers_where_it_lives():
+def test_ccl_needs_mpi_and_workers_if_it_is_installed():
     packages = {**IPEX_ERA, "oneccl_bind_pt": "2.8.0"}
     line = "torchrun --nproc-per-node 2 t.py --use_cpu --ddp_backend ccl"
     (finding,) = check_file(script(line), "run.sh", machine(packages))
@@ -446,7 +446,7 @@ def test_a_preload_that_cannot_be_loaded(preload, dead):
     assert codes(text, host=host) == ({"preload-dead"} if dead else set())
 
 
-def test_a_variable_that_the_file_unsets_is_not_held_against_it():
+def test_a_variable_that_the_file_unsets_is_no_fault():
     left = {"OMP_NUM_THREADS": "3", "OMP_PROC_BIND": "close"}
     text = script('unset "${!OMP_@}"\nOMP_NUM_THREADS=2 ' + f"mpirun -n 2 {RANKS}")
     assert codes(text, environment=left) == set()
@@ -504,7 +504,7 @@ def test_a_launcher_may_be_repeated_any_number_of_times():
     assert launch.arguments == ("--bf16",)
 
 
-def test_the_job_of_the_guide_is_told_of_its_elastic_policy_its_cache_and_what_it_sources(
+def test_the_job_of_the_guide_has_findings_for_its_elastic_policy_its_cache_and_what_it_sources(
     golden: Golden,
 ):
     text = (Path(__file__).parent / "guides" / "pytorchjob.yaml").read_text(encoding="utf-8")

@@ -85,7 +85,7 @@ def only(code, found):
     return finding
 
 
-def test_on_a_healthy_machine_figures_alone_are_told(golden: Golden):
+def test_on_a_healthy_machine_figures_alone_are_reported(golden: Golden):
     host = FakeHost()
     host.executable = "/their/python"
     finding, proof = deep_findings(machine(TODAY), host)
@@ -144,7 +144,7 @@ def test_a_package_that_kills_the_interpreter_is_a_finding(done, said, golden: G
     golden(finding.command)
 
 
-def test_a_package_that_can_be_imported_is_none():
+def test_a_package_that_can_be_imported_is_not_missing():
     found = look(IPEX_ERA, intel_extension_for_pytorch=imports())
     assert [finding.code for finding in found] == ["deep-bf16-ratio", "deep-work"]
 

@@ -707,7 +707,7 @@ def told(code: str) -> str:
 
 
 @every_row("code", dict(FAULTS))
-def test_a_fault_is_told_as_it_was_reviewed(code: str, request: pytest.FixtureRequest) -> None:
+def test_a_fault_is_reported_as_it_was_reviewed(code: str, request: pytest.FixtureRequest) -> None:
     said = told(code)
     assert "" not in said.split("\n\n"), "one of the machines has no such fault"
     path = GOLDEN / f"{code}.txt"
@@ -736,7 +736,7 @@ def test_every_check_is_in_the_table() -> None:
     assert len(BY_CODE) == len(CHECKS)
 
 
-def test_what_pythonpath_hides_is_not_mended_by_pip(golden: Golden) -> None:
+def test_what_pythonpath_hides_is_not_fixed_by_pip(golden: Golden) -> None:
     needs = Package(name="transformers", version="5.12.0", requires=("accelerate>=1.1.0",))
     old = Package(name="accelerate", version="0.20.0", location="/old/")
     facts = changed(environment={"PYTHONPATH": "/mine:/old"})
@@ -758,7 +758,7 @@ def test_a_clean_machine_has_no_findings() -> None:
     assert diagnose(CLEAN).findings == ()
 
 
-def test_bash_and_shellcheck_take_the_cures_of_all_faults(
+def test_bash_and_shellcheck_take_the_fixes_of_all_faults(
     tmp_path: Path,
 ) -> None:
     findings = tuple(f for code, changes in FAULTS for f in BY_CODE[code](changed(**changes)))

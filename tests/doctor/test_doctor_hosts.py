@@ -108,7 +108,7 @@ def test_what_is_not_known_is_no_difference() -> None:
     assert found(host("a"), host("b", facts=unknown, python=None)) == []
 
 
-def test_hosts_with_one_reason_are_told_together(golden: Golden) -> None:
+def test_hosts_with_one_reason_are_reported_together(golden: Golden) -> None:
     def away(name: str) -> SeenHost:
         remedy = f"ssh-copy-id {name}"
         return host(name, facts=None, reason="it rejects our key", remedy=remedy)
@@ -131,7 +131,7 @@ def test_hosts_that_are_alike_are_one_row() -> None:
     assert [row[0] for row in rows.rows] == ["node[01-12]", "other"]
 
 
-def test_what_several_hosts_have_by_themselves_is_told_once() -> None:
+def test_what_several_hosts_have_by_themselves_is_reported_once() -> None:
     finding = BY_CODE["hosts-cores"].finding("too slow", severity=Severity.ADVICE)
     told = findings_of_hosts([host(name, findings=(finding,)) for name in ("a", "b", "c")])
     assert [one.evidence for one in told] == ["a: too slow (also on b, c)"]

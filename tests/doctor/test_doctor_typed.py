@@ -124,7 +124,7 @@ def test_a_module_that_ends_the_interpreter_is_named(judge: Judge) -> None:
     )
 
 
-def test_a_launch_that_is_bound_is_held_against_its_cpus(judge: Judge, golden: Golden) -> None:
+def test_a_launch_that_is_bound_is_compared_with_its_cpus(judge: Judge, golden: Golden) -> None:
     words = ("numactl", "-C", "0-1", "env", "OMP_NUM_THREADS=4", "python", "train.py")
     found = judge(*words)["threads-affinity"]
     golden(found.evidence)

@@ -8,9 +8,8 @@ from pathlib import Path
 from clean_machine import changed
 from doctor_machines import VARIABLES
 from golden_texts import Golden
-from hosts.builder import PROCESSORS, machine
+from hosts.builder import machine
 from hypothesis import given, settings, strategies as st
-from rows import every_row
 from unknown_machine import UNKNOWN
 
 from cputune import Severity, diagnose, probe
@@ -40,12 +39,6 @@ def test_no_value_of_a_variable_breaks_a_check(variables: dict[str, str]) -> Non
             assert finding.title
             assert finding.remedy
             assert finding.source
-
-
-@every_row("like", sorted(PROCESSORS))
-def test_a_recorded_server_has_no_error_and_no_warning(like: str, tmp_path: Path) -> None:
-    facts = probe(machine(tmp_path, sockets=2, cores=8, smt=2, like=like))
-    assert [f.code for f in diagnose(facts).findings if f.severity.value != "advice"] == []
 
 
 def test_a_recording_without_packages_is_not_judged_for_what_it_lacks(tmp_path: Path) -> None:

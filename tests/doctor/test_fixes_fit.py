@@ -80,7 +80,7 @@ variables = st.fixed_dictionaries(
 
 @settings(max_examples=40, deadline=None)
 @given(machines, variables)
-def test_cures_come_to_an_end(machine: HostFacts, variables: dict[str, str]) -> None:
+def test_fixes_come_to_an_end(machine: HostFacts, variables: dict[str, str]) -> None:
     after = sourced(with_variables(machine, variables))
     assert fixes(after) == {}
 

@@ -67,13 +67,13 @@ def cured(text, facts=FACTS, name="run.sh"):
 
 
 @every_row(("text", "after"), MENDED)
-def test_a_line_is_mended_and_nothing_beside_it(text, after):
+def test_a_line_is_fixed_and_nothing_else(text, after):
     if "MASTER_ADDR" in after:
         text = "export MASTER_ADDR=10.0.0.1\n" + text
     assert cured(f"# as it was\n{text}\n") == f"# as it was\n{after}\n"
 
 
-def test_what_needs_no_cure_has_no_diff():
+def test_what_needs_no_fix_has_no_diff():
     text = "OMP_NUM_THREADS=4 python run_qa.py --use_cpu --bf16 # my words: --no_cuda\n"
     assert (cured(text), unified("run.sh", text, cured(text))) == (text, "")
 

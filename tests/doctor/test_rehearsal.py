@@ -103,6 +103,10 @@ def test_an_argument_is_refused_in_the_words_of_the_library(rehearse) -> None:
     finding = only(rehearse(TRAINER.format(more=""), "--use_cpu", "--no_such_flag"))
     assert "ValueError: Some specified arguments are not used" in finding.evidence
     assert "no_such_flag" in finding.evidence
+
+
+@pytest.mark.matrix
+def test_an_argument_of_a_class_is_refused_in_the_words_of_the_library(rehearse) -> None:
     finding = only(rehearse(TRAINER.format(more=", tokenizers=None"), "--use_cpu"))
     said = "Trainer.__init__() got an unexpected keyword argument 'tokenizers'"
     assert said in finding.evidence
@@ -228,7 +232,7 @@ model.weight.sum().backward()
 @pytest.mark.parametrize(
     ("cast", "half"),
     [
-        ("", False),
+        pytest.param("", False, marks=pytest.mark.matrix),
         (".to(torch.bfloat16)", True),
         pytest.param(".half()", True, marks=pytest.mark.matrix),
         pytest.param(".double()", False, marks=pytest.mark.matrix),

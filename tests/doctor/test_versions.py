@@ -10,11 +10,10 @@ from golden_texts import Golden
 from rows import every_row
 from stacks import IPEX_ERA, TODAY, machine
 
-from cputune import Severity, UsageError
+from cputune import UsageError
 from cputune.doctor.checks import packages as beside, versions
 from cputune.doctor.named_stack import judge_stack
 from cputune.host.facts import Library
-from cputune.stack import load
 from cputune.stack.tables import short_name
 
 CHECKS = (*versions.CHECKS, *beside.CHECKS)
@@ -110,13 +109,6 @@ def findings(packages, **more):
     return {finding.code: finding for check in versions.CHECKS for finding in check(facts)}
 
 
-def test_a_cuda_build_without_a_label_is_known_by_what_it_was_built_for():
-    facts = machine({"torch": "2.13.0"})
-    built = replace(facts, packages=(replace(facts.packages[0], build="cuda 13.0"),))
-    codes = {finding.code for check in versions.CHECKS for finding in check(built)}
-    assert codes == {"torch-cuda-build"}
-
-
 BROUGHT = "/venv/site-packages/oneccl_bindings_for_pytorch/lib/libccl.so.1.0"
 
 
@@ -128,7 +120,7 @@ def setvars(libraries, **environment):
     return next((finding for finding in findings if finding.code == "oneccl-setvars"), None)
 
 
-def test_setvars_of_the_bindings_is_named_where_it_is_there_and_was_not_sourced():
+def test_setvars_of_the_bindings_is_named_if_it_is_there_and_was_not_sourced():
     finding = setvars([BROUGHT])
     script = "/venv/site-packages/oneccl_bindings_for_pytorch/env/setvars.sh"
     assert finding.command == f". '{script}'"
@@ -155,20 +147,7 @@ class TestJudgeStack:
         found = judge_stack(spec, machine(packages))
         return {finding.code: finding for finding in found}
 
-    def test_a_stack_that_is_not_installed(self):
-        found = self.judge("torch=2.6.0,transformers=4.36")
-        fits = found["stack-fits"].evidence
-        assert "intel_extension_for_pytorch: 2.6.0;" in fits
-        assert "oneccl_bind_pt: 2.6.0;" in fits
-        assert "accelerate: 0.21.0 to 0.34.2" in fits
-        era = found["stack-ipex-era"].command
-        assert era.endswith(" intel_extension_for_pytorch==2.6.0")
-        assert "accelerate==1.7.0" not in era  # which dropped what transformers 4.36 passes
-        assert found["stack-today"].command == (
-            "pip install torch==2.13.0 transformers==5.23.0 accelerate==1.15.0"
-        )
-
-    def test_versions_that_fit_are_told_in_stretches(self):
+    def test_versions_that_fit_are_reported_in_stretches(self):
         fits = self.judge("torch=2.8.0,accelerate=1.7.0", {})["stack-fits"].evidence.split("; ")
         assert fits[0] == "torch 2.8.0, accelerate 1.7.0"
         assert "oneccl_bind_pt: 2.8.0" in fits
@@ -177,75 +156,11 @@ class TestJudgeStack:
         assert "numpy: 1 or 2" in fits
         assert fits[-1] == "Python: 3.9 to 3.13"
 
-    def test_what_nothing_fits_with_is_told(self):
-        fits = self.judge("torch=2.2.2,python=3.11", {})["stack-fits"].evidence
-        assert "numpy: below 2" in fits
-        assert (
-            "accelerate: none"
-            in self.judge("transformers=5.23.0,torch=1.9.0", {})["stack-fits"].evidence
-        )
-
-    def test_what_is_not_named_is_not_missing(self):
-        found = judge_stack("transformers=5.23.0", machine({}))
-        assert {finding.severity for finding in found} == {Severity.ADVICE}
-
-    def test_a_stack_that_does_not_fit_is_said_first(self):
-        found = judge_stack("torch==2.13.0, ipex==2.8.0", machine({}))
-        assert found[0].code == "ipex-ended"
-
-    def test_what_the_stack_refuses_ignores_and_accepts(self):
-        found = judge_stack("installed", machine(TODAY))
-        said = {f.title: f.evidence for f in found if f.code == "stack-words"}
-        assert "--use_cpu" in said["What this stack accepts"]
-        assert "--no_cuda (instead: --use_cpu)" in said["What this stack refuses"]
-        assert "ipex_config:" in said["What this stack refuses"]
-        assert "--ddp_backend ccl (accelerate 1.15.0 has no ccl" in said["What this stack refuses"]
-        assert "--fp16 (on a CPU it trains in fp32" in said["What this stack ignores"]
-        assert "mpirun_config.mpirun_ccl:" in said["What this stack ignores"]
-
     @pytest.mark.parametrize(("accelerate", "state"), [("1.7.0", "accepts"), ("1.8.1", "ignores")])
-    def test_use_ipex_is_accepted_only_where_somebody_calls_it(self, accelerate, state):
+    def test_use_ipex_is_accepted_only_if_somebody_calls_it(self, accelerate, state):
         found = judge_stack("installed", machine({**IPEX_ERA, "accelerate": accelerate}))
         (words,) = [f.evidence for f in found if f.title == f"What this stack {state}"]
         assert "--use_ipex" in words
-
-    def test_todays_stack_has_to_change_nothing(self):
-        assert self.judge("installed")["stack-today"].command is None
-
-    def test_python_is_part_of_a_stack(self):
-        found = self.judge("torch=2.15.0,python=3.10")
-        assert found["stack-python"].severity is Severity.ERROR
-        assert found["stack-python"].remedy == (
-            "Use Python 3.11 to 3.15; or with Python 3.10 these fit: pip install torch==2.14.1."
-        )
-        assert "Python: 3.11 to 3.15" in found["stack-fits"].evidence
-        assert "stack-python" not in self.judge("torch=2.15.0,python=3.11")
-
-    def test_what_is_beyond_the_tables_is_named_with_their_day(self):
-        found = self.judge("torch=3.0.0,transformers=6.0.0,accelerate=0.1.0,trl=0.99.0")
-        said = found["stack-newer"].evidence
-        assert "torch 3.0.0 is newer than these tables, which end at 2.15.0" in said
-        assert "transformers 6.0.0 is newer" in said
-        assert "accelerate 0.1.0 is older" in said
-        assert "trl 0.99.0 is not a release in these tables" in said
-        assert said.endswith(f"the tables are dated {load().checked['day']}")
-        assert "stack-newer" not in self.judge("torch=2.15.0,transformers=5.24.0,numpy=9.0")
-
-    def test_the_libraries_beside_the_stack_are_known(self):
-        spec = (
-            "torch=2.13.0,torchvision=0.28.0,torchaudio=2.11.0,transformers=5.23.0,"
-            "tokenizers=0.23.3,huggingface_hub=2.4.0,datasets=5.2.0,peft=0.21.2,trl=1.16.0,"
-            "accelerate=1.15.0,deepspeed=0.19.8"
-        )
-        assert {finding.severity for finding in judge_stack(spec, machine({}))} == {Severity.ADVICE}
-        found = self.judge(spec.replace("tokenizers=0.23.3", "tokenizers=0.19.1"))
-        assert found["requirement-unmet"].command == "pip install tokenizers==0.23.3"
-
-    def test_a_checkpoint_that_transformers_will_not_load_is_named(self):
-        found = self.judge("torch=2.5.1,transformers=4.52.3,accelerate=1.7.0")
-        assert found["torch-load-refused"].command == "pip install torch==2.6.0"
-        for spec in ("torch=2.6.0,transformers=4.52.3", "torch=2.5.1,transformers=4.51.3"):
-            assert "torch-load-refused" not in self.judge(spec)
 
     def test_no_two_findings_of_a_stack_contradict_each_other(self):
         for packages, more in STACKS:
@@ -253,10 +168,6 @@ class TestJudgeStack:
             found = [one for check in CHECKS for one in check(facts)]
             ends = {pin for one in found for pin in dict(pinned(one.command or "")).items()}
             assert len({name for name, _ in ends}) == len(ends), packages
-
-    def test_another_python_may_be_asked_about(self):
-        found = self.judge("python=3.14,torch=2.8.0,ipex=2.8.0")
-        assert "no wheels of the IPEX era" in found["stack-ipex-era"].evidence
 
     @every_row(
         "spec",

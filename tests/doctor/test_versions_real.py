@@ -35,7 +35,7 @@ def doctor(python):
     return {finding["code"]: finding for finding in json.loads(done.stdout)["findings"]}
 
 
-def test_a_mismatch_is_found_its_import_survived_and_the_cure_helps(tmp_path):
+def test_a_mismatch_is_found_its_import_survived_and_the_fix_helps(tmp_path):
     if metadata.version("torch").startswith(f"{IPEX[:3]}."):
         pytest.skip("this torch fits IPEX")
     assert ran((sys.executable, "-m", "venv", "--without-pip", str(tmp_path))).returncode == 0

@@ -10,7 +10,6 @@ from confirmed import UNCOMPARED
 from emit_machines import TODAY, machine, tuned
 
 from cputune import EmittedFile, Plan, Result, Trial, Workload, emit
-from cputune.emitters.header import MOST_LINES
 from cputune.records.result import COMPLETED, Reports
 
 OF_TRAINER, OF_ONE_LOOP, OF_RANK = 45, 35, 200
@@ -77,14 +76,6 @@ def test_it_needs_no_carry(
         assert of_ours == (["rank.py"] if self_contained else [])
         assert '"set"' not in files[-1].text, "cputune.apply sets nothing either"
     assert "--use_cpu" not in files[0].text, "its own words decide"
-
-
-def test_it_is_as_short_as_promised() -> None:
-    files = written(result_of(TYPED, "trainer", 2), "torchrun", self_contained=True)
-    lines = {file.name: file.text.count("\n") for file in files}
-    assert lines["torchrun.sh"] <= OF_TRAINER
-    assert lines["rank.py"] <= OF_RANK
-    assert MOST_LINES <= 8
 
 
 def test_another_number_of_ranks_is_not_the_launch_as_typed() -> None:

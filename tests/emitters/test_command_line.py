@@ -71,7 +71,7 @@ def test_a_trainer_is_given_variables_cpus_and_flags() -> None:
     ("code", "typed"),
     [("Accelerator()", True), ('Accelerator(mixed_precision="no")', False)],
 )
-def test_an_accelerator_takes_its_precision_from_a_variable_where_the_script_says_none(
+def test_an_accelerator_takes_its_precision_from_a_variable_if_the_script_says_none(
     code: str, typed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -99,7 +99,7 @@ PARSED = "HfArgumentParser((Own, transformers.TrainingArguments))"
     ],
 )
 @pytest.mark.parametrize("format", ["torchrun", "mpirun", "accelerate", "slurm"])
-def test_a_script_that_was_never_run_is_carried_only_where_nothing_else_says_the_plan(
+def test_a_script_that_was_never_run_is_carried_only_if_nothing_else_says_the_plan(
     code: str,
     precision: str,
     carried: bool,
@@ -137,13 +137,13 @@ def test_what_lives_in_the_process_is_started_by_cputune_run(
     golden(file.text)
 
 
-def test_without_a_result_a_plan_that_needs_files_is_no_line(golden: Golden) -> None:
+def test_without_a_result_a_plan_that_needs_files_cannot_be_one_line(golden: Golden) -> None:
     with pytest.raises(UsageError) as raised:
         emit(None, "command", facts=one_socket().facts)
     golden(raised.value)
 
 
-def test_it_is_printed_and_is_no_file_to_verify() -> None:
+def test_it_is_printed_and_cannot_be_verified() -> None:
     assert "command" in PRINTED_FORMATS
     assert "command" not in FORMATS
 

@@ -403,7 +403,7 @@ class TestMpirunChecks:
             launch.run(files_for("mpirun", mpi="mpich"), mpi="openmpi5")
         golden(raised.value)
 
-    def test_an_mpi_that_nobody_knows(self, launch: Launch, golden: Golden) -> None:
+    def test_an_unknown_mpi(self, launch: Launch, golden: Golden) -> None:
         with pytest.raises(AssertionError) as raised:
             launch.run(files_for("mpirun", mpi=None), mpi="mpirun 1.0")
         golden(raised.value)
@@ -531,7 +531,7 @@ class TestOneCcl:
         assert "CCL_WORKER_COUNT" in carried
         assert "0,1,2,3,28,29,30,31" in carried
 
-    def test_without_intel_mpi_it_is_told_to_use_no_launcher(self, launch: Launch) -> None:
+    def test_without_intel_mpi_it_uses_no_launcher(self, launch: Launch) -> None:
         case = two_sockets_smt()
         for format, mpi, told in (
             ("mpirun", "intelmpi", False),

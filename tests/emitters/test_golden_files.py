@@ -7,7 +7,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-import yaml
 from emit_machines import MACHINES
 from scripts import shellcheck
 
@@ -68,27 +67,6 @@ def test_the_files_are_those_that_were_reviewed(
 
 def test_shellcheck_has_nothing_to_say() -> None:
     assert shellcheck(*SCRIPTS) == ""
-
-
-@pytest.mark.parametrize(
-    "path", sorted(GOLDEN.glob("*/*/*.yaml")), ids=lambda p: "/".join(p.parts[-3:])
-)
-def test_every_document_is_yaml_with_its_environment_quoted(path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
-    document = yaml.safe_load(text)
-    assert isinstance(document, dict)
-    for node in _mappings(document):
-        if set(node) == {"name", "value"}:
-            assert isinstance(node["value"], str)
-            assert f'value: "{node["value"]}"' in text
-
-
-def _mappings(node: object) -> list[dict[str, object]]:
-    if isinstance(node, dict):
-        return [node, *(found for value in node.values() for found in _mappings(value))]
-    if isinstance(node, list):
-        return [found for value in node for found in _mappings(value)]
-    return []
 
 
 @pytest.mark.parametrize("format", FORMATS)

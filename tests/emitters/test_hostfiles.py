@@ -83,7 +83,7 @@ def test_ranges_users_and_slots_as_operators_write_them(text: str, names: str) -
         ("a:1000000000", "is not a host name"),
     ],
 )
-def test_mistakes_are_told_with_their_line(text: str, said: str) -> None:
+def test_mistakes_are_reported_with_their_line(text: str, said: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_hostfile(text, where="hosts.txt")
     assert said in str(caught.value)
@@ -102,7 +102,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
         assert not node.name.startswith("-")
 
 
-def test_a_host_that_stands_there_twice_keeps_who_logs_in() -> None:
+def test_a_host_that_is_named_twice_keeps_who_logs_in() -> None:
     assert parse_hostfile("me@a\na\n") == (Node(name="a", slots=2, user="me"),)
     assert parse_hostfile("me@a:3\nyou@a\n") == (Node(name="a", slots=4, user="you"),)
 

@@ -84,7 +84,7 @@ def test_a_script_keeps_its_words_and_gets_those_of_the_plan(golden: Golden) -> 
     assert len(changed(SCRIPT, after)) <= CHANGED_AT_MOST
 
 
-def test_each_change_has_its_measured_worth_beside_it(golden: Golden) -> None:
+def test_each_change_has_its_measured_worth(golden: Golden) -> None:
     lines = rewritten(SCRIPT).text.splitlines()
     golden(lines[3])
     assert lines[4] == (
@@ -107,7 +107,7 @@ def test_what_comes_out_says_its_plan_and_is_read_again() -> None:
 
 
 @pytest.mark.parametrize("own", ['"$@"', "--seed $SEED", "--seed 1"])
-def test_the_words_of_the_file_are_promised_where_no_shell_fills_them(own: str) -> None:
+def test_the_words_of_the_file_are_promised_if_no_shell_fills_them(own: str) -> None:
     after = rewritten(f"python run_qa.py --no_cuda {own}\n").text
     launch, trained = launch_in(after, "run.sh"), promise_in(after).trained
     assert launch is not None

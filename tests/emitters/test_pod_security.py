@@ -90,7 +90,7 @@ def test_data_that_no_volume_holds_is_said(golden: Golden) -> None:
     golden(note)
 
 
-def test_kustomize_is_told_where_names_are_used() -> None:
+def test_kustomize_knows_where_names_are_used() -> None:
     files = {file.name: file.text for file in emit(one_socket().result, "pytorchjob")}
     config = yaml.safe_load(files["pytorchjob.kustomizeconfig.yaml"])
     document = yaml.safe_load(files["pytorchjob.yaml"])

@@ -197,7 +197,7 @@ def test_oneccl_workers_of_a_pod_have_cpus_of_their_own() -> None:
     assert variables["CCL_WORKER_AFFINITY"] == str(ALLOWED[0])
 
 
-def test_half_of_a_launchers_numbers_is_none() -> None:
+def test_half_of_a_launchers_numbers_is_not_enough() -> None:
     cpus = ("--launcher", "mpi", "--cpus", f"{LAST}/{LAST}")
     assert seen(*cpus, **OPENMPI, PMI_RANK="0", PMI_SIZE="1")[2]["RANK"] == "5"
     assert seen(*cpus, **OPENMPI, MPI_LOCALRANKID="0")[2]["RANK"] == "5"

@@ -75,12 +75,12 @@ class TestInterface:
             ("openmpi5", ["--mca btl_tcp_if_include eth0", "--mca oob_tcp_if_include eth0"]),
         ],
     )
-    def test_the_launcher_is_told_too(self, mpi: str, words: list[str]) -> None:
+    def test_the_launcher_gets_it_too(self, mpi: str, words: list[str]) -> None:
         text = main("mpirun", mpi=mpi, cluster=ETH0).text
         assert all(f" {word}" in text for word in words)
 
     @every_row("mpi", [None, *DIALECTS])
-    def test_accelerate_s_launcher_is_told_by_variables(self, mpi: str | None) -> None:
+    def test_accelerate_s_launcher_gets_variables(self, mpi: str | None) -> None:
         text = main("accelerate", mpi=mpi, cluster=ETH0).text
         names = {
             "intelmpi": "I_MPI_HYDRA_IFACE",
@@ -92,7 +92,7 @@ class TestInterface:
             assert f" {name}=eth0" in text
 
     @pytest.mark.parametrize("format", ["pytorchjob", "trainjob"])
-    def test_pods_are_told_only_what_the_user_names(self, format: str) -> None:
+    def test_pods_get_only_what_the_user_names(self, format: str) -> None:
         over = replace(result(), hosts=("node1", "node2"), interface="ib0")
         assert "IFNAME" not in main(format, result=over).text
         assert "GLOO_SOCKET_IFNAME" in main(format, cluster=ETH0).text

@@ -65,7 +65,7 @@ def test_so_it_is_on_large_machines_and_on_several(name: str, mpi: str | None, f
     held(files, case.result.best.plan.processes_per_node)
 
 
-def test_what_lies_beside_a_launch_is_read_in_one_sitting() -> None:
+def test_the_companions_of_a_launch_are_read_in_one_sitting() -> None:
     modules = Path(applying.__file__).parent.glob("*.py")
     lengths = {path.name: path.read_text().count("\n") for path in modules}
     assert max(lengths.values()) <= OF_MODULE, lengths

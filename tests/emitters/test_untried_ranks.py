@@ -62,7 +62,7 @@ def first_step(*command: str) -> tuple[float, float]:
 @pytest.mark.parametrize(
     ("parses", "options"),
     [
-        pytest.param(True, ("--self-contained",), id="parsed-copied"),
+        pytest.param(True, ("--self-contained",), id="parsed-copied", marks=pytest.mark.matrix),
         pytest.param(False, (), id="made-installed"),
         pytest.param(True, (), id="parsed-installed", marks=pytest.mark.matrix),
         pytest.param(False, ("--self-contained",), id="made-copied", marks=pytest.mark.matrix),

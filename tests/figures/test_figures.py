@@ -104,7 +104,7 @@ def test_a_step_of_today_stands_above_the_one_of_the_best_plan() -> None:
     assert sum(heights(drawn)[:half]) / sum(heights(drawn)[half:]) == pytest.approx(fast / slow)
 
 
-def test_the_limit_of_the_products_is_drawn_where_it_is_known() -> None:
+def test_the_limit_of_the_products_is_drawn_if_it_is_known() -> None:
     profile = profiled().profile
     assert profile is not None
     limited = replace(profile, gflops=500.0, limit_gflops=1000.0)

@@ -101,7 +101,7 @@ def answers(
     ],
     ids=["mean", "draws", "layer norm", "batch norm", "contrastive"],
 )
-def test_parts_make_the_loss_of_the_whole_where_no_sample_sees_another(
+def test_parts_make_the_loss_of_the_whole_if_no_sample_sees_another(
     net: Any, apart: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = answers(net, monkeypatch)
@@ -113,7 +113,7 @@ def test_parts_make_the_loss_of_the_whole_where_no_sample_sees_another(
         assert told["ranks"]["loss"][0] == pytest.approx(told["ranks"]["loss"][1], rel=1e-5)
 
 
-def test_ranks_are_refused_where_a_batch_fills_a_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_are_refused_if_a_batch_fills_a_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     told = answers(Queued(), monkeypatch)
     assert told["repeats"]["apart"] < 1e-6
     assert "a queue" in told["ranks"]["why"]
@@ -138,7 +138,7 @@ def test_nothing_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     assert torch.Tensor.normal_ is draws
 
 
-def test_a_launch_that_does_not_repeat_itself_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_launch_that_does_not_repeat_itself_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     assert answers(Unsteady(), monkeypatch, asks="repeats")["repeats"]["apart"] > 0.1
 
 
@@ -154,7 +154,7 @@ def test_other_threads_and_bf16_are_asked_too(monkeypatch: pytest.MonkeyPatch) -
     assert torch.get_num_threads() == threads
 
 
-def test_nothing_is_asked_where_nobody_wants_to_know(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_asked_if_no_knob_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ASK_VARIABLE, "")
     assert not Asker(print).due(0)
 

@@ -221,7 +221,7 @@ class TestWhatTheModelSays:
         model = model_of("T5ForConditionalGeneration", config)
         assert why_not(model, batch_of(3, 9, labels=labels)) is None
 
-    def test_labels_of_tokens_are_the_same_where_padding_has_none(self) -> None:
+    def test_labels_of_tokens_are_the_same_if_padding_has_none(self) -> None:
         batch = batch_of(3, 9)
         for kind in ("BertForTokenClassification", "BertForMaskedLM"):
             assert why_not(bert(kind), {**batch, "labels": labels_of(batch)}) is None
@@ -268,7 +268,7 @@ class TestWhatTheModelSays:
         assert why_not(bert(), batch) is None
         assert why_not(bert("BertForTokenClassification"), batch) == OUTSIDE
 
-    def test_it_is_asked_in_fp32_where_the_script_trains_in_bf16(self) -> None:
+    def test_it_is_asked_in_fp32_if_the_script_trains_in_bf16(self) -> None:
         model, inside = bert(), told_of_autocast()
         model.register_forward_pre_hook(tells_of_autocast)
         with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -399,7 +399,7 @@ class TestWhenItIsAsked:
         for name in ("_orig_mod", "_compiled_call_impl"):
             assert answered(SimpleNamespace(**{name: bert()}), batch).why == COMPILED
 
-    def test_a_trainer_of_trl_is_not_where_it_has_padded_too_much(self) -> None:
+    def test_a_trainer_of_trl_is_not_asked_if_it_has_padded_too_much(self) -> None:
         cutter = Cutter(nothing, cuts=False)
         # its batches are as long as their longest sample, by default
         cutter.ask(None, batch_of(3, LENGTH), run, together=True)

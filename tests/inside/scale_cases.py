@@ -91,7 +91,7 @@ def test_without_items_nothing_is_asked() -> None:
 @pytest.mark.parametrize(
     ("typed_ranks", "averages"), [(1, True), (2, False)], ids=["items of all ranks", "as typed"]
 )
-def test_the_items_are_those_of_all_ranks_where_one_was_typed(
+def test_the_items_are_those_of_all_ranks_if_one_was_typed(
     typed_ranks: int, averages: bool
 ) -> None:
     assert made(typed_ranks=typed_ranks).args.average_tokens_across_devices is averages

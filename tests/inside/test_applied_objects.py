@@ -145,7 +145,7 @@ class TestTrainer:
         trainer.train()
         golden(way.said)
 
-    def test_says_nothing_where_nothing_was_changed(self) -> None:
+    def test_says_nothing_if_nothing_was_changed(self) -> None:
         way = Delivery(world_size=1)
         way.trainer()(way.arguments()()).train()
         assert way.said == []

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from in_process import ran
+from numbered_ranks import numbered_ranks
 from test_apply_plan_program import ACCELERATOR, SCRIPT
 
 from cputune.apply import SCHEMA, VERSION
@@ -104,8 +104,8 @@ def test_a_rank_is_numbered_and_bound(place: Path) -> None:
     ("way", "script", "status"),
     [
         ("rank.py", "unfreezing.py", 5),
-        ("rank.py", "sound.py", 0),
-        # the guard of cputune.apply is that of apply_plan.py: inside/test_guard.py
+        # the guard of both is that of apply_plan.py: inside/test_guard.py
+        pytest.param("rank.py", "sound.py", 0, marks=pytest.mark.matrix),
         pytest.param("apply", "unfreezing.py", 5, marks=pytest.mark.matrix),
         pytest.param("apply", "sound.py", 0, marks=pytest.mark.matrix),
     ],
@@ -116,37 +116,10 @@ def test_ranks_that_are_apart_are_stopped(
     from cputune.inside import rank
 
     plan(tmp_path, several=True, guard=True)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
     words = {
         "apply": ["-m", "cputune.apply", "plan.json", "--"],
         "rank.py": [str(rank.__file__), "--draw", "apart", "--"],
     }
-    started = [
-        subprocess.Popen(
-            [sys.executable, *words[way], str(SCRIPTS / script)],
-            cwd=tmp_path,
-            env={
-                **os.environ,
-                "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": port,
-                "WORLD_SIZE": "2",
-                "OMP_NUM_THREADS": "1",
-                "RANK": str(number),
-                "LOCAL_RANK": str(number),
-            },
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for number in range(2)
-    ]
-    try:
-        ended = [(process.communicate(timeout=300), process.returncode) for process in started]
-    finally:
-        for process in started:
-            process.kill()
-            process.communicate()
-    assert [code for _, code in ended] == [status] * 2, ended
-    assert ("error: " in "".join(err for (_, err), _ in ended)) == (status == 5)
+    ended = numbered_ranks(2, *words[way], str(SCRIPTS / script), cwd=tmp_path)
+    assert [one.status for one in ended] == [status] * 2, ended
+    assert ("error: " in "".join(one.err for one in ended)) == (status == 5)

@@ -129,7 +129,7 @@ def test_of_two_samples_their_two_rows_stay_together_too(
 
 
 @pytest.mark.parametrize(("loss_of", "may"), [(mean, 1), (noisy, 1), (contrast, 0), (whole, 0)])
-def test_ranks_may_be_where_the_loss_of_a_batch_is_that_of_its_parts(
+def test_ranks_are_allowed_if_the_loss_of_a_batch_is_that_of_its_parts(
     loss_of: Loss, may: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model_answers = asked(loss_of, torch.nn.Linear(6, 3), monkeypatch)
@@ -361,7 +361,7 @@ def test_a_batch_is_cut_into_samples_in_its_own_kind_of_container() -> None:
     assert (part["ids"].tolist(), part["weight"].tolist()) == ([2, 3, 4, 5], [1, 2])
 
 
-def test_what_a_batch_holds_is_told_whatever_its_order_and_padding() -> None:
+def test_what_a_batch_holds_is_reported_whatever_its_order_and_padding() -> None:
     ids = torch.tensor([[5, 6, 7, 0], [8, 9, 0, 0]])
     batch = {"input_ids": ids, "attention_mask": (ids > 0).long(), "labels": torch.tensor([1, 0])}
     turned = {name: value.flip(0) for name, value in batch.items()}

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import math
-import os
 import re
-import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from numbered_ranks import Ended, numbered_ranks
 from rows import every_row
 
 from cputune.emitters.assembled import apply_plan_file
@@ -80,46 +77,12 @@ PLAN = Force(world_size=2, samples_per_rank=4, accumulation=1, loop_alone=True)
 """Of one fault: the guard stands in a file with other parts."""
 
 
-def run(
-    folder: Path, script: str, *words: str, guard: bool = True, limit: float = 200
-) -> list[tuple[int | None, str, str]]:
-    """The exit status, stdout and stderr of two ranks; the status is None if it did not end."""
+def run(folder: Path, script: str, *words: str, guard: bool = True) -> list[Ended]:
+    """How two ranks ended."""
     force = PLAN if script == "unfreezing.py" else None
     (folder / "apply_plan.py").write_text(apply_plan_file(force, together=True, guard=guard))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    numbers = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
-    started = [
-        subprocess.Popen(
-            [sys.executable, "apply_plan.py", str(SCRIPTS / script), *words],
-            cwd=folder,
-            env={
-                **os.environ,
-                **numbers,
-                "OMP_NUM_THREADS": "1",
-                "RANK": str(rank),
-                "LOCAL_RANK": str(rank),
-            },
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    ended: list[tuple[int | None, str, str]] = []
-    try:
-        for process in started:
-            try:
-                out, err = process.communicate(timeout=limit)
-                ended.append((process.returncode, out, err))
-            except subprocess.TimeoutExpired:
-                ended.append((None, "", ""))
-    finally:
-        for process in started:
-            process.kill()
-            process.communicate()
-    return ended
+    argv = ("apply_plan.py", str(SCRIPTS / script), *words)
+    return numbered_ranks(2, *argv, cwd=folder, seconds=200)
 
 
 needs_ranks = [pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -175,7 +138,7 @@ class TestRanks:
         assert "after step 2 the numbers of samples of rank 0 and rank 1 differ: 16 and 12" in said
 
     @pytest.mark.matrix
-    def test_a_second_model_that_nobody_keeps_equal_is_stopped(self, tmp_path: Path) -> None:
+    def test_a_second_model_that_is_not_kept_equal_is_stopped(self, tmp_path: Path) -> None:
         guarded = run(tmp_path, "others.py", "own")
         assert [status for status, _, _ in guarded] == [EXIT_STATUS] * 2, guarded
         assert "the weights of rank 0 and rank 1 differ" in "".join(err for _, _, err in guarded)

@@ -90,7 +90,7 @@ def test_a_fit_is_measured_beyond_its_own_end(
     assert os.listdir() == ["train.py"], "no checkpoint, no log, no validation"
 
 
-def test_the_end_of_a_training_is_the_scripts_where_nothing_is_fitted() -> None:
+def test_the_end_of_a_training_is_the_scripts_if_nothing_is_fitted() -> None:
     fitting = Fitting(Meter(Speaker("")))
     assert fitting._limit(lambda *_: True, 3, 3), "trainer.test() and others have an end"
     fitting._fits = True

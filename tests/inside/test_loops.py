@@ -195,7 +195,7 @@ class TestAPreparedLoader:
         meter = self.seen(told, facts={"epochs": 3, "steps_to_end": 5})
         assert meter.first.facts["steps"] == 5
 
-    def test_that_is_none_says_nothing(self, told: Told) -> None:
+    def test_that_is_not_prepared_says_nothing(self, told: Told) -> None:
         assert self.seen(told, loader=object()).facts == {}
 
 
@@ -206,7 +206,7 @@ class TestAStep:
             told._stepped(optimizer)
         assert told.steps == [{"mean_loss": True, "optimizer": first}] * 2
 
-    def test_of_a_trainer_is_told_by_it(self, told: Told) -> None:
+    def test_of_a_trainer_is_reported_by_it(self, told: Told) -> None:
         told.meter.framework = "trainer"
         told._stepped(object())
         assert told.steps == []

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from numbered_ranks import numbered_ranks
 
 from cputune.emitters.assembled import apply_plan_file
 from cputune.inside.applying.force import Force
@@ -113,28 +110,9 @@ def run(folder: Path, script: str, *words: str, ranks: int, force: Force | None)
         (folder / "apply_plan.py").write_text(
             apply_plan_file(force, together=ranks > 1), encoding="utf-8"
         )
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    numbers = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(ranks)}
-    started = [
-        subprocess.Popen(
-            [sys.executable, *carried, str(path), *words],
-            cwd=folder,
-            env={
-                **os.environ,
-                "OMP_NUM_THREADS": "1",
-                **({**numbers, "RANK": str(rank), "LOCAL_RANK": str(rank)} if ranks > 1 else {}),
-            },
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(ranks)
-    ]
-    said = [process.communicate() for process in started]
-    assert [process.returncode for process in started] == [0] * ranks, said
-    (line,) = [line for line in said[0][0].splitlines() if line.startswith("SEEN")]
+    ended = numbered_ranks(ranks, *carried, str(path), *words, cwd=folder, numbered=ranks > 1)
+    assert [one.status for one in ended] == [0] * ranks, ended
+    (line,) = [line for line in ended[0].out.splitlines() if line.startswith("SEEN")]
     return json.loads(line[len("SEEN") :])
 
 
@@ -225,9 +203,7 @@ from accelerate import Accelerator
 from accelerate.utils import set_seed
 from torch.utils.data import DataLoader, Dataset, IterableDataset, WeightedRandomSampler
 
-set_seed(int(os.environ.get("RANK", "0")))  # another data set in each rank
-values = torch.rand(41)
-own = torch.Generator().manual_seed(3)
+own = torch.Generator()
 
 class Counting(Dataset):
     asked = 0
@@ -256,40 +232,51 @@ class Batches:
         return 6
 
 accelerator = Accelerator(cpu=True)
-kind = os.environ["KIND"]
-loader = {
+kinds = {
     "sampler": lambda: DataLoader(Counting(), batch_sampler=Batches(), collate_fn=mixed),
     "shuffled": lambda: DataLoader(Counting(), batch_size=8, shuffle=True, collate_fn=mixed),
     "stream": lambda: DataLoader(Stream(), batch_size=8, collate_fn=mixed),
-}[kind]()
-model = torch.nn.Linear(1, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
-taken, tasks, ends = [], [], []
-for epoch in range(2):
-    for batch in loader:
-        accelerator.backward(model(batch["x"][:, None]).mean())
-        optimizer.step()
-        taken.append(accelerator.gather(batch["x"]).tolist())
-        ends.append(accelerator.gradient_state.end_of_dataloader)
-        tasks.append([random.random(), batch["names"][0]])
-every = [tasks]
-if accelerator.num_processes > 1:
-    every = [None] * accelerator.num_processes
-    torch.distributed.all_gather_object(every, tasks)
+}
+seen = {}
+for kind in kinds:
+    set_seed(int(os.environ.get("RANK", "0")))  # another data set in each rank
+    values = torch.rand(41)
+    own.manual_seed(3)
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer, loader = accelerator.prepare(model, optimizer, kinds[kind]())
+    taken, tasks, ends = [], [], []
+    for epoch in range(2):
+        for batch in loader:
+            accelerator.backward(model(batch["x"][:, None]).mean())
+            optimizer.step()
+            taken.append(accelerator.gather(batch["x"]).tolist())
+            ends.append(accelerator.gradient_state.end_of_dataloader)
+            tasks.append([random.random(), batch["names"][0]])
+    every = [tasks]
+    if accelerator.num_processes > 1:
+        every = [None] * accelerator.num_processes
+        torch.distributed.all_gather_object(every, tasks)
+    seen[kind] = {"taken": taken, "tasks": every, "ends": ends}
 if accelerator.is_main_process:
-    print("SEEN" + json.dumps({"taken": taken, "tasks": every, "ends": ends}))
+    print("SEEN" + json.dumps(seen))
 """
 
 
+@pytest.fixture(scope="module")
+def dealt(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """What one rank and two have seen of each kind of loader."""
+    folder = tmp_path_factory.mktemp("dealt")
+    return [
+        run(folder, DEALT, ranks=1, force=None),
+        run(folder, DEALT, ranks=2, force=Force(world_size=2)),
+    ]
+
+
 @pytest.mark.parametrize("kind", ["sampler", "shuffled", "stream"])
-def test_rank_0_loads_what_one_rank_would(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rank_0_loads_what_one_rank_would(kind: str, dealt: Any) -> None:
     """With state, draws, mixed samples and data that differ in each rank; 41 samples by 8."""
-    monkeypatch.setenv("KIND", kind)
-    typed = run(tmp_path, DEALT, ranks=1, force=None)
-    two = run(tmp_path, DEALT, ranks=2, force=Force(world_size=2))
+    typed, two = (seen[kind] for seen in dealt)
     assert len(typed["taken"]) == len(two["taken"]) == 12
     assert two["tasks"] == [typed["tasks"][0]] * 2, "loops that draw go on alike"
     assert two["ends"] == typed["ends"]

@@ -51,7 +51,7 @@ def proc(monkeypatch: pytest.MonkeyPatch) -> FakeProc:
         ({"steal_seconds": 0.25}, 0.25),  # by a hypervisor
     ],
 )
-def test_what_others_take_is_a_delay_and_own_threads_are_none(
+def test_what_others_take_is_a_delay_and_own_threads_are_not(
     proc: FakeProc, seconds: dict[str, float], delayed: float
 ) -> None:
     delay = clock.Delay()

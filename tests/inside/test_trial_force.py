@@ -43,7 +43,7 @@ def test_it_survives_the_way_into_a_rank() -> None:
     ("arguments", "word"),
     [({"bf16": True}, "bf16"), ({"bf16": False, "fp16": True}, "fp16"), ({}, "no")],
 )
-def test_an_accelerator_is_told_the_precision_of_the_arguments(
+def test_an_accelerator_gets_the_precision_of_the_arguments(
     arguments: dict[str, bool], word: str
 ) -> None:
     assert Force(world_size=1, arguments=arguments).precision == word

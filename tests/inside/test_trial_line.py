@@ -57,7 +57,7 @@ def test_a_rank_is_known_by_its_number(
     assert (rank, again, hello["pid"], step["number"]) == (3, 3, os.getpid(), 1)
 
 
-def test_a_line_that_is_closed_is_told(post: Inbox, speaker: Speaker) -> None:
+def test_a_line_that_is_closed_is_reported(post: Inbox, speaker: Speaker) -> None:
     speaker.say({"event": "note", "text": "so long"})
     hear(post, 2)
     speaker.close()
@@ -103,7 +103,7 @@ def test_the_meter_tells_state_then_steps(post: Inbox, speaker: Speaker) -> None
     assert second["seconds"] > 0
 
 
-def test_paused_time_is_no_part_of_a_step(
+def test_paused_time_does_not_count_in_a_step(
     post: Inbox, speaker: Speaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from cputune.inside import meter as module

@@ -107,7 +107,7 @@ class FakeProfile:
         raise AssertionError("nothing was told")
 
 
-def test_where_steps_are_long_fewer_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_if_steps_are_long_fewer_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = FakeProfile(monkeypatch, seconds=40.0)
     step, seen = torch.seen(StepProfiler(4, settled=SETTLED))
     assert (step, seen["steps"]) == (2, 1)
@@ -134,7 +134,7 @@ def test_the_limit_is_the_most_that_was_reached(
     assert seen["limit_gflops"] == pytest.approx(limit)
 
 
-def test_of_products_that_nobody_counts_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_products_without_a_count_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine_limits, "gflops", lambda torch, dtype: 430.0)
     product = FakeEvent("torch_ipex::ipex_linear", own=5e5)
     torch = FakeProfile(monkeypatch, product, seconds=1.0)

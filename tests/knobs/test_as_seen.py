@@ -41,7 +41,7 @@ def test_what_is_bound_today_is_known_by_its_cpus() -> None:
     assert as_seen(two, [{"affinity": "0"}, {"affinity": "1"}]).cpus == ((0,), (1,))
 
 
-def test_what_is_bound_on_several_nodes_is_known_where_they_are_alike() -> None:
+def test_what_is_bound_on_several_nodes_is_known_if_they_are_alike() -> None:
     two = replace(AS_FOUND, nodes=2)
     assert as_seen(two, [{"affinity": "3"}, {"affinity": "3"}]).cpus == ((3,),)
     assert as_seen(two, [{"affinity": "0-1"}, {"affinity": "4-5"}]) == two

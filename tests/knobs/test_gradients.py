@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from golden_texts import Golden
 from machines import TODAY, machine
+from numbered_ranks import numbered_ranks
 
 import cputune
 from cputune import Plan, Workload
@@ -44,7 +43,7 @@ def test_a_rank_that_sends_otherwise_says_why(golden: Golden) -> None:
 
 
 TRAIN = """
-import json, sys
+import copy, json, sys
 import torch
 from torch import nn
 
@@ -57,17 +56,24 @@ if "--own-hook" in sys.argv:
     model.register_comm_hook(
         None, lambda state, bucket: torch.distributed.all_reduce(
             bucket.buffer() / 3, async_op=True).get_future().then(lambda done: done.value()[0]))
+alone = copy.deepcopy(model.module)
 torch.manual_seed(rank)
 for number in range(3):
-    model.zero_grad()
     ids = torch.randint(0, 20000, (2, 8))
-    model(ids).square().sum().backward()
+    for each in (model, alone):
+        each.zero_grad()
+        each(ids).square().sum().backward()
+for one in alone.parameters():
+    torch.distributed.all_reduce(one.grad)
+    one.grad /= 3
 if rank == 0:
-    norms = [float(one.grad.double().norm()) for one in model.parameters()]
-    rows = int((words.weight.grad.count_nonzero(1) != 0).sum())
+    norms = [[float(one.grad.double().norm()) for one in each.parameters()]
+             for each in (model, alone)]
+    rows = [int((each[0].weight.grad.count_nonzero(1) != 0).sum())
+            for each in (model.module, alone)]
     parts = getattr(sys.modules.get("cputune_applied"), "parts", {})
     told = [part.report() for part in parts.values() if part.name == "gradients"]
-    print(json.dumps([norms, rows, told]))
+    print(json.dumps([*norms, rows, told]))
 torch.distributed.destroy_process_group()
 """
 
@@ -77,50 +83,30 @@ torch.distributed.destroy_process_group()
 class TestRealRanks:
     """Three ranks, so that a third is no power of two."""
 
-    def trained(self, folder: Path, settings: dict[str, str], *arguments: str) -> list[object]:
+    def trained(self, folder: Path, settings: dict[str, str], *arguments: str) -> Any:
         (folder / "train.py").write_text(TRAIN, encoding="utf-8")
         plan = json.dumps({"torch": settings})
         applying = Path(cputune.__file__).parent / "inside" / "applying"
-        ranks = []
-        for rank in range(3):
-            argv = [sys.executable, str(applying), plan, "train.py", *arguments]
-            env = {"RANK": str(rank), "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1"}
-            env |= {"MASTER_PORT": str(self.port), "OMP_NUM_THREADS": "1"}
-            ranks.append(
-                subprocess.Popen(
-                    argv, cwd=folder, env={**os.environ, **env}, stdout=subprocess.PIPE, text=True
-                )
-            )
-        outputs = [rank.communicate(timeout=250)[0] for rank in ranks]
-        assert not any(rank.returncode for rank in ranks)
-        found: list[object] = json.loads(outputs[0])
-        return found
-
-    @pytest.fixture(autouse=True)
-    def _free_port(self) -> None:
-        import socket
-
-        with socket.create_server(("127.0.0.1", 0)) as held:
-            self.port = held.getsockname()[1]
+        ranks = numbered_ranks(3, str(applying), plan, "train.py", *arguments, cwd=folder)
+        assert not any(rank.status for rank in ranks), ranks
+        return json.loads(ranks[0].out)
 
     def test_rows_that_are_left_out_change_no_gradient(self, tmp_path: Path) -> None:
-        dense, rows, _ = self.trained(tmp_path, {})
-        sparse, same_rows, told = self.trained(tmp_path, {"gradients": "sparse"})
+        sparse, dense, (rows, all_rows), told = self.trained(tmp_path, {"gradients": "sparse"})
         assert sparse == pytest.approx(dense, rel=1e-6)
-        assert same_rows == rows
-        assert 16 < int(str(rows)) <= 48  # those of all three ranks
+        assert rows == all_rows
+        assert 16 < rows <= 48  # those of all three ranks
         assert told == [{"gradients": "sparse"}]
 
     @pytest.mark.matrix
     def test_bf16_rounds(self, tmp_path: Path) -> None:
-        dense, *_ = self.trained(tmp_path, {})
         both = {"gradients": "sparse", "gradient_precision": "bf16"}
-        rounded, _, told = self.trained(tmp_path, both)
+        rounded, dense, _, told = self.trained(tmp_path, both)
         assert rounded == pytest.approx(dense, rel=1e-2)
         assert rounded != dense
         assert told == [both]
 
     @pytest.mark.matrix
     def test_a_hook_of_the_script_stays(self, tmp_path: Path) -> None:
-        _, _, told = self.trained(tmp_path, {"gradients": "sparse"}, "--own-hook")
+        *_, told = self.trained(tmp_path, {"gradients": "sparse"}, "--own-hook")
         assert told == [{"gradients": "the script has a communication hook of its own"}]

@@ -106,7 +106,7 @@ class TestEveryKnob:
         assert knob.parse(text) == knob.baseline
 
     @every_knob
-    def test_refuses_a_value_that_is_none_in_words(self, knob: Knob) -> None:
+    def test_refuses_an_impossible_value_in_words(self, knob: Knob) -> None:
         with pytest.raises(UsageError, match=f"^{knob.name} is ") as caught:
             knob.parse("perhaps?")
         assert caught.value.hint.startswith(f"--fix {knob.name}=")
@@ -256,7 +256,7 @@ def test_numbers_begin_where_they_mean_something(name: str, least: int, golden: 
     golden(raised.value)
 
 
-def test_workers_are_named_where_there_are_some() -> None:
+def test_workers_are_named_if_there_are_some() -> None:
     words = knob_named("ccl_workers").description
     assert [words(plan) for plan in (RICH, replace(RICH, ccl_workers=2), PLAN)] == [
         "1 worker",
@@ -266,7 +266,7 @@ def test_workers_are_named_where_there_are_some() -> None:
     assert words(replace(RICH, processes_per_node=1, cpus=((0,),), ccl_cpus=((1,),))) is None
 
 
-def test_bf16_is_expected_to_gain_where_the_cpu_computes_in_it() -> None:
+def test_bf16_is_expected_to_gain_if_the_cpu_computes_in_it() -> None:
     plain = replace(FACTS, cpu=replace(FACTS.cpu, isa=("avx2",)))
     fast = replace(FACTS, cpu=replace(FACTS.cpu, isa=("avx512f", "avx512_bf16", "amx_bf16")))
     expected = knob_named("precision").effect.expected

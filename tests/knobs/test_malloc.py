@@ -40,7 +40,7 @@ def test_lives_beside_the_malloc_of_glibc_alone(pages: str) -> None:
     ("blocks", "values"),
     [(None, {"default"}), (0, {"default"}), (40, {"default", "kept", "huge_pages"})],
 )
-def test_is_varied_where_the_launch_of_today_gives_memory_back(
+def test_is_varied_if_the_launch_of_today_gives_memory_back(
     blocks: int | None, values: set[str]
 ) -> None:
     space = cputune.search_space(with_pages("madvise"), replace(JOB, mapped_blocks=blocks))

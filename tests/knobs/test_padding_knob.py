@@ -47,7 +47,7 @@ def test_is_not_held_at_a_value_that_the_model_was_seen_to_train_otherwise_with(
             assert tuple(cputune.search_space(machine(), job, fix={"padding": "cut"}).plans())
 
 
-def test_is_varied_where_the_ranks_have_seen_it_and_tried_first() -> None:
+def test_is_varied_if_the_ranks_have_seen_it_and_tried_first() -> None:
     space = cputune.search_space(machine(), replace(JOB, padding=SEEN))
     assert {plan.setting("padding") for plan in space.plans()} == {"full", "cut"}
     assert dict(space.suggestions)["topology"].setting("padding") == "cut"

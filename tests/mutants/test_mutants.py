@@ -47,7 +47,7 @@ def test_an_exception_that_cosmic_ray_cannot_replace_is_passed_over() -> None:
         "if said := ask():\n    print(said)",
     ],
 )
-def test_nothing_is_planted_where_nothing_is_decided(source: str) -> None:
+def test_nothing_is_planted_if_nothing_is_decided(source: str) -> None:
     assert faults(source) == set()
 
 

@@ -1,4 +1,4 @@
-"""Emitted launches on two hosts: four ranks find each other, and a recipe trains with them."""
+"""Emitted launches on two hosts: a recipe trains with four ranks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from consumers import install as launchers
 from nodes.cluster import Cluster, two_hosts
-from nodes.launches import assert_four_ranks, tiny, witnessed, write
+from nodes.launches import tiny, write
 from nodes.namespaces import Odd, until
 
 pytestmark = [pytest.mark.nodes, pytest.mark.torch, pytest.mark.slow]
@@ -33,18 +33,6 @@ def assert_nothing_is_left(hosts: Cluster) -> None:
     until(lambda: [hosts.left(name) for name in hosts.names] == [[], []] or None)
 
 
-@pytest.mark.parametrize(
-    ("mpi_hosts", "format"),
-    [*((mpi, "mpirun") for mpi in MPIS), ("mpich", "accelerate")],
-    indirect=["mpi_hosts"],
-)
-def test_mpi_starts_four_ranks_as_planned(mpi_hosts: Cluster, format: str, tmp_path: Path) -> None:
-    script = write(tmp_path, format, witnessed(tmp_path))
-    mpi_hosts.run("alpha", [str(script)])
-    assert_four_ranks(tmp_path)
-    assert_nothing_is_left(mpi_hosts)
-
-
 @pytest.mark.parametrize("format", ["mpirun", "accelerate"])
 @pytest.mark.parametrize("mpi_hosts", MPIS, indirect=True)
 def test_mpi_trains_a_recipe_to_its_end(mpi_hosts: Cluster, format: str, tmp_path: Path) -> None:
@@ -60,13 +48,6 @@ def on_both(hosts: Cluster, script: Path, *arguments: str) -> None:
     for each in started:
         out, err = each.communicate(timeout=600)
         assert each.returncode == 0, f"{out[-2000:]}\n{err[-4000:]}"
-
-
-def test_torchrun_starts_four_ranks_as_planned(tmp_path: Path) -> None:
-    with two_hosts(**DEBIAN) as hosts:
-        on_both(hosts, write(tmp_path, "torchrun", witnessed(tmp_path)))
-        assert_four_ranks(tmp_path)
-        assert_nothing_is_left(hosts)
 
 
 def test_torchrun_trains_a_recipe_to_its_end(tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ def test_a_way_that_cannot_be_started_is_no_hosts_fault() -> None:
         probe_each([NODE], FakeReach(started=("/no/ssh", "-T")))
 
 
-def test_what_a_host_said_last_is_reported_where_it_gives_no_answer() -> None:
+def test_what_a_host_said_last_is_reported_if_it_gives_no_answer() -> None:
     said = f"echo one >&2; echo two >&2; echo {'x' * 999} >&2; sleep 600"
     assert silent("sh", "-c", said, seconds=1) == f"it gave no answer in 1 s: {'x' * 200}"
 
@@ -110,7 +110,7 @@ def test_the_alarm_over_there_rings_after_we_have_given_up() -> None:
     assert answer.content == {"left": 32}
 
 
-def test_variables_of_an_mpirun_that_starts_the_probe_are_none_of_the_host() -> None:
+def test_variables_of_an_mpirun_that_starts_the_probe_are_not_those_of_the_host() -> None:
     started = ("env", "OMPI_COMM_WORLD_RANK=0", "PMIX_RANK=0", "PMI_RANK=0", "OMP_NUM_THREADS=1")
     plain = probed(FakeReach(started=started)).facts.environment
     assert {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "OMP_NUM_THREADS"} <= set(plain)
@@ -134,7 +134,7 @@ def test_noise_of_a_login_shell_is_passed_over() -> None:
         ('{"metadata": {"names": 5}, "record": {}}', "its answer cannot be used (KeyError"),
     ],
 )
-def test_an_answer_that_is_none_is_that_hosts_finding(says: str, words: str) -> None:
+def test_an_answer_that_cannot_be_read_is_that_hosts_finding(says: str, words: str) -> None:
     assert silent("sh", "-c", f"echo {says!r}").startswith(words)
 
 

@@ -14,7 +14,7 @@ import pytest
 from confirmed import UNCOMPARED
 from nodes import install
 from nodes.cluster import Cluster, two_hosts
-from nodes.launches import assert_four_ranks, tiny, witnessed, write
+from nodes.launches import tiny, write
 from nodes.namespaces import until
 from nodes.slurm_nodes import slurm
 
@@ -44,16 +44,6 @@ def submit(hosts: Cluster, script: Path, *arguments: str) -> str:
     told = out.read_text() if out.exists() else ""
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}\n{told[-4000:]}"
     return told
-
-
-def test_an_allocation_has_both_hosts(allocated: Cluster) -> None:
-    names = allocated.run("alpha", ["srun", "-N2", "-n2", "hostname"]).stdout.split()
-    assert sorted(names) == ["alpha", "beta"]
-
-
-def test_the_batch_script_starts_four_ranks_as_planned(allocated: Cluster, tmp_path: Path) -> None:
-    submit(allocated, write(tmp_path, "slurm", witnessed(tmp_path)))
-    assert_four_ranks(tmp_path)
 
 
 def test_the_batch_script_trains_to_its_end(allocated: Cluster, tmp_path: Path) -> None:

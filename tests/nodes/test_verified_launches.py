@@ -95,7 +95,7 @@ def test_a_host_without_the_files_is_given_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(install.why_no_slurm() is not None, reason=str(install.why_no_slurm()))
-def test_a_batch_job_of_two_nodes_where_that_is_asked_for(tmp_path: Path) -> None:
+def test_a_batch_job_of_two_nodes_if_that_is_asked_for(tmp_path: Path) -> None:
     with two_hosts() as hosts, slurm(hosts):
         script = write(tmp_path, "slurm", tiny(tmp_path))
         checks = verify(hosts, script)

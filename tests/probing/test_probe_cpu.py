@@ -37,7 +37,7 @@ def test_generations_by_model_and_flags(tmp_path: Path, like: str, codename: str
     assert probe(machine(tmp_path, cores=2, like=like)).cpu.codename == codename
 
 
-def test_a_generation_is_not_named_where_the_flags_contradict(tmp_path: Path) -> None:
+def test_a_generation_is_not_named_if_the_flags_contradict(tmp_path: Path) -> None:
     """A hypervisor, or an old kernel, that hides AMX on Sapphire Rapids."""
     flags = PROCESSORS["cascade-lake"].flags
 
@@ -68,7 +68,7 @@ def test_only_flags_that_matter_are_kept_sorted(tmp_path: Path) -> None:
     assert list(isa) == sorted(isa)
 
 
-def test_flags_count_only_where_every_core_has_them(tmp_path: Path) -> None:
+def test_flags_count_only_if_every_core_has_them(tmp_path: Path) -> None:
     block = "processor : {}\nvendor_id : GenuineIntel\nflags : {}\n\n"
     text = block.format(0, "avx2 avx512f") + block.format(1, "avx2")
 

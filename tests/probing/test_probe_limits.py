@@ -40,7 +40,7 @@ def test_quota_memory_and_cpuset(tmp_path: Path, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_no_limit_is_none_and_needs_no_reason(tmp_path: Path, version: int) -> None:
+def test_no_limit_needs_no_reason(tmp_path: Path, version: int) -> None:
     group = Cgroup(version=version, path="/user.slice", cpuset="0-3")
 
     facts = probe(machine(tmp_path, cores=4, cgroup=group))
@@ -135,7 +135,7 @@ def test_damage_among_the_mounts_is_passed_over(damage: str) -> None:
     ("path", "seen"),
     [(f"{POD}/inner", 1.5), (POD, 8), (f"{POD}-2/inner", 8), ("/", 8), (f"{POD}/../../inner", 8)],
 )
-def test_where_a_part_is_mounted_what_lies_next_to_it_is_not_seen(path: str, seen: float) -> None:
+def test_what_is_next_to_a_part_that_is_mounted_is_not_seen(path: str, seen: float) -> None:
     files = {
         "proc/self/cgroup": f"0::{path}\n",
         "proc/self/mountinfo": MOUNTED.replace(" / ", f" {POD} "),
@@ -209,7 +209,7 @@ def test_of_processes_the_limit_counts_that_leaves_the_least() -> None:
 
 
 @pytest.mark.parametrize("damage", ["pids.max", "pids.current"])
-def test_a_count_of_processes_that_is_none_is_unknown(damage: str) -> None:
+def test_a_count_of_processes_that_cannot_be_read_is_unknown(damage: str) -> None:
     group = {"mnt/cg/own/pids.max": "10\n", "mnt/cg/own/pids.current": "1\n"}
     files = {**OWN, **group, f"mnt/cg/own/{damage}": "x\n", "proc/self/mountinfo": MOUNTED}
     facts = probe(machine(None, files=files))

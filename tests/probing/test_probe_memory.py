@@ -11,7 +11,6 @@ import pytest
 from golden_texts import Golden
 from hosts.builder import machine
 from hosts.known import KNOWN
-from hosts.reasons import without_reason
 from rows import every_row
 
 from cputune import HostFacts, RecordedHost, probe
@@ -25,12 +24,6 @@ from cputune.report.machine_text import host_document, machine_lines
 @cache
 def known(name: str) -> HostFacts:
     return probe(machine(None, **KNOWN[name]))
-
-
-@every_row("name", KNOWN)
-def test_what_is_null_has_its_reason(name: str) -> None:
-    host = machine(None, **KNOWN[name])
-    assert [fact for fact in without_reason(host) if "topology" in fact] == []
 
 
 @pytest.mark.parametrize(
@@ -66,7 +59,7 @@ def test_a_rank_for_each_cache_and_node_is_offered_and_none_lies_astride(name: s
         assert all(len(values) == 1 for values in of_rank)
 
 
-def test_ranks_have_whole_caches_where_one_core_is_missing() -> None:
+def test_ranks_have_whole_caches_if_one_core_is_missing() -> None:
     facts = probe(machine(None, **{**KNOWN["genoa-nps4"], "smt": 1, "offline": "3"}))
     for part in rank_slices(usable_cores(facts), 2):
         assert len({core.l3 for core in part}) == 6

@@ -30,7 +30,7 @@ def test_the_governor_of_every_cpu_is_read_not_that_of_the_first(tmp_path: Path)
     )
 
 
-def test_policies_name_their_cpus_and_what_the_driver_is_asked_for(tmp_path: Path) -> None:
+def test_policies_name_their_cpus_and_the_preference_of_the_driver(tmp_path: Path) -> None:
     files = {}
     for number, cpus in ((0, "0 1"), (2, "2 3"), (4, "\n")):
         policy = f"{CPU}/cpufreq/policy{number}"

@@ -126,7 +126,7 @@ def test_without_topology_the_cores_are_unknown_and_the_reason_is_said(tmp_path:
         assert "lists the" in (facts.why_unknown(f"topology.{fact}") or "")
 
 
-def test_cores_may_be_known_where_sockets_are_not(tmp_path: Path) -> None:
+def test_cores_may_be_known_if_sockets_are_not(tmp_path: Path) -> None:
     host = machine(tmp_path, sockets=2, cores=4, smt=2)
     for cpu in range(16):
         topology = tmp_path / f"{CPU}/cpu{cpu}/topology"

@@ -77,7 +77,7 @@ def test_every_rank_gets_its_numbers_and_the_plan() -> None:
     assert {name: second[name] for name in expected} == expected
 
 
-def test_as_found_leaves_the_environment_as_it_is() -> None:
+def test_the_baseline_leaves_the_environment_as_it_is() -> None:
     base = base_environment(OUTER, AS_FOUND, plan_variables(AS_FOUND, {}), offline=False)
     assert environments(AS_FOUND, base) == [OUTER]
 
@@ -115,7 +115,7 @@ def test_a_hub_that_refuses_is_not_reachable() -> None:
         assert not hub_reachable({"HF_ENDPOINT": endpoint})
 
 
-def test_ranks_are_bound_and_a_run_as_found_is_not() -> None:
+def test_ranks_are_bound_and_the_baseline_is_not() -> None:
     ranks = started(TWO, {})
     assert [rank["cpus"] for rank in ranks] == [[0], [1]]
     assert [rank["argv"] for rank in ranks] == [["t.py", "-x"]] * 2

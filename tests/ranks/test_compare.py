@@ -13,12 +13,11 @@ from rows import every_row
 
 from cputune import Plan, Workload
 from cputune.inside.messages import RankState
-from cputune.plans.workload import Padding, load_recipe
+from cputune.plans.workload import Padding
 from cputune.ranks.compare import (
     as_shown,
     compare,
     differences,
-    fed_with,
     for_people,
     global_batch,
     padding_of,
@@ -98,34 +97,6 @@ def test_what_differs_in_every_rank_is_said_once() -> None:
     assert differences(TWO, ranks) == ("threads: 4, the plan says 1",)
 
 
-PRELOADED = Plan(
-    processes_per_node=1,
-    threads_per_process=1,
-    cpus=((0,),),
-    openmp="libiomp5",
-    allocator="jemalloc",
-    preload=("/opt/libiomp5.so", "/opt/libjemalloc.so.2"),
-)
-
-
-def test_a_library_that_was_not_preloaded_is_seen(golden: Golden) -> None:
-    (words,) = differences(PRELOADED, [state(PRELOADED, mapped=[])])
-    golden(words)
-
-
-@pytest.mark.parametrize("name", ["MALLOC_CONF", "KMP_BLOCKTIME"])
-def test_a_variable_that_did_not_reach_the_rank_is_seen(name: str) -> None:
-    without = {k: v for k, v in PRELOADED.environment().items() if k != name}
-    (words,) = differences(PRELOADED, [state(PRELOADED, environment=without)])
-    assert words == f"{name}: not set, the plan says {PRELOADED.environment()[name]}"
-
-
-def test_oneccl_whose_affinity_was_deleted_has_no_workers(golden: Golden) -> None:
-    without = {k: v for k, v in CCL.environment().items() if k != "CCL_WORKER_AFFINITY"}
-    ranks = [state(CCL, rank, environment=without, ccl_workers=[]) for rank in range(2)]
-    golden(differences(CCL, ranks))
-
-
 def test_workers_that_cannot_be_told_apart_are_unknown_with_the_reason() -> None:
     ranks = [
         (rank, state(CCL, rank, ccl_workers=None, ccl_workers_unknown="one CPU"))
@@ -164,10 +135,6 @@ class TestRunsAlike:
     )
     def test_not_so(self, changed: dict[str, Any]) -> None:
         assert not runs_alike(TWO, self.told(TWO, **changed))
-
-    def test_one_rank_too_few_and_todays_launch(self) -> None:
-        assert not runs_alike(TWO, self.told(TWO)[:1])
-        assert not runs_alike(AS_FOUND, self.told(AS_FOUND))
 
 
 def test_what_a_plan_says_and_no_rank_can_show_is_said_once(golden: Golden) -> None:
@@ -247,12 +214,6 @@ def test_whether_padding_may_be_cut(fields: dict[str, Any], kept: str | None) ->
         assert unmasked is None
     seen = said(padding_share=0.25, columns_left=0.5, padding_mend="collate", **fields)
     assert padding_of(seen) == Padding(share=0.25, left=0.5, kept=kept, mend="collate")
-
-
-def test_what_a_trial_was_fed_with() -> None:
-    assert fed_with(None) == "the script's own data"
-    assert fed_with(load_recipe("bert-mini")) == "synthetic tokens"
-    assert fed_with(load_recipe("vit-base-beans")) == "synthetic images"
 
 
 def test_what_a_result_keeps_of_a_rank() -> None:

@@ -102,7 +102,7 @@ def test_the_mpirun_of_setvars_starts_the_ranks_of_oneccl(
     assert words[-3:] == ["train.py", "--lr", "1"]
 
 
-def test_a_trial_over_oneccl_is_refused_where_the_versions_know_none(facts: HostFacts) -> None:
+def test_a_trial_over_oneccl_is_refused_if_the_versions_know_none(facts: HostFacts) -> None:
     job = Workload.script([__file__]).observed(
         framework="trainer", global_batch_size=8, parses_arguments=False
     )
@@ -113,7 +113,7 @@ def test_a_trial_over_oneccl_is_refused_where_the_versions_know_none(facts: Host
         next(runner.steps(CCL))
 
 
-def test_a_plan_as_found_is_the_launch_that_was_typed(facts: HostFacts) -> None:
+def test_a_baseline_plan_is_the_launch_that_was_typed(facts: HostFacts) -> None:
     words = ["torchrun", "--nproc-per-node", "2", "train.py"]
     assert alone(Workload.script(words), baseline_plan(facts), facts)["argv"] == words
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from in_process import ran
+from rows import like_others
 
 import cputune
 from cputune import NoValidTrialError, Workload
@@ -34,30 +36,23 @@ def tuned_in_vain(folder: Path, *words: str) -> NoValidTrialError:
     return caught.value
 
 
-def test_a_typo_ends_the_study_with_its_last_lines(folder: Path) -> None:
-    (folder / "train.py").write_text("import os\nprint('about to fail')\nos.enviro\n")
-    error = tuned_in_vain(folder, "train.py")
-    assert "AttributeError: module 'os' has no attribute 'enviro'" in str(error)
-    assert error.details is not None
-    assert "about to fail" in error.details
-    assert "line 3" in error.details
-    assert "no plan can avoid this" in str(error.hint)
-
-
 def test_a_failure_that_a_plan_might_fix_is_tried_with_one(folder: Path) -> None:
     (folder / "train.py").write_text("raise ValueError('8 samples do not divide by 3 ranks')\n")
     assert "the next plan fail in the same way" in str(tuned_in_vain(folder, "train.py").hint)
 
 
 def test_the_command_line_shows_the_last_lines(folder: Path) -> None:
-    (folder / "train.py").write_text("1 / 0\n")
+    (folder / "train.py").write_text("import os\nprint('about to fail')\nos.enviro\n")
     answer = ran(
         [sys.executable, "-m", "cputune", "tune", "--budget", "7", "--", "python", "train.py"]
     )
     assert answer.returncode == 4
     told = answer.stderr[answer.stderr.index("error: ") :]
-    assert told.startswith("error: train.py failed before its first step: ZeroDivisionError")
-    assert "\n  ZeroDivisionError: division by zero\nhint: no plan" in told
+    failed = "AttributeError: module 'os' has no attribute 'enviro'"
+    assert told.startswith(f"error: train.py failed before its first step: {failed}")
+    assert "about to fail" in told
+    assert "line 3" in told
+    assert re.search(rf"\n  {failed}.*\nhint: no plan", told)
     assert answer.stderr.count("\ntrial ") + answer.stderr.startswith("trial ") == 1
     assert os.listdir(folder) == ["train.py"]
 
@@ -99,7 +94,9 @@ def test_a_loop_without_a_data_loader_ends_at_its_first_step(folder: Path) -> No
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("loader", ["torch.utils.data.DataLoader(data, batch_size=4)", "[data]"])
+@pytest.mark.parametrize(
+    "loader", ["torch.utils.data.DataLoader(data, batch_size=4)", *like_others(["[data]"])]
+)
 def test_weights_that_a_loop_changes_itself_are_seen_at_its_second_step(
     folder: Path, loader: str
 ) -> None:

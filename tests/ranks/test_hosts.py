@@ -234,7 +234,10 @@ OF_LAUNCHERS = re.compile(
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize(("ranks", "format"), [(1, "torchrun"), (2, "torchrun"), (1, "accelerate")])
+@pytest.mark.parametrize(
+    ("ranks", "format"),
+    [(1, "torchrun"), (2, "torchrun"), pytest.param(1, "accelerate", marks=pytest.mark.matrix)],
+)
 def test_a_rank_of_this_machine_has_what_the_emitted_launch_gives_it(
     ranks: int, format: str, facts: HostFacts, tmp_path: Path
 ) -> None:

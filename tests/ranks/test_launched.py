@@ -176,7 +176,11 @@ for inputs, outputs in DataLoader(data, batch_size=2):
 
 @pytest.mark.torch
 @pytest.mark.parametrize(
-    ("options", "alike"), [(("--draw", "apart"), False), (("--compare", "no"), True)]
+    ("options", "alike"),
+    [
+        (("--draw", "apart"), False),
+        pytest.param(("--compare", "no"), True, marks=pytest.mark.matrix),
+    ],
 )
 def test_ranks_that_draw_apart_do_so_while_they_are_observed(script, options, alike):
     """rank.py sets it in the first forward, after which the observation restores the generators."""

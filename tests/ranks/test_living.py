@@ -104,7 +104,7 @@ def test_a_plan_that_has_failed_may_be_closed_twice(runner: ProcessRunner) -> No
     living.close()
 
 
-def test_nothing_stays_stopped_where_the_supervisor_is_killed(runner: ProcessRunner) -> None:
+def test_nothing_stays_stopped_if_the_supervisor_is_killed(runner: ProcessRunner) -> None:
     with closing(runner.living(ONE)) as one:
         one.turn(2)
         ranks = training()
@@ -181,7 +181,7 @@ if __name__ == "__main__":
         pytest.param(signal.SIGINT, marks=pytest.mark.matrix),
     ],
 )
-def test_nothing_stays_stopped_where_the_tuner_is_ended(number: int, tmp_path: Path) -> None:
+def test_nothing_stays_stopped_if_the_tuner_is_ended(number: int, tmp_path: Path) -> None:
     script = tmp_path / "tuner.py"
     script.write_text(TUNER)
     with subprocess.Popen(

@@ -40,7 +40,7 @@ for x, y in DataLoader(TensorDataset(torch.ones(64, 4), torch.ones(64, 1)), batc
 @pytest.mark.parametrize(
     ("how", "said"),
     [
-        ("as typed", None),
+        pytest.param("as typed", None, marks=pytest.mark.matrix),
         pytest.param(
             "draws",
             "its first step draws random numbers, your current launch draws none",

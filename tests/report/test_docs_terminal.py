@@ -36,7 +36,7 @@ def test_a_picture_is_small_and_fetches_nothing(name: str) -> None:
     }
 
 
-def test_nothing_lies_there_that_is_not_made() -> None:
+def test_every_file_there_is_made() -> None:
     made = {Path(name).name for name in PICTURES} | {RESULT.name}
     assert {path.name for path in (DOCS / "terminal").iterdir()} == made
 

@@ -23,7 +23,7 @@ def test_a_file_of_any_name_is_one_word() -> None:
         assert shlex.split(command)[-1] == "my results/a; b.json"
 
 
-def test_what_narrowed_a_search_is_told(golden: Golden) -> None:
+def test_what_narrowed_a_search_is_reported(golden: Golden) -> None:
     asked = TuneOptions(fix={"precision": "bf16"}, keep="numbers", knobs=[], budget=3, resume=True)
     assert asked.narrowed == {"fix": {"precision": "bf16"}, "keep": "numbers"}
     search = dict(basis(replace(tuned(), asked=asked.narrowed)))["search"]

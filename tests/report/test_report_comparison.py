@@ -64,7 +64,7 @@ def test_what_it_means_and_what_to_do_stand_first(
 
 
 @pytest.mark.parametrize(("ratio", "do"), [(1.2, "cputune run a"), (0.8, "cputune tune")])
-def test_one_alone_is_held_against_todays_launch(result: Result, ratio: float, do: str) -> None:
+def test_one_alone_is_compared_with_the_baseline(result: Result, ratio: float, do: str) -> None:
     said = verdict(shown(result, ratio, alone=True))
     assert said.means.startswith(f"The best plan of a is {ratio:.2f} times as fast as your")
     assert said.do.startswith(do)
@@ -74,7 +74,7 @@ def test_one_alone_is_held_against_todays_launch(result: Result, ratio: float, d
     ("ratio", "share", "fails"),
     [(0.9, 0.05, True), (0.95, 0.05, False), (0.9, 0.1, False), (1.2, 0.0, False)],
 )
-def test_a_loss_counts_where_the_whole_interval_lies_beyond_it(
+def test_a_loss_counts_if_the_whole_interval_lies_beyond_it(
     result: Result, ratio: float, share: float, fails: bool
 ) -> None:
     assert bool(slower(shown(result, ratio), share)) is fails

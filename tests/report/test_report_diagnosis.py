@@ -76,7 +76,7 @@ def test_unknown_facts_are_one_line_until_stories_are_asked_for(facts: HostFacts
         assert ("load.3: why 3" in stream.getvalue()) == stories
 
 
-def test_a_verdict_is_said_when_there_is_none(facts: HostFacts) -> None:
+def test_a_verdict_is_said_also_without_findings(facts: HostFacts) -> None:
     assert verdict(Diagnosis(facts=facts, findings=())).startswith("nothing is wrong")
     assert verdict(Diagnosis(facts=facts, findings=(finding(), finding("b")))) == "2 warnings"
 

@@ -93,18 +93,7 @@ def test_hostile_text_is_text() -> None:
     assert "\u202e" not in terminal
 
 
-def test_a_result_of_another_machine_is_called_so(result: Result) -> None:
-    other = replace(SMALL.facts, cpu=replace(SMALL.facts.cpu, model_name="another"))
-    text = in_terminal(ResultToShow(result=result, file="r.json", facts=other))
-    assert text.startswith(f"Measured for {result.workload.name} on Simulated")
-    assert "Not measured on this machine (processor Simulated" in " ".join(text.split())
-    assert "Do now: cputune tune" in text
-    assert "cputune run" not in text
-    here = in_terminal(ResultToShow(result=result, facts=SMALL.facts))
-    assert "Not measured" not in here
-
-
-def test_the_time_of_a_step_is_told_by_what_it_is_spent_on() -> None:
+def test_the_time_of_a_step_is_shown_by_what_it_is_spent_on() -> None:
     table = time_rows(profiled())
     assert table.headings == ("", "best")
     assert [what for what, _ in table.rows][1:3] == ["matrix products", "all-reduce"]

@@ -35,7 +35,7 @@ def test_a_change_has_its_value_of_today_and_of_the_best_plan(result: Result) ->
     ]
 
 
-def test_changes_stand_together_where_they_were_measured_together(result: Result) -> None:
+def test_changes_stand_together_if_they_were_measured_together(result: Result) -> None:
     best = faster(result, precision="bf16", allocator="tcmalloc", openmp="libiomp5")
     worth = (gain("allocator, openmp", 1.2), gain("precision", 2.0))
     both, precision = changes_of(replace(best, worth=worth))
@@ -45,7 +45,7 @@ def test_changes_stand_together_where_they_were_measured_together(result: Result
     assert (precision.knob, precision.today, precision.best) == ("precision", "fp32", "bf16")
 
 
-def test_the_layout_is_one_change_and_names_cpus_where_nothing_else_differs(
+def test_the_layout_is_one_change_and_names_cpus_if_nothing_else_differs(
     result: Result, golden: Golden
 ) -> None:
     ranks = faster(result, processes_per_node=2, threads_per_process=1, cpus=((0,), (1,)))
@@ -56,7 +56,7 @@ def test_the_layout_is_one_change_and_names_cpus_where_nothing_else_differs(
     golden(moved.best)
 
 
-def test_how_ranks_agree_is_a_change_where_there_are_several_before_and_after(
+def test_how_ranks_agree_is_a_change_if_there_are_several_before_and_after(
     result: Result,
 ) -> None:
     two = faster(result, processes_per_node=2, threads_per_process=1, cpus=((0,), (1,)))

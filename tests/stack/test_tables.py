@@ -73,7 +73,7 @@ def test_local_labels_and_development_versions_are_let_through():
     assert not satisfies(Version("2.1.0"), "<2")
 
 
-def test_what_is_no_version_is_none():
+def test_what_is_not_a_version_is_unknown():
     assert (parse("git-main"), parse(None), parse("9" * 5000)) == (None, None, None)
 
 

@@ -96,7 +96,7 @@ def test_why_ipex_cannot_be_used(changes, state, said):
         ({"transformers": "4.40.2"}, False),
     ],
 )
-def test_a_run_without_ipex_switches_it_off_where_somebody_uses_it_unasked(others, off):
+def test_a_run_without_ipex_switches_it_off_if_somebody_uses_it_unasked(others, off):
     assert ipex_off(stack(**others)) == ({"ACCELERATE_USE_IPEX": "false"} if off else {})
     assert ipex_off(replace(stack(**others), ipex=None)) == {}
 
@@ -155,7 +155,7 @@ def test_the_module_that_bindings_bring(bindings, module):
     assert oneccl_module(Versions.from_names({"oneccl_bind_pt": bindings})) == module
 
 
-def test_accelerate_takes_gloo_where_there_is_no_worker():
+def test_accelerate_takes_gloo_if_there_is_no_worker():
     assert [why_too_few_ccl_workers(workers) for workers in (" 1 ", 4)] == [None, None]
     for workers in (None, "0", "many", "²"):
         assert "accelerate uses gloo: ccl needs 1 or more" in why_too_few_ccl_workers(workers)

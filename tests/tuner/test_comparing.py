@@ -63,7 +63,7 @@ def test_one_result_alone_is_compared_with_todays_launch() -> None:
     assert found.speedup.significant
 
 
-def test_where_no_two_plans_live_at_once_they_run_one_after_the_other() -> None:
+def test_if_no_two_plans_live_at_once_they_run_one_after_the_other() -> None:
     slow, fast = plans()
     found = compared(of(slow), of(fast), FakeRunner(truthful()))
     assert found.speedup is not None
@@ -126,7 +126,7 @@ def test_nor_is_a_plan_that_this_machine_does_not_hold(changes: dict[str, Any], 
 
 
 @pytest.mark.parametrize(("fails", "word"), [(0, "first"), (1, "second")])
-def test_a_plan_that_fails_is_named_and_there_is_no_ratio(fails: int, word: str) -> None:
+def test_a_plan_that_fails_is_named_without_a_ratio(fails: int, word: str) -> None:
     def script(plan: Plan, before: int) -> Iterable[Step]:
         if plan == plans()[fails]:
             raise Crashed("rank 0 died")

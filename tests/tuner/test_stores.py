@@ -6,7 +6,6 @@ What only a file can suffer is in ``test_tune_storage.py``.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 import optuna
 import pytest
 from in_process import Run
+from simulated_ranks import simulate
 from sqlalchemy.pool import NullPool
 from tuner.fakes import PLANS, SMALL, FakeRunner, failing, truthful
 
@@ -274,21 +274,8 @@ class TestEveryStore:
     def test_a_second_tune_is_typed_without_force(
         self, store: Store, cputune: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        class FakeProcessRunner(FakeRunner):
-            def __init__(self, *of: object, **more: object) -> None:
-                super().__init__(truthful())
-
-            def __enter__(self) -> FakeProcessRunner:
-                return self
-
-            def __exit__(self, *raised: object) -> None:
-                pass
-
         monkeypatch.chdir(tmp_path)
-        monkeypatch.setattr("cputune.ranks.runner.ProcessRunner", FakeProcessRunner)
-        monkeypatch.setattr("cputune.host.locks.MEASURING", f"\0cputune.test.{os.getpid()}")
-        monkeypatch.setattr("cputune.host.probing.probe", lambda *of, **more: SMALL.facts)
-        monkeypatch.setattr("cputune.host.probing.load.look_around", lambda host: ())
+        simulate(monkeypatch, SMALL.seconds, SMALL.facts)
         words = ["tune", "--budget", "2"]
         for name, value in store.options("typed").items():
             words += [f"--{name.replace('_', '-')}", str(value)]

@@ -16,11 +16,11 @@ from cputune import ConfirmRun, HostFacts, NoValidTrialError, Result, Trial, Tun
 from cputune.host.facts import Package
 from cputune.plans.knobs.record import LeftOut
 from cputune.plans.layout import baseline_plan
-from cputune.records.claims import Speedup, host_fingerprint
+from cputune.records.claims import host_fingerprint
 from cputune.records.next_command import NextStep
-from cputune.records.result import COMPLETED, FAILED, Throughput, Worth
+from cputune.records.result import COMPLETED, FAILED, Throughput
 from cputune.tuner.conclusion import cannot_work, conclude
-from cputune.tuner.contenders import SLOWER, Contender, gain_of
+from cputune.tuner.contenders import Contender, gain_of
 from cputune.tuner.measuring import Findings
 
 SPACE = cputune.search_space(SMALL.facts, SMALL.workload)
@@ -105,19 +105,6 @@ class TestWithoutConfirmation:
         assert (result.baseline.plan, result.best.plan) == (TODAY, TODAY)
         assert result.speedup is None
         golden(result.not_compared)
-
-    @pytest.mark.parametrize("baseline", [None, contender(0, None), contender(0, 0.0)])
-    def test_nor_is_a_confirmation_that_came_to_nothing(self, baseline: Contender | None) -> None:
-        findings = Findings(trials=trials(8.0, 16.0), baseline=baseline, rivals=[contender(1, 0.0)])
-        assert ended(findings).best.plan == TODAY
-
-    @pytest.mark.parametrize("blocks", [1, 2])
-    def test_a_rival_that_ran_in_one_block_alone_is_not_recommended(self, blocks: int) -> None:
-        findings = found(contender(0, *[1.0] * 8), contender(1, *[0.5] * 8))
-        findings.confirm_runs = list(confirmed(TODAY, FIRST, blocks=blocks))
-        result = ended(findings)
-        assert (result.speedup is None) is (blocks == 1)
-        assert result.best.plan == (TODAY if blocks == 1 else FIRST)
 
     @every_row(
         ("findings", "why", "step"),
@@ -207,29 +194,8 @@ class TestConfirmed:
         assert result.best == result.baseline
         golden(result.notes[0])
 
-    @pytest.mark.parametrize("out", [SLOWER, "crashed: rank 0 died"])
-    def test_who_is_out_is_not_the_best(self, out: str) -> None:
-        rivals = contender(1, *[0.4] * 8, out=out), contender(2, *[0.5] * 8)
-        assert ended(found(contender(0, *[1.0] * 8), *rivals)).best.plan == SECOND
-
-    def test_what_each_change_is_worth_is_reported_with_a_recomfixation_alone(self) -> None:
-        worth = (Worth(knob="precision", value="bf16", speedup=Speedup(ratio=2, low=1.9, high=2)),)
-        assert ended(found(contender(0, 1, 1), contender(1, 0.3, 0.3), worth=worth)).worth == worth
-        assert ended(found(contender(0, 1, 1), contender(1, 1, 1), worth=worth)).worth == ()
-
 
 class TestNotes:
-    def test_of_those_that_failed_when_run_afresh(self) -> None:
-        findings = found(
-            contender(0, 1.0, 1.0),
-            contender(1, 0.5, 0.5),
-            contender(2, 0.6, 0.6, out=SLOWER),
-            contender(3, None, out="crashed: rank 0 died"),
-        )
-        assert list(ended(findings).notes) == [
-            f"{PLANS[2].describe()} failed when it was run afresh (crashed: rank 0 died).",
-        ]
-
     @pytest.mark.parametrize(
         ("delayed", "words", "disturbed"),
         [
@@ -245,10 +211,6 @@ class TestNotes:
         assert words in said(findings)
         assert ended(findings).disturbed is disturbed
         assert (ended(findings).speedup is None) is disturbed
-
-    def test_of_runs_that_were_repeated(self, golden: Golden) -> None:
-        findings = Findings(trials=trials(8.0, 16.0), contended_runs=3)
-        golden(said(findings))
 
 
 def test_a_result_holds_what_it_was_made_of_and_with() -> None:
@@ -318,15 +280,6 @@ class TestCannotWork:
         assert error is not None
         assert (str(error), error.details) == ("it has no Trainer", None)
         golden(error.hint)
-
-    @pytest.mark.parametrize("hopeless", [True, False])
-    def test_is_said_of_two_that_fail_alike_but_for_numbers(
-        self, hopeless: bool, golden: Golden
-    ) -> None:
-        error = cannot_work(failed("process 17 died", "process 23 died"), hopeless=hopeless)
-        assert str(error) == "process 17 died"
-        assert error is not None
-        golden(str(error.hint))
 
     def test_shows_the_last_twelve_lines_of_what_the_script_wrote(self) -> None:
         lines = [f"line {number}" for number in range(20)]

@@ -121,7 +121,7 @@ class TestWho:
         findings, _ = confirmed(*ALL, believed=believed, deviation=deviation)
         assert len(findings.rivals) == rivals
 
-    def test_where_a_start_takes_long_none_is_made_for_what_each_change_is_worth(
+    def test_if_a_start_takes_long_none_is_made_for_what_each_change_is_worth(
         self, golden: Golden
     ) -> None:
         best_last = (0.05, 0.04, 0.03, 0.02, 0.01, 0.0)
@@ -139,12 +139,12 @@ class TestWho:
         assert len(told) == 2
         assert findings.turns
 
-    def test_two_in_rounds_where_there_is_no_most_alive_one_beside_today(self) -> None:
+    def test_two_in_rounds_if_there_is_no_most_alive_one_beside_today(self) -> None:
         findings, told = confirmed(*ALL, room=1, believed=(0, 1, 2, 3, 4, 5))
         assert told == [TODAY, *PLANS[:2]]
         assert (findings.turns, findings.baseline and findings.baseline.blocks) == (0, [0, 1])
 
-    def test_two_in_rounds_where_the_runner_runs_one_at_a_time(self) -> None:
+    def test_two_in_rounds_if_the_runner_runs_one_at_a_time(self) -> None:
         findings, told = confirmed(*ALL, alive=False, believed=(5, 4, 3, 2, 1, 0))
         assert told == [TODAY, PLANS[5], PLANS[4]]
         assert findings.turns == 0
@@ -153,7 +153,7 @@ class TestWho:
         "trials",
         [[], [trial(TODAY)], [trial(PLANS[0])], [trial(TODAY), trial(PLANS[0], kind="crashed")]],
     )
-    def test_no_one_where_there_is_nothing_to_compare(self, trials: list[Trial]) -> None:
+    def test_no_one_if_there_is_nothing_to_compare(self, trials: list[Trial]) -> None:
         findings, told = confirmed(*trials)
         assert (told, findings.rivals) == ([], [])
 
@@ -249,7 +249,7 @@ def test_the_way_leads_to_the_best_plan_one_knob_after_another(of: Machine) -> N
             assert changed == change.knob.split(", ")
 
 
-def test_where_the_cores_stay_the_same_the_layout_is_no_change() -> None:
+def test_if_the_cores_stay_the_same_the_layout_is_no_change() -> None:
     space = cputune.search_space(TCMALLOC.facts, TCMALLOC.workload)
     best = next(
         plan
@@ -290,7 +290,7 @@ def test_each_is_worth_what_it_is(result: Result) -> None:
         before = step.plan
 
 
-def test_where_memory_does_not_hold_all_it_is_left_out() -> None:
+def test_if_memory_does_not_hold_all_it_is_left_out() -> None:
     space = cputune.search_space(TCMALLOC.facts, TCMALLOC.workload)
     best = min(space.plans(), key=TCMALLOC.seconds)
     assert len(on_the_way(space, space.baseline, 3, best)) == 2
@@ -349,7 +349,7 @@ def of(profile: Profile) -> Result:
     return replace(tuned(), profile=profile, left_out=left_out)
 
 
-def test_a_knob_that_would_help_is_named_where_it_could_be_asked_for() -> None:
+def test_a_knob_that_would_help_is_named_if_it_could_be_asked_for() -> None:
     assert [*profile_lines(of(profile()))][-1].startswith("--fix dropout=bytes")
     little = replace(profile(), shares={"dropout masks": 0.01, "the rest": 0.99})
     assert not any("--fix" in line for line in profile_lines(of(little)))

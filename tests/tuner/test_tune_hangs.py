@@ -85,7 +85,7 @@ def test_a_start_that_is_quick_is_waited_for_a_minute() -> None:
     assert runner.patience == 240
 
 
-def test_it_is_not_tried_again_where_the_time_was_up_meanwhile(tmp_path: Path) -> None:
+def test_it_is_not_tried_again_if_the_time_was_up_meanwhile(tmp_path: Path) -> None:
     """It was cut off after more than three starts, so it hangs: that is on record."""
     book = {"study": str(tmp_path / "s.db"), "budget": 6}
     runner = FakeHanging(lambda plan, before: ())

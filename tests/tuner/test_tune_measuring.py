@@ -151,7 +151,7 @@ class TestTrials:
         assert study.findings.saw_quiet
 
     @pytest.mark.parametrize(("seconds", "tries"), [(3.0, 1), (6.0, 2), (9.0, 3)])
-    def test_are_not_tried_again_where_the_time_is_up(self, seconds: float, tries: int) -> None:
+    def test_are_not_tried_again_if_the_time_is_up(self, seconds: float, tries: int) -> None:
         run, _, started = FakeStudy(most_seconds=seconds).run(busy(99))
         assert started == tries
         assert isinstance(run.failure, Contended)
@@ -274,7 +274,7 @@ def test_one_that_came_to_its_end_is_a_number() -> None:
         ([-0.2 * n for n in range(8)], PRUNED),  # not level
     ],
 )
-def test_one_that_was_cut_short_is_a_number_where_its_steps_are_level(
+def test_one_that_was_cut_short_is_a_number_if_its_steps_are_level(
     logs: list[float], state: State
 ) -> None:
     trial = recorded(Run(logs=logs, steps=len(logs), cut="after some steps"))
@@ -307,7 +307,7 @@ def test_a_bound_above_the_fastest_says_nothing_and_is_not_told() -> None:
     ("kind", "delayed", "disturbed"),
     [(None, 2, False), (None, 3, True), ("contended", 0, True), ("crashed", 2, False)],
 )
-def test_it_was_disturbed_where_most_steps_were_delayed(
+def test_it_was_disturbed_if_most_steps_were_delayed(
     kind: str | None, delayed: int, disturbed: bool
 ) -> None:
     plan: Plan = PLANS[0]
@@ -384,7 +384,7 @@ def alive_with(centers: dict[Plan, float], room: float = 100) -> tuple[LivingTri
     return alive, ended
 
 
-def test_the_slowest_ends_where_too_many_are_alive_but_never_todays_launch() -> None:
+def test_the_slowest_ends_if_too_many_are_alive_but_never_todays_launch() -> None:
     centers = {TODAY: 9.0} | dict(zip(PLANS, (0.0, 0.5, 0.2, 0.3, 0.1), strict=False))
     alive, ended = alive_with(centers)
     assert ended == [PLANS[1]]

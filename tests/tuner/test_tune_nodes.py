@@ -41,7 +41,7 @@ def why(space: SearchSpace, what: str) -> str:
     return next(out.why for out in space.left_out if out.what == what)
 
 
-def test_the_layout_says_on_how_many_nodes_where_there_are_several() -> None:
+def test_the_layout_says_on_how_many_nodes_if_there_are_several() -> None:
     plan = next(over(EIGHT).plans())
     assert replace(plan, nodes=1).layout_words() == "1 × 8 threads"
     assert replace(plan, nodes=2).layout_words() == "2 nodes, each 1 rank with 8 threads"
@@ -127,7 +127,7 @@ class TestLosing:
         assert not result.confirmation
         assert any("the study ends here" in note for note in result.notes)
 
-    def test_a_study_goes_on_where_the_host_is_back(self, tmp_path: Path) -> None:
+    def test_a_study_goes_on_if_the_host_is_back(self, tmp_path: Path) -> None:
         study = tmp_path / "s.db"
         before = tune(four_hosts(), loses(four_hosts(), "delta", when=1), study=study)
         result = tune(four_hosts(), loses(four_hosts(), "nobody", when=1), study=study, resume=True)

@@ -94,7 +94,7 @@ def test_another_plan_is_recommended_if_the_script_fails_at_its_end(golden: Gold
     assert any("no save_pretrained" in text for text in said)
 
 
-def test_nothing_is_said_where_there_is_nothing_to_rehearse() -> None:
+def test_nothing_is_said_if_there_is_nothing_to_rehearse() -> None:
     result, _ = tuned(Rehearsing(None))
     assert result.best.plan.world_size == 2
     assert not any("whole script" in note for note in result.notes)

@@ -196,7 +196,7 @@ def test_what_would_die_of_memory_is_not_proposed() -> None:
     assert PlanSampler(SPACE, past, seed=0).propose(1) is None
 
 
-def test_the_search_ends_where_no_trial_is_worth_its_time() -> None:
+def test_the_search_ends_if_no_trial_is_worth_its_time() -> None:
     slow = having(ranks=2)
     measured = [(plan, 2.0) for plan in slow] + [(plan, 0.0) for plan in having(ranks=1)[:-1]]
     past = history(*measured)

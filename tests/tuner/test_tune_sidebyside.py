@@ -143,7 +143,7 @@ def test_one_that_was_delayed_has_not_shown_that_it_is_slower() -> None:
 
 
 @pytest.mark.parametrize("failing", [0, 1])
-def test_where_there_is_no_one_to_compare_it_ends(failing: int) -> None:
+def test_if_there_is_no_one_to_compare_it_ends(failing: int) -> None:
     def steps(number: int) -> Iterator[Step]:
         for _ in range(12 if number == failing else 10_000):
             yield Step(seconds=0.5, samples=8)
@@ -230,7 +230,7 @@ def test_a_round_that_others_delayed_does_not_count() -> None:
     assert 0 < findings.delayed_turns < findings.turns
 
 
-def test_where_it_is_never_quiet_it_is_soon_given_up() -> None:
+def test_if_it_is_never_quiet_it_is_soon_given_up() -> None:
     def steps(number: int) -> Iterator[Step]:
         while True:
             yield Step(seconds=1.0, samples=8, delayed_seconds=0.5)
@@ -246,7 +246,7 @@ def test_where_it_is_never_quiet_it_is_soon_given_up() -> None:
 @pytest.mark.parametrize(
     ("quiet", "rounds"), [(range(3), 12), (range(4), 13), ((*range(4), 12), 16)]
 )
-def test_a_block_is_given_up_where_not_a_third_of_its_rounds_is_quiet(
+def test_a_block_is_given_up_if_not_a_third_of_its_rounds_is_quiet(
     quiet: Sequence[int], rounds: int
 ) -> None:
     def steps(number: int) -> Iterator[Step]:

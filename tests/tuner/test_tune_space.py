@@ -72,7 +72,7 @@ class TestRanks:
 
 class TestPrecision:
     @pytest.mark.parametrize("isa", [AMX, ("avx512_bf16", "avx512f"), ("bf16", "sve")])
-    def test_bf16_where_the_cpu_has_it(self, isa: tuple[str, ...]) -> None:
+    def test_bf16_if_the_cpu_has_it(self, isa: tuple[str, ...]) -> None:
         space = cputune.search_space(machine(isa=isa), JOB)
         assert values_of(space, "precision") == {"fp32", "bf16"}
 
@@ -399,7 +399,7 @@ def test_a_rank_for_each_numa_node_and_each_cache_are_among_the_first() -> None:
     assert layouts == [(2, 48), (8, 12), (24, 4), (1, 48)]
 
 
-def test_where_the_batch_cannot_be_divided_it_says_which_one_can(golden: Golden) -> None:
+def test_if_the_batch_cannot_be_divided_it_says_which_one_can(golden: Golden) -> None:
     space = cputune.search_space(machine(**NODES, isa=("avx2",)), batch_of(12))
     (out,) = [out for out in space.left_out if out.what == "ranks=8"]
     golden(out.why)

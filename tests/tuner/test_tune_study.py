@@ -88,7 +88,7 @@ class TestWellBehaved:
         assert len(result.trials) == 7
         assert "The search ended after 6 of 6 plans" in " ".join(result.notes)
 
-    def test_it_ends_where_no_trial_is_expected_to_be_worth_it(self) -> None:
+    def test_it_ends_if_no_trial_is_expected_to_be_worth_it(self) -> None:
         of = BY_NAME["one-socket"]
         result = tune(of, of.runner(3), budget=30)
         assert 7 <= len(result.trials) < 20
@@ -263,7 +263,7 @@ class TestFailures:
         golden(raised.value)
         assert len(runner.started) == 1
 
-    def test_where_todays_launch_does_not_run_another_takes_its_place(self) -> None:
+    def test_if_todays_launch_does_not_run_another_takes_its_place(self) -> None:
         def script(plan: Plan, before: int) -> Iterable[Step]:
             if plan.as_found:
                 raise OutOfMemory("killed")
@@ -314,7 +314,7 @@ class TestNeighbours:
         assert not any(trial.delayed_steps for trial in result.trials)
 
 
-def test_no_number_is_given_twice_where_a_disturbed_trial_is_run_again(tmp_path: Path) -> None:
+def test_no_number_is_given_twice_if_a_disturbed_trial_is_run_again(tmp_path: Path) -> None:
     def disturbed(plan: Plan, before: int) -> Iterable[Step]:
         return steady(0.1, delayed=0.09 if len(set(runner.started)) == 2 else 0.0)
 

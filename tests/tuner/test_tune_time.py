@@ -157,7 +157,7 @@ def test_what_went_by_before_the_study_counts() -> None:
     assert study(60.0, startup=5.0, step=1.0, began_before=40.0).seconds <= 61.0
 
 
-def test_where_the_baseline_has_no_step_yet_it_says_what_took_the_time(golden: Golden) -> None:
+def test_if_the_baseline_has_no_step_yet_it_says_what_took_the_time(golden: Golden) -> None:
     error = study(15.0, startup=20.0, step=1.0).error
     golden(str(error))
     assert error is not None
@@ -269,7 +269,7 @@ def test_a_short_time_is_spent_on_a_comparison() -> None:
 
 
 @pytest.mark.parametrize("seconds", [6.0, 12.0, 20.0, 30.0, 60.0])
-def test_in_a_short_time_nothing_is_a_gain_where_there_is_none(seconds: float) -> None:
+def test_in_a_short_time_equal_plans_have_no_gain(seconds: float) -> None:
     for seed in range(12):
         runner = SimulatedRunner(
             true=lambda plan: 0.3,

@@ -82,7 +82,7 @@ def warm(*lives: Iterable[Step]) -> Started:
 
 
 class TestWarmUp:
-    def test_ends_where_the_steps_are_level(self) -> None:
+    def test_ends_if_the_steps_are_level(self) -> None:
         one = started(steps(2.0, 1.0, 0.5, 0.45, 0.25, 0.25, 0.25, 0.25, 0.25))
         one.warm_up(Race())
         assert asked(one) == [3, 2, 2]
@@ -93,7 +93,7 @@ class TestWarmUp:
         assert asked(one) == [1]
 
     @pytest.mark.parametrize(("known", "read"), [(1, [3, 2, 2, 2, 2, 2]), (2, [4, 2, 2, 2, 2])])
-    def test_has_twelve_steps_or_one_more_where_they_never_are(
+    def test_has_twelve_steps_or_one_more_if_they_never_are(
         self, known: int, read: list[int]
     ) -> None:
         race = Race() if known == 1 else Race(excesses=[[1.0, 1.0], [1.0, 1.0], [0.0, 0.0]])
@@ -187,7 +187,7 @@ class TestTurn:
         ("late", "counts"),
         [([], True), ([0], True), ([3], True), ([0, 1], True), ([1, 2], False), ([1, 2, 3], False)],
     )
-    def test_counts_where_most_of_its_steps_were_quiet(self, late: list[int], counts: bool) -> None:
+    def test_counts_if_most_of_its_steps_were_quiet(self, late: list[int], counts: bool) -> None:
         last = [Step(0.2, 1, delayed_seconds=0.1 * (n in late)) for n in range(4)]
         one = started(chain(steps(0.2, 0.2, 0.2), last))
         one.warm_up(Race())
@@ -195,7 +195,7 @@ class TestTurn:
         assert taken == (pytest.approx(math.log(0.2)) if counts else None)
         assert (one.turns, one.delayed, len(one.counted)) == (1, not counts, counts)
 
-    def test_counts_delayed_steps_where_there_are_no_others(self) -> None:
+    def test_counts_delayed_steps_if_there_are_no_others(self) -> None:
         one = started(repeat(Step(0.5, 1, delayed_seconds=0.4)), rules=Rules(believe_delayed=True))
         one.warm_up(Race())
         assert one.turn(0) == pytest.approx(math.log(0.5))

@@ -80,7 +80,7 @@ TRAINJOB: list[Callable[[Job], object]] = [
 ]
 
 
-def test_so_many_changes_are_planted() -> None:
+def test_enough_changes_are_planted() -> None:
     assert (len(PYTORCHJOB), len(TRAINJOB)) == (28, 16)
 
 
@@ -119,7 +119,7 @@ def test_what_a_team_adds_is_its_own(format: str, tmp_path: Path) -> None:
     assert [check.state for check in verdict.checks if check.left_out] == ["not checked"]
 
 
-def test_a_document_is_held_against_another_result_too(tmp_path: Path, golden: Golden) -> None:
+def test_a_document_is_compared_with_another_result_too(tmp_path: Path, golden: Golden) -> None:
     job = yaml.safe_load(emitted("pytorchjob", tmp_path / "launch").read_text(encoding="utf-8"))
     other = replace(one_socket().result.best.plan, threads_per_process=2, nodes=3)
     seen = compared_with_plan(job, Expected(plan=other, environment=other.environment()))
@@ -129,7 +129,7 @@ def test_a_document_is_held_against_another_result_too(tmp_path: Path, golden: G
 
 @pytest.mark.parametrize("format", ["pytorchjob", "trainjob"])
 @pytest.mark.parametrize(("threads", "state"), [(4, "passed"), (6, "failed"), (2, "failed")])
-def test_it_is_held_against_its_own_result_which_has_a_thread_more(
+def test_it_is_compared_with_its_own_result_which_has_a_thread_more(
     format: str, threads: int, state: str, tmp_path: Path
 ) -> None:
     case = one_socket()

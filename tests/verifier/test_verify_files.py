@@ -68,7 +68,7 @@ def test_a_file_says_its_format_itself(launch):
     "said",
     ["{", "[]", "3", '{"format": 3}', '{"format": "mpirun"}', '{"format": "mpirun", "plan": {}}'],
 )
-def test_a_damaged_promise_is_none(said, launch):
+def test_a_damaged_promise_is_not_read(said, launch):
     launch.write_text(f"#!/bin/bash\n# cputune-plan: {said}\nmpirun train\n")
     assert promise_in(launch.read_text()) in (Promise(), Promise(format="mpirun"))
     assert read(launch) is None
@@ -91,7 +91,7 @@ def test_what_is_no_artefact_is_a_usage_error(tmp_path, name):
     assert raised.value.hint
 
 
-def test_an_artefact_is_held_against_what_it_says_of_itself(launch):
+def test_an_artefact_is_compared_with_what_it_says_of_itself(launch):
     expected = expectation(artefact(launch, script(global_batch_size=8)), None, steps=5)
     assert (expected.plan, expected.steps) == (PLAN, 5)
     assert expected.samples_per_second.centre == 10.0

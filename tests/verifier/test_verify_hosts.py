@@ -38,7 +38,7 @@ def told(seen):
     return {check.name: check for check in checks}
 
 
-def test_the_ranks_of_every_host_are_held_against_the_plan(golden: Golden):
+def test_the_ranks_of_every_host_are_compared_with_the_plan(golden: Golden):
     found = told(both())
     assert {check.state for check in found.values()} == {"passed"}
     golden(found["hosts"].summary)
@@ -120,7 +120,7 @@ def test_a_launch_is_brought_to_its_hosts_as_a_trial_is(tmp_path, monkeypatch):
     assert questions[1]["argv"] == ["bash", "{folder}/launch/torchrun.sh"]
 
 
-def test_a_host_that_is_not_reached_is_not_checked_with_its_cure(tmp_path):
+def test_a_host_that_is_not_reached_is_not_checked_with_its_fix(tmp_path):
     (check,) = tried(tmp_path, hosts=("127.0.0.1", NOWHERE))
     assert check.state == "not checked"
     assert NOWHERE in check.summary

@@ -73,7 +73,7 @@ CHANGES = {
     "the data": edit("data.txt", "words", "other words"),
 }
 
-ALWAYS = ("learning rate", "hidden size in the script")
+ALWAYS = ("hidden size in the script",)
 ALIKE = [
     pytest.param(change, marks=() if change in ALWAYS else pytest.mark.matrix) for change in CHANGES
 ]
@@ -140,7 +140,7 @@ def test_what_a_measured_launch_has_shown_is_held() -> None:
         ([*SHOWN, "--fast"], "the command after ${TOKEN}", "--fast"),
     ],
 )
-def test_words_that_differ_are_told(shown: list[str], what: str, seen: str) -> None:
+def test_words_that_differ_are_reported(shown: list[str], what: str, seen: str) -> None:
     (told,) = words_differ(WORDS, shown)
     assert (told.what, told.seen) == (what, seen)
 

@@ -70,7 +70,7 @@ def test_debian_s_hosts_file_lets_gloo_listen_on_loopback(golden: Golden) -> Non
     golden(found.command)
 
 
-def test_what_is_told_already_is_no_fault() -> None:
+def test_what_is_set_already_is_no_fault() -> None:
     assert not codes(FINE[0], host("b", eth("10.0.0.2/24"), own="127.0.1.1", told="eth0", a=A))
 
 

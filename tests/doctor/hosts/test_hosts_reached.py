@@ -111,7 +111,7 @@ def reached(a: dict[str, str], b: dict[str, str]) -> Reached:
     return Reached(first="a", master_port=29500, places=PLACES, answers=answers)
 
 
-def test_a_port_that_nobody_reaches_is_named_with_who_tried(golden: Golden) -> None:
+def test_a_port_that_no_host_reaches_is_named_with_who_tried(golden: Golden) -> None:
     seen = reached({"b eth0": "no answer"}, {"": "no answer", "a eth0": ""})
     master, mesh = judge_ports(seen)
     assert master.code == "hosts-master-port"
@@ -120,7 +120,7 @@ def test_a_port_that_nobody_reaches_is_named_with_who_tried(golden: Golden) -> N
     golden(mesh.evidence)
 
 
-def test_what_connects_and_carries_no_more_names_the_mtu_and_what_works_beside_it(
+def test_what_connects_and_carries_no_more_names_the_mtu_and_what_works(
     golden: Golden,
 ) -> None:
     stuck = "64 KiB do not get through"
