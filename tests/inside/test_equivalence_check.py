@@ -141,7 +141,7 @@ def test_ranks_are_allowed_if_the_loss_of_a_batch_is_that_of_its_parts(
     ("reduction", "exchanges", "may"),
     [("", True, True), ("sum", True, True), ("none", True, False), ("", False, False)],
 )
-def test_ranks_may_be_where_they_exchange_what_their_losses_are_divided_by(
+def test_ranks_may_be_if_they_exchange_what_their_losses_are_divided_by(
     reduction: str, exchanges: bool, may: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def over_items(model: Any, x: Any, gathered: Any = None) -> Any:
