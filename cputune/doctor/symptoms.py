@@ -42,7 +42,7 @@ TYPED_LINES = 5
 TABLES = ("imports", "versions", "devices", "ranks", "launchers", "system", "memory")
 """Their rows are tried in this order."""
 
-LAST_TABLES = ("scripts",)
+LAST_TABLES = ("packages", "hub", "data", "checkpoints", "scripts", "training")
 """Tried after the interface tables."""
 
 
@@ -209,8 +209,11 @@ def explain_failure(failure: Failure, versions: Mapping[str, str]) -> Explanatio
     for explanation in known:
         if explanation.symptom.role == "cause":
             return explanation
-    if known:
+    first = failure.chain[-1]
+    if known and (known[0].symptom.role != "reporter" or known[0].failure is first):
         return known[0]
+    if known:
+        return _in_its_words(first)  # what is only reported says less than what was raised first
     return _in_its_words(failure)
 
 
