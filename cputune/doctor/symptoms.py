@@ -57,6 +57,8 @@ class Symptom:
         unless: the row is another failure's if this is in the text.
         at: the row needs a call that this matches, as ``file function: code``.
         role: whether the failure is a cause, or follows from another one of the log.
+        brings: later failures of the log that this matches follow from the row's failure, although
+            the script went on after it.
         finds: codes of checks that find the cause beforehand.
         hopeless: no plan avoids it; the script or its packages have to change.
         goes_on: training continues.
@@ -74,6 +76,7 @@ class Symptom:
     unless: str | None = None
     at: str | None = None
     role: Role = "cause"
+    brings: str | None = None
     hopeless: bool = False
     goes_on: bool = False
     harmless: bool = False
@@ -173,6 +176,9 @@ def explain(text: str, versions: Mapping[str, str] | None = None) -> Explanation
     decisive = log.decide(_standings(installed))
     if decisive is None:
         return _of_words(log, installed) or _named(_typed_exception(log))
+    brought_by = _brought_by(decisive, log, installed)
+    if brought_by is not None:
+        return brought_by
     explanation = explain_failure(decisive, installed)
     if explanation.is_known and not explanation.symptom.goes_on:
         return explanation
@@ -197,6 +203,20 @@ def _standings(versions: Mapping[str, str]) -> Callable[[Failure], Standing]:
         return Standing(role=role, known=True)
 
     return by_rows
+
+
+def _brought_by(
+    decisive: Failure, log: FailureLog, versions: Mapping[str, str]
+) -> Explanation | None:
+    """An earlier failure after which the script went on: no environment, so no module."""
+    for failure in log.failures:
+        if failure.line >= decisive.line:
+            break
+        symptom = _known_symptom(failure, versions)
+        if symptom is not None and symptom.brings is not None:
+            if re.search(symptom.brings, _message_of(decisive), _FLAGS):
+                return Explanation(failure=failure, symptom=symptom)
+    return None
 
 
 def explain_failure(failure: Failure, versions: Mapping[str, str]) -> Explanation:

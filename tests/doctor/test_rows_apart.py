@@ -42,6 +42,7 @@ SPECIAL_ROWS = {
     "linker": ("cuda-linker",),
     "mpi-init": ("srun-without-pmi",),
     "no-matching": ("no-release",),
+    "namespace": ("interface",),
     "not-imported": ("notebook-export", "parallelism-config"),
     "omp-error": ("openmp-two", "omp-shm"),
     "optional-package": (
@@ -54,7 +55,7 @@ SPECIAL_ROWS = {
     ),
     "parser-words": ("interface", "notebook-words"),
     "peer-closed": ("istio",),
-    "permission": ("lock-of-another", "start-denied"),
+    "permission": ("home-root", "lock-of-another", "start-denied"),
     "ssh": ("host-with-slots",),
     "state-model": ("state-sizes",),
     "timed-out": ("ranks-missing", "store-silent"),
