@@ -453,6 +453,10 @@ def _module_attribute(match: re.Match[str], failure: Failure, versions: Versions
 
 def _member(match: re.Match[str], failure: Failure, versions: Versions) -> Answer | None:
     owner, name = match["owner"] or match["type"], match["name"]
+    home, _, short = owner.rpartition(".")
+    if home and home.partition(".")[0] not in interface.PACKAGES:
+        return other_name(f"{home}.{short}", name, failure)
+    owner = short
     for package in _nearest(failure):
         presence = interface.member(package, owner, name)
         always = presence is not None and presence.always and presence.still
@@ -579,7 +583,7 @@ _PATTERNS: tuple[tuple[re.Pattern[str], _Handler], ...] = (
     (
         re.compile(
             r"cannot import name '(?P<name>\w+)' from (?:partially initialized module "
-            r")?'(?P<home>[\w.]+)'"
+            r")?'(?P<home>[\w.]+)'?"
             r"(?: \((?:most likely[^)]*\) \()?(?P<path>[^)]*)\))?"
         ),
         _import_name,
@@ -589,7 +593,7 @@ _PATTERNS: tuple[tuple[re.Pattern[str], _Handler], ...] = (
     (re.compile(r"No (?P<home>[\w.]+) attribute (?P<name>\w+)"), _module_attribute),
     (
         re.compile(
-            r"(?:'(?P<owner>\w+)' object|type object '(?P<type>\w+)') has no attribute "
+            r"(?:'(?P<owner>\w+)' object|type object '(?P<type>[\w.]+)') has no attribute "
             r"'(?P<name>\w+)'"
         ),
         _member,

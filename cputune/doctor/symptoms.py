@@ -234,7 +234,7 @@ def explain_failure(failure: Failure, versions: Mapping[str, str]) -> Explanatio
         return known[0]
     if known:
         return _in_its_words(first)  # what is only reported says less than what was raised first
-    return _in_its_words(failure)
+    return _refusal(failure) or _in_its_words(failure)
 
 
 def _of_words(log: FailureLog, versions: Mapping[str, str]) -> Explanation | None:
@@ -495,6 +495,58 @@ def _in_its_words(failure: Failure) -> Explanation:
         name="unknown", pattern="", title=title, cause=cause, fix=fix, finds=(), source=source
     )
     return Explanation(failure=failure, symptom=symptom, is_known=False)
+
+
+_INSTRUCTION = re.compile(
+    r"\b(?:please|you (?:have to|need to|must|should|can)|must (?:be|have|not)|should (?:be|not)"
+    r"|make sure|try (?:to|using|with)|instead|has to be|have to be|cannot be used (?:with|when)"
+    r"|is not supported|are not supported|set (?:it|`\w|--)|add `|pass `|use `)",
+    _FLAGS,
+)
+"""Words with which a message says what to do."""
+
+
+def _refusal(failure: Failure) -> Explanation | None:
+    """What a library refuses on purpose, if its message says what to do instead."""
+    if failure.kind != "exception" or not _INSTRUCTION.search(failure.message):
+        return None
+    by = raised_by(failure)
+    package = place_of(failure)
+    in_library = bool(failure.frames) and bool(failure.frames[-1].package)
+    if not by and not (in_library and package not in ("", "python", "torch")):
+        return None
+    told = _instruction_of(failure.message)
+    symptom = Symptom(
+        name="refusal",
+        pattern="",
+        title=f"{failure.type_name}: {told}"[:LONGEST_LINE],
+        cause=f"{by or package}: it refuses this on purpose, and says what it wants.",
+        fix=f"do what its message says{_called_from(failure)}",
+        finds=(),
+        source="",
+        hopeless=True,
+    )
+    return Explanation(failure=failure, symptom=symptom)
+
+
+def _instruction_of(message: str) -> str:
+    """The sentences of a message from the first to the one that says what to do."""
+    text = " ".join(message.split())
+    match = _INSTRUCTION.search(text)
+    if match is None:
+        return text
+    end = re.search(r"[.!?](?: |$)", text[match.end() :])
+    if end is None:
+        return text
+    return text[: match.end() + end.start()]
+
+
+def _called_from(failure: Failure) -> str:
+    """Your own line that leads to a failure, to be added to a sentence; empty if none is shown."""
+    own = [frame for frame in failure.frames if not frame.package]
+    if not own:
+        return ""
+    return f", at the call in {own[-1].file}, line {own[-1].line}"
 
 
 def place_of(failure: Failure) -> str:
