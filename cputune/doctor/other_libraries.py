@@ -130,8 +130,7 @@ def shared_library(match: re.Match[str], failure: Failure, versions: Versions) -
         title=f"A shared library is not found: {name}",
         cause=f"{name} is of {what}. ld.so looks into LD_LIBRARY_PATH and the folders of the "
         "system.",
-        fix=f"install it ({command}); if it is installed, add its folder to LD_LIBRARY_PATH or "
-        "load its module",
+        fix=f"{command}; if it is installed, add its folder to LD_LIBRARY_PATH or load its module",
         command=command,
         source="https://man7.org/linux/man-pages/man8/ld.so.8.html",
     )

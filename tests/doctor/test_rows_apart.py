@@ -13,6 +13,14 @@ from cputune.text.documents import toml
 HERE = Path(__file__).parent
 
 SPECIAL_ROWS = {
+    "attribute-absent": (
+        "config-attribute",
+        "interface",
+        "namespace",
+        "optimizer-mode",
+        "wrapped-model",
+    ),
+    "batch-mismatch": ("column-of-text",),
     "ccl-error": ("ccl-affinity", "ccl-provider"),
     "file-absent": (
         "checkpoint-incomplete",
@@ -25,6 +33,7 @@ SPECIAL_ROWS = {
         "library-absent",
         "library-mkl",
         "lock-removed",
+        "musl",
         "numactl-absent",
         "oneccl-library",
         "slurm-spool",
@@ -57,6 +66,7 @@ SPECIAL_ROWS = {
     "parser-words": ("interface", "notebook-words"),
     "peer-closed": ("istio",),
     "permission": ("home-root", "lock-of-another", "start-denied"),
+    "slurm-refused": ("slurm-account", "slurm-credential", "slurm-request", "slurm-script"),
     "ssh": ("host-with-slots",),
     "start-absent": ("slurm-spool",),
     "state-model": ("state-sizes",),
