@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 
 from cputune.doctor.other_libraries import (
     missing_submodule,
+    name_without_home,
     other_name,
     refused_argument,
     shared_library,
@@ -284,6 +285,19 @@ def _import_name(match: re.Match[str], failure: Failure, versions: Versions) -> 
             source=_IMPORT_SYSTEM,
         )
     return other_name(home, name, failure)
+
+
+def _bare_name(match: re.Match[str], failure: Failure, versions: Versions) -> Answer | None:
+    """Python before 3.7 does not say from where; the line of code does, if it is shown."""
+    name = match["name"]
+    code = " ".join(frame.code for frame in failure.frames[-1:])
+    home = re.search(r"from ([\w.]+) import", code)
+    if home is None:
+        return name_without_home(name)
+    package = home[1].partition(".")[0]
+    if package in interface.PACKAGES:
+        return _name(package, home[1], name, failure, versions)
+    return other_name(home[1], name, failure)
 
 
 def _name(
@@ -588,6 +602,7 @@ _PATTERNS: tuple[tuple[re.Pattern[str], _Handler], ...] = (
         ),
         _import_name,
     ),
+    (re.compile(r"cannot import name '?(?P<name>\w+)'?(?! from)$", re.MULTILINE), _bare_name),
     (re.compile(r"No module named '?(?P<name>\w+(?:\.\w+)*)'?(?!.*is not a package)"), _module),
     (re.compile(r"module '(?P<home>[\w.]+)' has no attribute '(?P<name>\w+)'"), _module_attribute),
     (re.compile(r"No (?P<home>[\w.]+) attribute (?P<name>\w+)"), _module_attribute),

@@ -101,6 +101,18 @@ def other_name(home: str, name: str, failure: Failure) -> Answer:
     )
 
 
+def name_without_home(name: str) -> Answer:
+    """The answer about a name if the text does not show from where it is imported."""
+    return Answer(
+        title=f"{name} is not in the module that it is imported from",
+        cause="another release of that package is installed than the code needs, the package was "
+        "not installed completely, or a file of yours of its name is imported instead.",
+        fix="look at the line of the traceback (from … import): install the release that the code "
+        "names in its requirements, and rename a file of yours that has the package's name",
+        source=_IMPORT_SYSTEM,
+    )
+
+
 def missing_submodule(wanted: str) -> Answer:
     """The answer about a module of a package that is installed."""
     package = wanted.partition(".")[0]
