@@ -103,7 +103,7 @@ _EXIT = re.compile(
 """A status that a launcher reports, and the other lines of torchrun's report."""
 ROOT_RANK = re.compile(r"\s*rank\s*:\s*(?P<rank>\d+) \(local_rank: \d+\)")
 _ERROR = re.compile(
-    r"(?i)\berror\b|\bfatal\b|\bfail(?:ed|ure|s)?\b|\babort|\bcannot\b|can't|could not"
+    r"(?i)\berror\b|\bfatal\b|\bfail(?:ed|ure|s)?\b|\babort|\bcannot\b|can't|could(?: not|n't)"
     r"|\bunable\b|\bdenied\b|\bEvicted\b|\blow on resource\b"
     r"|usage exceeds|\b[Tt]erminated?\b.*[Bb]ecause|will terminate"
     r"|not found|\bno such\b|\bexceeded\b|\brefused\b|\bnot implemented\b|unsupported"
