@@ -88,14 +88,22 @@ def _unexpected(match: re.Match[str], failure: Failure, versions: Versions) -> A
             cause=f"every release of {package} that was read takes it there.",
             fix=f"give {name} to {called}",
         )
-    if presence is None and function in _OF_MODELS:
-        return None
     if presence is None:
-        overridden = None
-        if not _is_called_by_you(function, failure):
-            overridden = override_of(function, name, failure)
-        return overridden or _never(package, called, name, failure)
+        return _never_taken(package, called, function, name, failure)
     return _of_class(package, called, "takes", name, presence, failure, versions)
+
+
+def _never_taken(
+    package: str, called: str, function: str, name: str, failure: Failure
+) -> Answer | None:
+    """The answer about an argument that no release takes."""
+    if function in _OF_MODELS:
+        return None
+    if not _is_called_by_you(function, failure):
+        overridden = override_of(function, name, failure)
+        if overridden:
+            return overridden
+    return _never(package, called, name, failure)
 
 
 def _is_called_by_you(function: str, failure: Failure) -> bool:
@@ -288,7 +296,7 @@ def _import_name(match: re.Match[str], failure: Failure, versions: Versions) -> 
 
 
 def _bare_name(match: re.Match[str], failure: Failure, versions: Versions) -> Answer | None:
-    """Python before 3.7 does not say from where; the line of code does, if it is shown."""
+    """Python before 3.7 does not name the module; the line of code does, if it is shown."""
     name = match["name"]
     code = " ".join(frame.code for frame in failure.frames[-1:])
     home = re.search(r"from ([\w.]+) import", code)
@@ -402,8 +410,7 @@ def _module(match: re.Match[str], failure: Failure, versions: Versions) -> Answe
             cause=f"{wanted} is part of torch {interface.newest('torch')}: a torch.py or a "
             "folder torch "
             "of yours hides it, or the torch that ran does not have it yet.",
-            fix="rename your file or folder and remove its __pycache__; if there is none, "
-            "upgrade torch",
+            fix="rename your file or folder and remove its __pycache__; without one, upgrade torch",
         )
     question = Question(
         package=package,
@@ -422,7 +429,7 @@ _IMPORT_SYSTEM = "https://docs.python.org/3/library/sys_path_init.html"
 
 
 def _moved_module(package: str, below: str) -> str:
-    """Where transformers has had a model's module since 4.0: ``modeling_bert``."""
+    """The place of a model's module (``modeling_bert``) in transformers since 4.0."""
     family = re.fullmatch(r"(?:modeling|tokenization|configuration)_(?:tf_)?([a-z0-9]+)", below)
     if package != "transformers" or family is None:
         return ""

@@ -1,7 +1,7 @@
 """Errors of libraries whose releases were not read: calls, names, modules, shared libraries.
 
-What can be named is who calls whom: the last frame of the traceback is the caller. Names that are
-known to have gone are in ``[gone]`` of ``known_errors/imports.toml``.
+What can be named is the caller: the last frame of the traceback. Names that are known to have gone
+are in ``[gone]`` of ``known_errors/imports.toml``.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def other_name(home: str, name: str, failure: Failure) -> Answer:
 
 
 def name_without_home(name: str) -> Answer:
-    """The answer about a name if the text does not show from where it is imported."""
+    """The answer about a name if the text does not show the module."""
     return Answer(
         title=f"{name} is not in the module that it is imported from",
         cause="another release of that package is installed than the code needs, the package was "
@@ -157,8 +157,8 @@ def value_without(owner: str, name: str) -> Answer | None:
         title=f"A {owner} is used as an object that has {name}",
         cause=f"the line expects a tensor, a batch or a result with {name}, and gets a {owner} of "
         "Python.",
-        fix="look at the line of your code in the traceback: tokenize with return_tensors=\"pt\", "
-        "call torch.tensor(…) or set_format(\"torch\") on data, use batch[\"…\"] for a dict, and "
+        fix='look at the line of your code in the traceback: tokenize with return_tensors="pt", '
+        'call torch.tensor(…) or set_format("torch") on data, use batch["…"] for a dict, and '
         "give the function one object and not a list",
         source="https://docs.python.org/3/library/exceptions.html",
     )

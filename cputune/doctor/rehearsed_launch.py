@@ -331,7 +331,7 @@ def rehearsal_late() -> None:
 
 @fault("rehearsal-stopped", Severity.ADVICE)
 def rehearsal_stopped() -> None:
-    """The rehearsal of this launch ended where the script writes, connects or starts a program
+    """The rehearsal ended as the script wrote a file, connected or started a program
 
     Symptom: none: what comes before was tried, and what follows was not.
 

@@ -213,9 +213,10 @@ def _brought_by(
         if failure.line >= decisive.line:
             break
         symptom = _known_symptom(failure, versions)
-        if symptom is not None and symptom.brings is not None:
-            if re.search(symptom.brings, _message_of(decisive), _FLAGS):
-                return Explanation(failure=failure, symptom=symptom)
+        if symptom is None or symptom.brings is None:
+            continue
+        if re.search(symptom.brings, _message_of(decisive), _FLAGS):
+            return Explanation(failure=failure, symptom=symptom)
     return None
 
 

@@ -109,7 +109,8 @@ _ERROR = re.compile(
     r"|not found|\bno such\b|\bexceeded\b|\brefused\b|\bnot implemented\b|unsupported"
     r"|\binvalid\b|does not support"
     r"|undefined symbol|_ERROR\||not enough|\bdisabled?\b|\bDisabling\b|already in use"
-    r"|expected \d+, errno|MPI_ABORT|\w+NotFound:$|corrupted|no wheels|is unusable|no version of|BAD TERMINATION|No solution found|FailedMount|toomanyrequests"
+    r"|expected \d+, errno|MPI_ABORT|\w+NotFound:$|corrupted|no wheels|is unusable|no version of"
+    r"|BAD TERMINATION|No solution found|FailedMount|toomanyrequests"
 )
 _BENIGN = re.compile(
     r"(?i)(?<![\d.])\b0 (?:errors?|failed|failures?)\b|\bno errors? (?:found|occurred|reported)\b"
