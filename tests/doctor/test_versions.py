@@ -161,6 +161,7 @@ class TestJudgeStack:
         assert "intel_extension_for_pytorch: 2.6.0;" in fits
         assert "oneccl_bind_pt: 2.6.0;" in fits
         assert "accelerate: 0.21.0 to 0.34.2" in fits
+        assert found["stack-fits"].remedy.endswith("torch==2.6.0 transformers==4.36")
         era = found["stack-ipex-era"].command
         assert era.endswith(" intel_extension_for_pytorch==2.6.0")
         assert "accelerate==1.7.0" not in era  # which dropped what transformers 4.36 passes
