@@ -54,8 +54,8 @@ _PREFERRED = (
 """The classes that scripts call most; Python before 3.10 does not name the class in its message."""
 
 
+# Every model has one, with its own arguments.
 _OF_MODELS = ("forward", "__call__")
-"""Every model has one, with its own arguments."""
 
 
 def _unexpected(match: re.Match[str], failure: Failure, versions: Versions) -> Answer | None:

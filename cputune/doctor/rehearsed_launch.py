@@ -39,8 +39,8 @@ LAUNCHER_SECONDS = 20  # a launcher imports torch first
 _LOGS = frozenset({"--log_dir", "--redirects", "--tee", "--output_filename"})
 """Options that write files."""
 
+# What a rehearsal does not do, so it stops there.
 _OUTSIDE = ("a file: ", "another program", "the network: ")
-"""What a rehearsal does not do, so it stops there."""
 
 _NUMBERING = ("torchrun", "deepspeed")
 """Launchers that number a single rank too."""

@@ -498,13 +498,13 @@ def _in_its_words(failure: Failure) -> Explanation:
     return Explanation(failure=failure, symptom=symptom, is_known=False)
 
 
+# Words with which a message says what to do.
 _INSTRUCTION = re.compile(
     r"\b(?:please|you (?:have to|need to|must|should|can)|must (?:be|have|not)|should (?:be|not)"
     r"|make sure|try (?:to|using|with)|instead|has to be|have to be|cannot be used (?:with|when)"
     r"|is not supported|are not supported|set (?:it|`\w|--)|add `|pass `|use `)",
     _FLAGS,
 )
-"""Words with which a message says what to do."""
 
 
 def _refusal(failure: Failure) -> Explanation | None:
