@@ -7,15 +7,22 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable, Mapping
-from functools import cache
+from collections.abc import Callable, Iterable
 
+from cputune.doctor.other_libraries import (
+    missing_submodule,
+    name_without_home,
+    other_name,
+    refused_argument,
+    shared_library,
+    table,
+    value_without,
+)
 from cputune.doctor.overridden import override_of, positional
 from cputune.doctor.release_answers import Answer, Question, Versions, between
 from cputune.doctor.tensor_sizes import answer_of_sizes
 from cputune.stack import interface
 from cputune.stack.tables import Feature, load
-from cputune.text.documents import packaged_toml
 from cputune.text.failure_log import Failure
 
 
@@ -47,6 +54,10 @@ _PREFERRED = (
 """The classes that scripts call most; Python before 3.10 does not name the class in its message."""
 
 
+# Every model has one, with its own arguments.
+_OF_MODELS = ("forward", "__call__")
+
+
 def _unexpected(match: re.Match[str], failure: Failure, versions: Versions) -> Answer | None:
     owner, function, name = match["owner"] or "", match["function"], match["name"]
     owner = owner.rpartition(".")[2]
@@ -54,10 +65,17 @@ def _unexpected(match: re.Match[str], failure: Failure, versions: Versions) -> A
         called = owner
     else:
         called = f"{owner}.{function}".lstrip(".")
+    written = called
     package, called = _callable(called, name, failure)
     if not package:
-        return override_of(function, name, failure)
+        overridden = override_of(function, name, failure)
+        if function in _OF_MODELS:
+            return overridden
+        return overridden or refused_argument(written, name, failure)
     caller = _caller_of(called, failure)
+    passes_on = any("**" in frame.code for frame in failure.frames[-1:])
+    if caller and passes_on and interface.argument(package, called, name) is None:
+        return _passed_on(caller, called, name)
     if caller in interface.PACKAGES:
         overridden = override_of(function, name, failure)
         return overridden or _called_by_library(caller, package, called, name)
@@ -71,8 +89,37 @@ def _unexpected(match: re.Match[str], failure: Failure, versions: Versions) -> A
             fix=f"give {name} to {called}",
         )
     if presence is None:
-        return override_of(function, name, failure) or _never(package, called, name, failure)
+        return _never_taken(package, called, function, name, failure)
     return _of_class(package, called, "takes", name, presence, failure, versions)
+
+
+def _never_taken(
+    package: str, called: str, function: str, name: str, failure: Failure
+) -> Answer | None:
+    """The answer about an argument that no release takes."""
+    if function in _OF_MODELS:
+        return None
+    if not _is_called_by_you(function, failure):
+        overridden = override_of(function, name, failure)
+        if overridden:
+            return overridden
+    return _never(package, called, name, failure)
+
+
+def _is_called_by_you(function: str, failure: Failure) -> bool:
+    """Whether a line of your own calls the function by its name."""
+    return any(not one.package and f".{function}(" in one.code for one in failure.frames[-1:])
+
+
+def _passed_on(caller: str, called: str, name: str) -> Answer:
+    """The answer about an argument that a library takes from an object of yours."""
+    return Answer(
+        title=f"{called} does not take {name}, which {caller} passes on from your arguments",
+        cause=f"{caller} gives every field of the arguments or the configuration that it gets to "
+        f"{called}: yours has the field {name}, from a class of your own or another release.",
+        fix=f"use {called} itself for the arguments, keep {name} in a class apart, or install the "
+        f"{caller} that the code was written for",
+    )
 
 
 def _caller_of(called: str, failure: Failure) -> str:
@@ -133,6 +180,8 @@ def _of_class(
 
 def _callable(called: str, name: str, failure: Failure) -> tuple[str, str]:
     """Package and short name of what was called; empty if the tables do not know it."""
+    if called in _OF_MODELS:
+        return "", ""
     if not called.startswith("__"):
         for package in _nearest(failure):
             if interface.callables(package, called):
@@ -243,15 +292,20 @@ def _import_name(match: re.Match[str], failure: Failure, versions: Versions) -> 
             fix=f"define {name} there, or rename the file if a library was meant",
             source=_IMPORT_SYSTEM,
         )
-    return Answer(
-        title=f"{home} has no {name}: another release of {package} is installed than the "
-        "code needs",
-        cause="names change between releases, and pip keeps "
-        "an installed one unless something forbids it.",
-        fix=f"upgrade {package} and the library that imports it",
-        command=f"pip install -U {package}",
-        source=_IMPORT_SYSTEM,
-    )
+    return other_name(home, name, failure)
+
+
+def _bare_name(match: re.Match[str], failure: Failure, versions: Versions) -> Answer | None:
+    """Python before 3.7 does not name the module; the line of code does, if it is shown."""
+    name = match["name"]
+    code = " ".join(frame.code for frame in failure.frames[-1:])
+    home = re.search(r"from ([\w.]+) import", code)
+    if home is None:
+        return name_without_home(name)
+    package = home[1].partition(".")[0]
+    if package in interface.PACKAGES:
+        return _name(package, home[1], name, failure, versions)
+    return other_name(home[1], name, failure)
 
 
 def _name(
@@ -269,7 +323,7 @@ def _name(
             cause=f"no known release of {package} has {name} there.",
             fix=f"import it from {elsewhere}",
         )
-    new = presence.instead or _table("instead").get(name, "")
+    new = presence.instead or table("instead").get(name, "")
     if not new and elsewhere:
         new = f"{name} of {elsewhere}"
     question = Question(
@@ -297,13 +351,20 @@ def _in_no_release(package: str, home: str, name: str) -> Answer | None:
             cause="an earlier release removed it, or it is a private name of another release.",
             fix="upgrade the library that imports it, or torch if yours is older",
         )
-    near = difflib.get_close_matches(name, interface.names(package, home), n=1)
+    near = difflib.get_close_matches(name, interface.names(package, home), n=1, cutoff=0.9)
+    if near:
+        fix = f"use {near[0]}, or upgrade what imports it"
+    else:
+        fix = (
+            f"look in the requirements of the project whose code this is: it needs its own copy "
+            f"of {package} (installed from its repository), or a release before {oldest}; a newer "
+            "release of that project may not need it"
+        )
     return Answer(
         title=f"{home} has no {name}, in no release of {package} from {oldest} to {newest}",
-        cause="the code was written for an older or a newer release, or the name is misspelled.",
-        fix=f"use {near[0]}, or upgrade what imports it"
-        if near
-        else "upgrade the code that uses it",
+        cause=f"the code was written for a changed {package}, for an older or a newer release, or "
+        "the name is misspelled.",
+        fix=fix,
     )
 
 
@@ -323,10 +384,20 @@ def _elsewhere(package: str, home: str, name: str) -> str:
 def _module(match: re.Match[str], failure: Failure, versions: Versions) -> Answer | None:
     wanted = match["name"]
     package, _, below = wanted.partition(".")
+    if package not in interface.PACKAGES and below and wanted not in table("distributions"):
+        return missing_submodule(wanted)
     if not below or package not in interface.PACKAGES:
         return _distribution(wanted)
     presence = interface.module(package, wanted)
     if presence is None:
+        moved = _moved_module(package, below)
+        if moved:
+            return Answer(
+                title=f"{package} 4 and later have {wanted} at another place",
+                cause=f"{wanted} is now {moved}.",
+                fix=f"import from {moved}, or the name from {package} itself; if a library "
+                "imports it, upgrade that library",
+            )
         return Answer(
             title=f"{package} has no module {wanted}",
             cause=f"no known release of {package} has it.",
@@ -339,8 +410,7 @@ def _module(match: re.Match[str], failure: Failure, versions: Versions) -> Answe
             cause=f"{wanted} is part of torch {interface.newest('torch')}: a torch.py or a "
             "folder torch "
             "of yours hides it, or the torch that ran does not have it yet.",
-            fix="rename your file or folder and remove its __pycache__; if there is none, "
-            "upgrade torch",
+            fix="rename your file or folder and remove its __pycache__; without one, upgrade torch",
         )
     question = Question(
         package=package,
@@ -358,15 +428,19 @@ def _module(match: re.Match[str], failure: Failure, versions: Versions) -> Answe
 _IMPORT_SYSTEM = "https://docs.python.org/3/library/sys_path_init.html"
 
 
-@cache
-def _table(name: str) -> Mapping[str, str]:
-    """``distributions``: what pip calls a module; ``instead``: what replaces a removed name."""
-    table: dict[str, str] = packaged_toml("cputune.doctor", "known_errors/imports.toml")[name]
-    return table
+def _moved_module(package: str, below: str) -> str:
+    """The place of a model's module (``modeling_bert``) in transformers since 4.0."""
+    family = re.fullmatch(r"(?:modeling|tokenization|configuration)_(?:tf_)?([a-z0-9]+)", below)
+    if package != "transformers" or family is None:
+        return ""
+    moved = f"transformers.models.{family[1]}.{below}"
+    if interface.module(package, moved) is None:
+        return ""
+    return moved
 
 
 def _distribution(wanted: str) -> Answer:
-    names = _table("distributions")
+    names = table("distributions")
     name = names.get(wanted) or names.get(wanted.partition(".")[0])
     if name is None:
         return Answer(
@@ -394,12 +468,16 @@ def _module_attribute(match: re.Match[str], failure: Failure, versions: Versions
     home, name = match["home"], match["name"]
     package = home.partition(".")[0]
     if package not in interface.PACKAGES:
-        return None
+        return other_name(home, name, failure)
     return _name(package, home, name, failure, versions)
 
 
 def _member(match: re.Match[str], failure: Failure, versions: Versions) -> Answer | None:
     owner, name = match["owner"] or match["type"], match["name"]
+    home, _, short = owner.rpartition(".")
+    if home and home.partition(".")[0] not in interface.PACKAGES:
+        return other_name(f"{home}.{short}", name, failure)
+    owner = short
     for package in _nearest(failure):
         presence = interface.member(package, owner, name)
         always = presence is not None and presence.always and presence.still
@@ -407,7 +485,7 @@ def _member(match: re.Match[str], failure: Failure, versions: Versions) -> Answe
             return _not_set_up(package, owner, name)
         if presence is not None:
             return _of_class(package, owner, "has", name, presence, failure, versions)
-    return None
+    return value_without(owner, name)
 
 
 def _not_set_up(package: str, owner: str, name: str) -> Answer:
@@ -526,23 +604,29 @@ _PATTERNS: tuple[tuple[re.Pattern[str], _Handler], ...] = (
     (
         re.compile(
             r"cannot import name '(?P<name>\w+)' from (?:partially initialized module "
-            r")?'(?P<home>[\w.]+)'"
+            r")?'(?P<home>[\w.]+)'?"
             r"(?: \((?:most likely[^)]*\) \()?(?P<path>[^)]*)\))?"
         ),
         _import_name,
     ),
+    (re.compile(r"cannot import name '?(?P<name>\w+)'?(?! from)$", re.MULTILINE), _bare_name),
     (re.compile(r"No module named '?(?P<name>\w+(?:\.\w+)*)'?(?!.*is not a package)"), _module),
     (re.compile(r"module '(?P<home>[\w.]+)' has no attribute '(?P<name>\w+)'"), _module_attribute),
+    (re.compile(r"No (?P<home>[\w.]+) attribute (?P<name>\w+)"), _module_attribute),
     (
         re.compile(
-            r"(?:'(?P<owner>\w+)' object|type object '(?P<type>\w+)') has no attribute "
+            r"(?:'(?P<owner>\w+)' object|type object '(?P<type>[\w.]+)') has no attribute "
             r"'(?P<name>\w+)'"
         ),
         _member,
     ),
     (re.compile(r"unrecognized arguments?:? (?P<words>.*--.*)"), _options),
-    (re.compile(r"not used by the HfArgumentParser: (?P<words>.*)"), _options),
+    (re.compile(r"not used by the HfArgumentParser:\s*(?P<words>.*)"), _options),
     (re.compile(r"No such option:? (?P<words>--.*)"), _options),
+    (
+        re.compile(r"(?P<library>lib[\w+-]+?\.so[\w.]*): cannot open shared object file"),
+        shared_library,
+    ),
     (re.compile(r"config file at .* had unknown keys \(\[(?P<keys>[^\]]*)\]\)"), _config_keys),
 )
 

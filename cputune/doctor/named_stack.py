@@ -153,6 +153,8 @@ def stack_fits(facts: HostFacts) -> Iterator[Finding]:
 
     For each package that was not named: the versions that fit all named ones.
 
+    Cause: the tables decide, which are of the day of this release. No index is asked.
+
     Remedy: Pick versions from these ranges.
 
     Source: the tables in cputune/stack/stack.toml, each row with its source
@@ -184,7 +186,12 @@ def stack_fits(facts: HostFacts) -> Iterator[Finding]:
         if fits(python=Version(text)):
             built.append(text)
     parts.append(f"Python: {_runs(pythons(), built)}")
-    yield stack_fits.finding("; ".join(parts))
+    pins = [
+        f"{DISTRIBUTIONS[name]}=={stack.get(name)}" for name in DISTRIBUTIONS if stack.get(name)
+    ]
+    asking = f"pip install --dry-run --ignore-installed {' '.join(pins)}"
+    remedy = f"Pick versions from these ranges. No index was asked; this asks yours: {asking}"
+    yield stack_fits.finding("; ".join(parts), remedy=remedy)
 
 
 @check("stack-words", Severity.ADVICE)

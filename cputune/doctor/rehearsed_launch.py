@@ -39,6 +39,9 @@ LAUNCHER_SECONDS = 20  # a launcher imports torch first
 _LOGS = frozenset({"--log_dir", "--redirects", "--tee", "--output_filename"})
 """Options that write files."""
 
+# What a rehearsal does not do, so it stops there.
+_OUTSIDE = ("a file: ", "another program", "the network: ")
+
 _NUMBERING = ("torchrun", "deepspeed")
 """Launchers that number a single rank too."""
 _BY_ACCELERATE = {
@@ -199,6 +202,9 @@ def _finding_of(
             f"{rank}: {message['where']} starts processes by fork after torch has started threads; "
             "in one that was forked there a tensor operation did not end"
         )
+    if str(message.get("stopped", "")).startswith(_OUTSIDE):
+        what = without_secrets(str(message["stopped"]), variables)
+        return rehearsal_stopped.finding(f"{rank}: it was stopped before {what}")
     if "late" in message:
         stands = re.search(r'File "([^"]+)", line (\d+) in (\S+)', done.stderr)
         place = ""
@@ -320,6 +326,23 @@ def rehearsal_late() -> None:
 
     Source:
     https://pytorch.org/docs/stable/distributed.html#debugging-torch-distributed-applications
+    """
+
+
+@fault("rehearsal-stopped", Severity.ADVICE)
+def rehearsal_stopped() -> None:
+    """The rehearsal ended as the script wrote a file, connected or started a program
+
+    Symptom: none: what comes before was tried, and what follows was not.
+
+    Cause: a rehearsal changes nothing on this machine, so it stops before the script writes its
+    first file, starts another program or connects to another host. The script does so before its
+    first step.
+
+    Remedy: Nothing has to be done. Write files after the first step, or below a temporary folder,
+    and all of it is tried.
+
+    Source: https://docs.python.org/3/library/tempfile.html
     """
 
 

@@ -94,7 +94,8 @@ def between(question: Question) -> Answer | None:
         return _after(question, caller, title, cause)
     title = f"Another {package} is needed: {question.what} {releases}"
     fix = f"install {package} {since} or later if yours is older; if yours is newer, "
-    fix += f"use {question.new}" if question.new else "remove it"
+    replaced = question.new and not question.new.startswith("nothing")
+    fix += f"use {question.new}" if replaced else "remove it"
     return Answer(title=title, cause=cause, fix=fix, source=question.source)
 
 
@@ -117,10 +118,13 @@ def _always(question: Question) -> Answer:
 def _after(question: Question, caller: str, title: str, cause: str) -> Answer:
     """What to do about something removed, which your script or a library uses."""
     if caller:
+        fix = f"upgrade {caller}"
+        if question.new and not question.new.startswith("nothing"):
+            fix += f"; in your own code it is {question.new} then"
         return Answer(
             title=f"{caller} is too old for this {question.package}",
             cause=f"{cause} {caller} uses it.",
-            fix=f"upgrade {caller}",
+            fix=fix,
             command=f"pip install -U {caller}",
             source=question.source,
         )

@@ -42,7 +42,7 @@ TYPED_LINES = 5
 TABLES = ("imports", "versions", "devices", "ranks", "launchers", "system", "memory")
 """Their rows are tried in this order."""
 
-LAST_TABLES = ("scripts",)
+LAST_TABLES = ("packages", "hub", "data", "checkpoints", "scripts", "training")
 """Tried after the interface tables."""
 
 
@@ -57,6 +57,8 @@ class Symptom:
         unless: the row is another failure's if this is in the text.
         at: the row needs a call that this matches, as ``file function: code``.
         role: whether the failure is a cause, or follows from another one of the log.
+        brings: later failures of the log that this matches follow from the row's failure, although
+            the script went on after it.
         finds: codes of checks that find the cause beforehand.
         hopeless: no plan avoids it; the script or its packages have to change.
         goes_on: training continues.
@@ -74,6 +76,7 @@ class Symptom:
     unless: str | None = None
     at: str | None = None
     role: Role = "cause"
+    brings: str | None = None
     hopeless: bool = False
     goes_on: bool = False
     harmless: bool = False
@@ -173,6 +176,9 @@ def explain(text: str, versions: Mapping[str, str] | None = None) -> Explanation
     decisive = log.decide(_standings(installed))
     if decisive is None:
         return _of_words(log, installed) or _named(_typed_exception(log))
+    brought_by = _brought_by(decisive, log, installed)
+    if brought_by is not None:
+        return brought_by
     explanation = explain_failure(decisive, installed)
     if explanation.is_known and not explanation.symptom.goes_on:
         return explanation
@@ -199,6 +205,21 @@ def _standings(versions: Mapping[str, str]) -> Callable[[Failure], Standing]:
     return by_rows
 
 
+def _brought_by(
+    decisive: Failure, log: FailureLog, versions: Mapping[str, str]
+) -> Explanation | None:
+    """An earlier failure after which the script went on: no environment, so no module."""
+    for failure in log.failures:
+        if failure.line >= decisive.line:
+            break
+        symptom = _known_symptom(failure, versions)
+        if symptom is None or symptom.brings is None:
+            continue
+        if re.search(symptom.brings, _message_of(decisive), _FLAGS):
+            return Explanation(failure=failure, symptom=symptom)
+    return None
+
+
 def explain_failure(failure: Failure, versions: Mapping[str, str]) -> Explanation:
     """The explanation of one failure, or of what it was raised from; else its own text."""
     known: list[Explanation] = []
@@ -209,9 +230,12 @@ def explain_failure(failure: Failure, versions: Mapping[str, str]) -> Explanatio
     for explanation in known:
         if explanation.symptom.role == "cause":
             return explanation
-    if known:
+    first = failure.chain[-1]
+    if known and (known[0].symptom.role != "reporter" or known[0].failure is first):
         return known[0]
-    return _in_its_words(failure)
+    if known:
+        return _in_its_words(first)  # what is only reported says less than what was raised first
+    return _refusal(failure) or _in_its_words(failure)
 
 
 def _of_words(log: FailureLog, versions: Mapping[str, str]) -> Explanation | None:
@@ -472,6 +496,58 @@ def _in_its_words(failure: Failure) -> Explanation:
         name="unknown", pattern="", title=title, cause=cause, fix=fix, finds=(), source=source
     )
     return Explanation(failure=failure, symptom=symptom, is_known=False)
+
+
+# Words with which a message says what to do.
+_INSTRUCTION = re.compile(
+    r"\b(?:please|you (?:have to|need to|must|should|can)|must (?:be|have|not)|should (?:be|not)"
+    r"|make sure|try (?:to|using|with)|instead|has to be|have to be|cannot be used (?:with|when)"
+    r"|is not supported|are not supported|set (?:it|`\w|--)|add `|pass `|use `)",
+    _FLAGS,
+)
+
+
+def _refusal(failure: Failure) -> Explanation | None:
+    """What a library refuses on purpose, if its message says what to do instead."""
+    if failure.kind != "exception" or not _INSTRUCTION.search(failure.message):
+        return None
+    by = raised_by(failure)
+    package = place_of(failure)
+    in_library = bool(failure.frames) and bool(failure.frames[-1].package)
+    if not by and not (in_library and package not in ("", "python", "torch")):
+        return None
+    told = _instruction_of(failure.message)
+    symptom = Symptom(
+        name="refusal",
+        pattern="",
+        title=f"{failure.type_name}: {told}"[:LONGEST_LINE],
+        cause=f"{by or package}: it refuses this on purpose, and says what it wants.",
+        fix=f"do what its message says{_called_from(failure)}",
+        finds=(),
+        source="",
+        hopeless=True,
+    )
+    return Explanation(failure=failure, symptom=symptom)
+
+
+def _instruction_of(message: str) -> str:
+    """The sentences of a message from the first to the one that says what to do."""
+    text = " ".join(message.split())
+    match = _INSTRUCTION.search(text)
+    if match is None:
+        return text
+    end = re.search(r"[.!?](?: |$)", text[match.end() :])
+    if end is None:
+        return text
+    return text[: match.end() + end.start()]
+
+
+def _called_from(failure: Failure) -> str:
+    """Your own line that leads to a failure, to be added to a sentence; empty if none is shown."""
+    own = [frame for frame in failure.frames if not frame.package]
+    if not own:
+        return ""
+    return f", at the call in {own[-1].file}, line {own[-1].line}"
 
 
 def place_of(failure: Failure) -> str:

@@ -601,11 +601,17 @@ class _Reader:
             self.tree, self.places, self.line, self.elsewhere = kept
 
     def _line(self, line: int) -> str:
-        """A line of the script as it is written, in small letters; empty for another file's."""
+        """A line of the script as it is written, with those that continue it, in small letters.
+
+        Empty for another file's.
+        """
         lines = self.text.splitlines()
         if self.elsewhere or not 0 < line <= len(lines):
             return ""
-        return lines[line - 1].lower()
+        end = line
+        while end < len(lines) and lines[end - 1].endswith("\\"):
+            end += 1
+        return "\n".join(lines[line - 1 : end]).lower()
 
     def _names_setup(self, line: int) -> bool:
         """Whether a path that is not known is named by its variable (``source "$setvars"``)."""

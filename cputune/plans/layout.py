@@ -115,6 +115,10 @@ class Advice:
         return tuple(cpus)
 
 
+# A variable may say any number.
+MOST_RANKS = 100_000
+
+
 def advise(
     facts: HostFacts,
     *,
@@ -154,7 +158,7 @@ def advise(
     if ranks <= len(cores):
         slices = rank_slices(cores, ranks)
     else:
-        slices = (cores[:1],) * ranks
+        slices = (cores[:1],) * min(ranks, MOST_RANKS)
     least = 1
     if cores:
         least = len(slices[0])

@@ -229,7 +229,7 @@ def _means(findings: tuple[Finding, ...]) -> str:
         if warned & SLOWER:
             return "Training may be slower than it could be, and there are other problems"
         return "Nothing was found that stops training, but there are problems"
-    if any(finding.code == "rehearsal-late" for finding in findings):
+    if any(finding.code in ("rehearsal-late", "rehearsal-stopped") for finding in findings):
         return "Nothing wrong was found, but the launch was not tried up to its first step"
     if findings:
         return "Nothing is wrong"

@@ -103,13 +103,14 @@ _EXIT = re.compile(
 )
 ROOT_RANK = re.compile(r"\s*rank\s*:\s*(?P<rank>\d+) \(local_rank: \d+\)")
 _ERROR = re.compile(
-    r"(?i)\berror\b|\bfatal\b|\bfail(?:ed|ure|s)?\b|\babort|\bcannot\b|can't|could not"
+    r"(?i)\berror\b|\bfatal\b|\bfail(?:ed|ure|s)?\b|\babort|\bcannot\b|can't|could(?: not|n't)"
     r"|\bunable\b|\bdenied\b|\bEvicted\b|\blow on resource\b"
     r"|usage exceeds|\b[Tt]erminated?\b.*[Bb]ecause|will terminate"
     r"|not found|\bno such\b|\bexceeded\b|\brefused\b|\bnot implemented\b|unsupported"
     r"|\binvalid\b|does not support"
     r"|undefined symbol|_ERROR\||not enough|\bdisabled?\b|\bDisabling\b|already in use"
-    r"|expected \d+, errno"
+    r"|expected \d+, errno|MPI_ABORT|\w+NotFound:$|corrupted|no wheels|is unusable|no version of"
+    r"|BAD TERMINATION|No solution found|FailedMount|toomanyrequests"
 )
 _BENIGN = re.compile(
     r"(?i)(?<![\d.])\b0 (?:errors?|failed|failures?)\b|\bno errors? (?:found|occurred|reported)\b"

@@ -168,7 +168,9 @@ def package_of(path: str) -> str:
 
 # --- tracebacks -------------------------------------------------------------------------
 
-_BEGIN = re.compile(r"\s*(?:\+ )?(?:Exception Group )?Traceback \(most recent call last\)")
+_BEGIN = re.compile(
+    r"\s*(?:\+ )?(?:Exception Group |Original )?Traceback \(most recent call last\)"
+)
 # The first line of a traceback as Jupyter and rich print it.
 _BOXED = re.compile(
     r"(?:\w+(?:Error|Exception|Interrupt)\s|─ )\s*Traceback \(most recent call last\)"

@@ -99,6 +99,12 @@ def test_a_launch_that_trains_is_not_condemned(rehearse) -> None:
     assert rehearse(OWN_LOOP) == []
 
 
+def test_a_rehearsal_says_that_it_stopped_at_the_first_file(rehearse) -> None:
+    (finding,) = rehearse('import torch\nopen("log.txt", "w")\ntorch.ones(2).backward()\n')
+    assert finding.code == "rehearsal-stopped"
+    assert finding.evidence.endswith("log.txt")
+
+
 def test_an_argument_is_refused_in_the_words_of_the_library(rehearse) -> None:
     finding = only(rehearse(TRAINER.format(more=""), "--use_cpu", "--no_such_flag"))
     assert "ValueError: Some specified arguments are not used" in finding.evidence

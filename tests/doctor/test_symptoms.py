@@ -362,6 +362,6 @@ SIZES = (
 def test_what_two_sizes_mean(a: int, b: int, at: int, said: str | None) -> None:
     text = f"RuntimeError: {SIZES.format(a, b, at)}"
     if said is None:
-        assert name_of(text) == "unknown"
+        assert name_of(text) == "tensor-shapes"
     else:
         assert said in words_of(text)

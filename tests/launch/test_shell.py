@@ -111,6 +111,7 @@ def test_an_open_quote_is_an_error_with_its_line(golden: Golden) -> None:
         '"$python" train.py --bf16\n',
         'taskset -c 0-1 "$PYTHON" -m package.train\n',
         '[[ -x $tuned ]] || tuned=python3\npython=${PYTHON:-$tuned}\n"$python" a.py\n',
+        '[[ -x $tuned ]] || tuned=python3\npython=${PYTHON:-$tuned}\nsrun \\\n "$python" a.py\n',
     ],
 )
 def test_a_python_that_only_running_shows_is_a_python(text: str) -> None:

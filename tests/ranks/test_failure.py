@@ -133,7 +133,7 @@ Traceback (most recent call last):
 subprocess.CalledProcessError: Command '['python', 'sft.py']' returned non-zero exit status 1.
 """
 TORCHRUN = """[rank1]: Traceback (most recent call last):
-[rank1]: KeyError: 'labels'
+[rank1]: KeyError: 'speaker'
 E1122 15:53:03.1 1 torch/elastic/api.py:901] failed (exitcode: 1) local_rank: 1
 Traceback (most recent call last):
   File "bin/torchrun", line 8, in <module>
@@ -147,8 +147,8 @@ t.py FAILED
     ("tail", "said"),
     [
         (ACCELERATE, "bf16 was asked for, and not the CPU: add --use_cpu"),
-        (TORCHRUN.replace("[rank1]: KeyError: 'labels'", "no data"), "exit status 1: no data"),
-        (TORCHRUN, "t.py failed before its first step: KeyError: 'labels'"),
+        (TORCHRUN.replace("[rank1]: KeyError: 'speaker'", "no data"), "exit status 1: no data"),
+        (TORCHRUN, "t.py failed before its first step: KeyError: 'speaker'"),
         ("CUDA is on\n\n", "with exit status 1: CUDA is on"),
         ("usage: t.py\nt.py: error: what is --foo", "exit status 1: t.py: error: what is --foo"),
         ("", "t.py ended before its first step with exit status 1"),

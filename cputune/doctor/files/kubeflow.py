@@ -397,7 +397,8 @@ def _pods(document: Document) -> int:
         return number_of(str(document.get("spec", "trainer", "numNodes"))) or 1
     pods = 0
     for role in document.mapping(*_REPLICAS):
-        pods += number_of(str(document.get(*_REPLICAS, role, "replicas"))) or 1
+        replicas = number_of(str(document.get(*_REPLICAS, role, "replicas")))
+        pods += 1 if replicas is None else replicas
     return max(pods, 1)
 
 
