@@ -43,8 +43,8 @@ from cputune.launch.places import Places
 from cputune.launch.shell import read_shell
 from cputune.launch.target import target_of
 
+# YAML takes longer to read; ``documents`` limits its number of values.
 LETTERS_AT_MOST = 1 << 20
-"""YAML takes longer to read; ``documents`` limits its number of values."""
 
 _HINT = (
     "it judges a script with a training command (mpirun, torchrun, accelerate launch, python), an "
@@ -90,10 +90,10 @@ def _is_dockerfile(text: str, name: str) -> bool:
     )
 
 
+# A fix may reveal the next fault: after a launcher is replaced, its options are read.
 ROUNDS = 24
-"""A fix may reveal the next fault: after a launcher is replaced, its options are read."""
+# These change how the rest is read, so they are fixed first.
 _FIRST = ("file-line-ends", "file-launcher-missing", "file-instances", "file-one-process")
-"""These change how the rest is read, so they are fixed first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,8 +156,8 @@ def fix_file(
     return replace(done, unfixed=done.unfixed + tuple(unproven.values()))
 
 
+# Findings whose fix removes the setup of oneCCL.
 _SETS_UP_CCL = ("file-sourced-missing", "file-variable-unread", "stack-variable-ignored")
-"""Findings whose fix removes the setup of oneCCL."""
 
 
 def _fixed(
@@ -444,6 +444,7 @@ def judge_document(document: yaml_spans.Document, context: Context) -> Iterator[
     return None
 
 
+# The kinds of documents: what is one, and what judges it. The first that fits judges.
 DOCUMENTS: tuple[
     tuple[
         Callable[[yaml_spans.Document], bool],
@@ -456,9 +457,9 @@ DOCUMENTS: tuple[
     (kubeflow.is_job, kubeflow.judge_job),
     (accelerate.is_configuration, accelerate.judge_accelerate),
 )
-"""The kinds of documents: what is one, and what judges it. The first that fits judges."""
 
 
+# Faults of files; they find nothing in the facts of a machine.
 FILE_CHECKS: tuple[Check, ...] = (
     judge.CHECKS
     + around.CHECKS
@@ -474,4 +475,3 @@ FILE_CHECKS: tuple[Check, ...] = (
     + workloads.CHECKS
     + checks_of(__name__)
 )
-"""Faults of files; they find nothing in the facts of a machine."""

@@ -25,8 +25,8 @@ from cputune.stack.version_changes import advised_changes
 from cputune.text import cpulist
 from cputune.text.hidden import without_secrets
 
+# Time limit of a child: torch and IPEX take up to a minute from a slow network disk. Assumed.
 LOOK_SECONDS = 120.0
-"""Time limit of a child: torch and IPEX take up to a minute from a slow network disk. Assumed."""
 
 BINDERS = ("KMP_AFFINITY", "GOMP_CPU_AFFINITY", "OMP_PROC_BIND", "OMP_PLACES")
 

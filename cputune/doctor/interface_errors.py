@@ -40,6 +40,7 @@ def answer_of(failure: Failure, versions: Versions) -> Answer | None:
 
 # --- arguments --------------------------------------------------------------------------
 
+# The classes that scripts call most; Python before 3.10 does not name the class in its message.
 _PREFERRED = (
     "TrainingArguments",
     "Trainer",
@@ -51,7 +52,6 @@ _PREFERRED = (
     "LoraConfig",
     "load_dataset",
 )
-"""The classes that scripts call most; Python before 3.10 does not name the class in its message."""
 
 
 # Every model has one, with its own arguments.

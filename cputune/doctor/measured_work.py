@@ -18,8 +18,8 @@ from cputune.host import Host
 from cputune.host.facts import Cpu, HostFacts
 from cputune.plans.cores import usable_cores
 
+# Share of the expected speed below which a cause is looked for.
 ENOUGH = 0.5
-"""Share of the expected speed below which a cause is looked for."""
 
 _FLOPS_PER_CYCLE = (
     # an instruction set: fp32 operations of a core in a cycle, two units of fused multiply-add
@@ -33,9 +33,10 @@ _FEWER_FLOPS = {
     "Zen 4": ("avx512f", 32),
     "Sierra Forest": ("avx2", 16),
 }
+# Names of Skylake-SP and Cascade Lake with one unit for AVX-512 (Intel ARK).
 _ONE_UNIT = re.compile(r"\b(?:Bronze|Silver|Gold 5[12](?!22)\d\d)\b")
-"""Names of Skylake-SP and Cascade Lake with one unit for AVX-512 (Intel ARK)."""
 
+# Checks for what makes such work slow, the likeliest first.
 _CAUSES = (
     restraints.cpu_emulated,
     restraints.isa_hidden,
@@ -51,7 +52,6 @@ _CAUSES = (
     restraints.memory_remote,
     restraints.thermal_throttled,
 )
-"""Checks for what makes such work slow, the likeliest first."""
 
 
 def work(facts: HostFacts, host: Host) -> Iterator[Finding]:

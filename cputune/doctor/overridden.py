@@ -9,8 +9,8 @@ from cputune.stack import interface
 from cputune.stack.interface import Presence
 from cputune.text.failure_log import Failure
 
+# Classes that scripts derive from.
 _OVERRIDDEN = ("Trainer", "TrainerCallback", "Seq2SeqTrainer", "SFTTrainer", "Accelerator")
-"""Classes that scripts derive from."""
 
 
 def override_of(function: str, name: str, failure: Failure) -> Answer | None:

@@ -28,28 +28,28 @@ from cputune.text.log import log
 
 _LOG = log.getChild("rehearsal")
 
+# Time limit for the ranks; with start and end a rehearsal takes at most 30 seconds.
 SECONDS = 25
-"""Time limit for the ranks; with start and end a rehearsal takes at most 30 seconds."""
+# What fails between many fails between two, and each loads torch.
 MOST_RANKS = 2
-"""What fails between many fails between two, and each loads torch."""
 
+# Launchers that are started with ranks that end at once.
 _STARTED = ("torchrun", "accelerate", "deepspeed", "mpirun")
-"""Launchers that are started with ranks that end at once."""
 LAUNCHER_SECONDS = 20  # a launcher imports torch first
+# Options that write files.
 _LOGS = frozenset({"--log_dir", "--redirects", "--tee", "--output_filename"})
-"""Options that write files."""
 
 # What a rehearsal does not do, so it stops there.
 _OUTSIDE = ("a file: ", "another program", "the network: ")
 
+# Launchers that number a single rank too.
 _NUMBERING = ("torchrun", "deepspeed")
-"""Launchers that number a single rank too."""
+# Options of accelerate launch that its ranks get as variables.
 _BY_ACCELERATE = {
     "--mixed_precision": "ACCELERATE_MIXED_PRECISION",
     "--dynamo_backend": "ACCELERATE_DYNAMO_BACKEND",
     "--gradient_accumulation_steps": "ACCELERATE_GRADIENT_ACCUMULATION_STEPS",
 }
-"""Options of accelerate launch that its ranks get as variables."""
 
 
 def rehearsed(launch: Launch, text: str, facts: HostFacts, host: Host) -> Iterator[Finding]:

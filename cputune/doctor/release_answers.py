@@ -12,8 +12,8 @@ from cputune.stack.interface import Presence
 from cputune.stack.tables import parse
 from cputune.text.failure_log import Failure
 
+# The version of each package, as far as the log or the machine shows it.
 Versions = Mapping[str, str]
-"""The version of each package, as far as the log or the machine shows it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

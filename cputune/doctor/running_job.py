@@ -29,16 +29,16 @@ from cputune.text import cpulist
 from cputune.text.hidden import without_secrets
 from cputune.text.plain import GIB
 
+# Share of a rank's memory on NUMA nodes without its CPUs, above which it is a finding. Assumed.
 REMOTE_SHARE = 0.2
-"""Share of a rank's memory on NUMA nodes without its CPUs, above which it is a finding. Assumed."""
+# Share of OMP_NUM_THREADS that must run. Assumed: parts of a step run in one thread.
 FEW_RUN = 0.5
-"""Share of OMP_NUM_THREADS that must run. Assumed: parts of a step run in one thread."""
 
+# Checks of variables and CPUs: they judge the environment of a rank.
 _CHECKS = launch.CHECKS + libraries.CHECKS + settings.CHECKS + threads.CHECKS
-"""Checks of variables and CPUs: they judge the environment of a rank."""
 _OF_CGROUP = (limits.quota_threads, limits.quota_throttled)
+# Codes about a new launch.
 _OF_NEW_LAUNCHES = ("ranks-alone", "shell-bound")
-"""Codes about a new launch."""
 
 
 def judge_job(pid: int, facts: HostFacts, host: Host) -> tuple[Finding, ...]:
@@ -350,14 +350,14 @@ def _place(stack: Sequence[str]) -> str:
     return "; ".join(dict.fromkeys(list(stack[:2]) + script[-1:]))
 
 
+# Frames by which Python and a trial start a script.
 _BY_WHICH = re.compile(r"\(<|runpy\.py|[(/]cputune/(?:inside|ranks)/")
-"""Frames by which Python and a trial start a script."""
 
 
+# Frames in which an idle process of a pool waits for its next task.
 _LOCKED_BY_PYTHON = re.compile(
     r"multiprocess\w*/|billiard/|loky/|/queue\.py|threading\.py|selectors\.py|concurrent/"
 )
-"""Frames in which an idle process of a pool waits for its next task."""
 
 
 def _stuck_in_fork(each: Running, children: Sequence[Running], host: Host) -> Wait | None:

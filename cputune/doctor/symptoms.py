@@ -33,17 +33,17 @@ from cputune.text.failure_log import (
 )
 
 LONGEST_LINE = 300
+# Only the end of a log is read: the last exception is there.
 MOST_CHARACTERS = 1 << 20
-"""Only the end of a log is read: the last exception is there."""
 
+# Every line of a text this short may be an error that somebody typed.
 TYPED_LINES = 5
-"""Every line of a text this short may be an error that somebody typed."""
 
+# Their rows are tried in this order.
 TABLES = ("imports", "versions", "devices", "ranks", "launchers", "system", "memory")
-"""Their rows are tried in this order."""
 
+# Tried after the interface tables.
 LAST_TABLES = ("packages", "hub", "data", "checkpoints", "scripts", "training")
-"""Tried after the interface tables."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,11 +14,11 @@ _SIZES = re.compile(
     r"(?:size of tensor a|expanded size of the tensor) \((?P<a>\d+)\) must match the "
     r"(?:size of tensor b|existing size) \((?P<b>\d+)\) at non-singleton dimension (?P<at>\d+)"
 )
+# Numbers of positions of common encoders, with two more for those that count from 2.
 _POSITIONS = frozenset({77, 128, 130, 256, 384, 448, 512, 514, 1024, 1026, 2048, 4096, 4098, 8192})
-"""Numbers of positions of common encoders, with two more for those that count from 2."""
 _SMALLEST_VOCABULARY = 5000
+# Tokens that are added to a vocabulary are a small part of it. Assumed.
 _ADDED_SHARE = 0.1
-"""Tokens that are added to a vocabulary are a small part of it. Assumed."""
 
 
 def answer_of_sizes(message: str) -> Answer | None:

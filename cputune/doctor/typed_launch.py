@@ -258,6 +258,7 @@ def _failed(failure: Mapping[str, str], folder: str, facts: HostFacts) -> Findin
 
 
 _REPORTERS = {"wandb", "mlflow", "comet_ml", "clearml", "swanlab", "neptune", "dvclive"}
+# Part of the name of a Trainer optimizer: the module it imports (transformers/trainer.py).
 _OPTIMIZERS = {
     "galore": "galore_torch",
     "apollo": "apollo_torch",
@@ -266,7 +267,6 @@ _OPTIMIZERS = {
     "schedule": "schedulefree",
     "grokadamw": "grokadamw",
 }
-"""Part of the name of a Trainer optimizer: the module it imports (transformers/trainer.py)."""
 
 
 def _named_in_arguments(launch: Launch) -> Iterator[str]:

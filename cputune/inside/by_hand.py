@@ -10,8 +10,8 @@ from cputune.inside.applying.hooking import Original
 class WeightsByHand:
     """Compares a weight of the first loss when a later loss goes backward."""
 
+    # Numbers of a weight that are compared; an embedding has millions.
     LOOKED_AT = 1000
-    """Numbers of a weight that are compared; an embedding has millions."""
 
     def __init__(self) -> None:
         self._optimizers = False

@@ -48,8 +48,8 @@ def rows_of(batch: object) -> list[dict[str, Any]]:
     return rows
 
 
+# Of a data set whose order is gone through; more would take seconds.
 MOST_SAMPLES = 2_000_000
-"""Of a data set whose order is gone through; more would take seconds."""
 
 
 def end_of_epoch(sampler: object, accumulation: int) -> list[int] | None:

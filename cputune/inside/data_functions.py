@@ -15,6 +15,7 @@ from typing import Any
 
 from cputune.inside.applying.unchanged import of_script
 
+# Methods that run before the training, or also in a worker.
 FETCHES = (
     "__init__",
     "__new__",
@@ -28,10 +29,9 @@ FETCHES = (
     "__getstate__",
     "__setstate__",
 )
-"""Methods that run before the training, or also in a worker."""
 
+# Of objects in objects (a subset of a data set, a collator around another).
 DEPTH = 4
-"""Of objects in objects (a subset of a data set, a collator around another)."""
 
 
 def changes_outside(*sources: object) -> str:

@@ -15,19 +15,19 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+# Any number.
 SEED = 20_011
-"""Any number."""
 
+# Methods of a tensor that draw numbers alone.
 _IN_PLACE = ("normal_", "uniform_", "exponential_", "log_normal_", "cauchy_", "geometric_")
-"""Methods of a tensor that draw numbers alone."""
 
+# Functions of torch, and the method that draws what they draw.
 _LIKE = {
     "rand": "uniform_",
     "rand_like": "uniform_",
     "randn": "normal_",
     "randn_like": "normal_",
 }
-"""Functions of torch, and the method that draws what they draw."""
 
 
 class Draws:

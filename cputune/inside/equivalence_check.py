@@ -31,37 +31,36 @@ from cputune.inside.sources import Sources
 if TYPE_CHECKING:
     pass
 
+# Updates before each point. A script that alternates (every second, third or fourth step)
+# differs at some of them; a change after a warm-up is looked for up to the last.
 EARLY = (0, 1, 2, 5, 11, 24, 53)
-"""Updates before each point. A script that alternates (every second, third or fourth step)
-differs at some of them; a change after a warm-up is looked for up to the last.
-"""
 
+# Used if the questions of the first point took longer than ``QUICK_SECONDS``.
 FEWER = (0, 1, 5, 24)
-"""Used if the questions of the first point took longer than ``QUICK_SECONDS``."""
 
+# Further points, if they come within ``LATER_SECONDS``; and each new pass over the data.
 LATER = (107, 211)
-"""Further points, if they come within ``LATER_SECONDS``; and each new pass over the data."""
 
 POINTS = (*EARLY, *LATER)
 
+# Points of a recipe, whose script is known.
 OF_RECIPES = (0, 3)
-"""Points of a recipe, whose script is known."""
 
 QUICK_SECONDS = 1.0
+# CPU time of this thread.
 LATER_SECONDS = 10.0
-"""CPU time of this thread."""
 
+# Passes over the data at whose beginning the model is checked once more.
 PASSES = 4
-"""Passes over the data at whose beginning the model is checked once more."""
 
+# How much each weight is moved: the deviation of a usual initialisation.
 MOVED = 0.02
-"""How much each weight is moved: the deviation of a usual initialisation."""
 
+# Of fp32, relative.
 ROUNDING = 1e-7
-"""Of fp32, relative."""
 
+# Turns that differ by less differ by rounding only: no other cutting is tried.
 ALIKE = 1e-4
-"""Turns that differ by less differ by rounding only: no other cutting is tried."""
 
 STATE = (
     "what a batch leaves in the model or its loss (a queue, a running mean) changes the next loss,"
@@ -92,17 +91,17 @@ NOT_AGAIN = (
 
 ONE_ROW = "its collator makes one row of {} samples, which cannot be divided"
 
+# Other seeds, for a batch that draws random numbers once for all of its samples.
 SEEDS = 5
-"""Other seeds, for a batch that draws random numbers once for all of its samples."""
 
+# The most backward passes of a step that are averaged one after the other.
 REPLAYED = 4
-"""The most backward passes of a step that are averaged one after the other."""
 
+# For all questions together.
 MOST_SECONDS = 60.0
-"""For all questions together."""
 
+# From the first point on; the answers contain the last update that was checked.
 LONGEST_SECONDS = 120.0
-"""From the first point on; the answers contain the last update that was checked."""
 
 QUESTIONS = ("repeats", "samples", "ranks", "padding", "threads", "precision")
 

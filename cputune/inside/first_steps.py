@@ -28,8 +28,8 @@ from cputune.inside.nearness import norm
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
+# Steps that are reported: a schedule that runs twice as fast differs at the second.
 LOOKED_AT = 4
-"""Steps that are reported: a schedule that runs twice as fast differs at the second."""
 
 DROPOUTS = (
     "dropout",

@@ -26,21 +26,24 @@ from cputune.inside.messages import OF_LAUNCHERS, Speaker
 from cputune.inside.meter import Meter
 from cputune.inside.stacks import write_stack_on_signal
 
+# Names of the folder that scripts write to; argparse gets another one.
 OUTPUT_NAMES = ("output_dir", "logging_dir", "project_dir", "save_dir")
-"""Names of the folder that scripts write to; argparse gets another one."""
 
+# Characters of an error; more than is shown, so that it is cleaned before it is cut.
 MOST_WORDS = 8000
-"""Characters of an error; more than is shown, so that it is cleaned before it is cut."""
 
+# Pads every sample to the longest possible length in scripts of transformers.
 PADS = "pad_to_max_length"
-"""Pads every sample to the longest possible length in scripts of transformers."""
 
+# Names of the length of the training, and of the passes over the data.
 LENGTH = {
     **dict.fromkeys(("max_train_steps", "max_steps"), "steps_to_end"),
     **dict.fromkeys(("num_train_epochs", "num_epochs", "epochs"), "epochs"),
 }
-"""Names of the length of the training, and of the passes over the data."""
 
+# Keeps trackers from reporting trials as runs of the user, and ``__pycache__`` out of folders.
+#
+# COMET_AUTO_LOG_DISABLE disables comet_ml's experiments (``comet_ml/experiment.py``).
 SILENT = {
     "WANDB_MODE": "disabled",
     "WANDB_DISABLED": "true",
@@ -53,11 +56,8 @@ SILENT = {
     "CODECARBON_LOG_LEVEL": "error",
     "PYTHONDONTWRITEBYTECODE": "1",
 }
-"""Keeps trackers from reporting trials as runs of the user, and ``__pycache__`` out of folders.
 
-COMET_AUTO_LOG_DISABLE disables comet_ml's experiments (``comet_ml/experiment.py``).
-"""
-
+# Folders below the scratch folder for what would be written to the working folder.
 ELSEWHERE = {
     "WANDB_DIR": "output",
     "MLFLOW_TRACKING_URI": "output/mlruns",
@@ -65,7 +65,6 @@ ELSEWHERE = {
     "CODECARBON_OUTPUT_DIR": "output",
     "NUMBA_CACHE_DIR": "../prepared",
 }
-"""Folders below the scratch folder for what would be written to the working folder."""
 
 
 class Places(Protocol):

@@ -10,8 +10,8 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+# Of the training: the loss is computed at the last step of each share.
 SHARES = (0.25, 0.5, 0.75, 1.0)
-"""Of the training: the loss is computed at the last step of each share."""
 
 
 def later_steps(trainer: Any, steps: int | None) -> list[int]:

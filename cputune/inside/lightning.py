@@ -13,9 +13,10 @@ from typing import Any
 from cputune.inside.applying.hooking import Hook, Original
 from cputune.inside.meter import Meter
 
+# Two names of one framework.
 PACKAGES = ("lightning.pytorch", "pytorch_lightning")
-"""Two names of one framework."""
 
+# Callbacks that write, end the training, or need a logger.
 _LEFT_OUT = (
     "BatchSizeFinder",
     "Checkpoint",
@@ -24,7 +25,6 @@ _LEFT_OUT = (
     "LearningRateMonitor",
     "ProgressBar",
 )
-"""Callbacks that write, end the training, or need a logger."""
 
 
 class Fitting:

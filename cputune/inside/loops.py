@@ -38,14 +38,14 @@ if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
     from transformers import Trainer, TrainingArguments
 
+# Steps that a trial would train for.
 ENDLESS = 1_000_000
-"""Steps that a trial would train for."""
 
+# Batches that a script may fetch before it trains on the first of them.
 AHEAD = 64
-"""Batches that a script may fetch before it trains on the first of them."""
 
+# Batches of an evaluation that a script sees while its model is checked.
 SEEN = 2
-"""Batches of an evaluation that a script sees while its model is checked."""
 
 _OFF = (
     "do_eval",
@@ -57,6 +57,7 @@ _OFF = (
     "auto_find_batch_size",
 )
 _STRATEGIES = ("eval_strategy", "evaluation_strategy", "save_strategy", "logging_strategy")
+# No evaluation, saving, logging, hub or end of training, for every version.
 QUIET: Mapping[str, object] = {
     **dict.fromkeys(_OFF, False),
     **dict.fromkeys(_STRATEGIES, "no"),
@@ -65,8 +66,8 @@ QUIET: Mapping[str, object] = {
     "disable_tqdm": True,
     "max_steps": ENDLESS,
 }
-"""No evaluation, saving, logging, hub or end of training, for every version."""
 
+# Methods that do nothing in a trial.
 _SILENT = {
     ("transformers.trainer", "Trainer"): (
         "save_model",
@@ -87,7 +88,6 @@ _SILENT = {
         "log",
     ),
 }
-"""Methods that do nothing in a trial."""
 
 
 @dataclass(frozen=True)

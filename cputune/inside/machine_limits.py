@@ -6,16 +6,15 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+# Rows and columns of the matmul: large enough that its threads are busy; both factors have 34
+# MB in fp32.
 SIZE = 2048
-"""Rows and columns of the matmul: large enough that its threads are busy; both factors have 34
-MB in fp32.
-"""
 
+# For slow types: a matmul of 2048 rows in bf16 takes half a minute without instructions for it.
 SMALL = 512
-"""For slow types: a matmul of 2048 rows in bf16 takes half a minute without instructions for it."""
 
+# It is repeated for these seconds, and at least so often.
 SECONDS, TRIES = 0.8, 4
-"""It is repeated for these seconds, and at least so often."""
 
 
 def gflops(torch: Any, dtype: str) -> float:

@@ -18,8 +18,8 @@ from typing import Any, BinaryIO, Literal, NoReturn, TypedDict
 
 from cputune.inside import SCRATCH_VARIABLE, SOCKET_VARIABLE, TURNS_VARIABLE
 
+# What a script trains with; "pytorch" is its own loop over torch alone.
 Framework = Literal["trainer", "accelerate", "pytorch"]
-"""What a script trains with; "pytorch" is its own loop over torch alone."""
 
 
 class Hello(TypedDict):
@@ -272,8 +272,8 @@ class Raised(TypedDict):
     text: str
 
 
+# What accelerate and torchrun raise if one of their ranks has failed.
 OF_LAUNCHERS = ("CalledProcessError", "ChildFailedError")
-"""What accelerate and torchrun raise if one of their ranks has failed."""
 
 
 class Ended(TypedDict):
@@ -321,15 +321,15 @@ LOCAL_RANK_NAMES = (
     "SLURM_LOCALID",
 )
 
+# How an address begins that is relayed: ``relay:PATH``. On the host of the tuner this is the path
+# of its socket, on another one that of ``remote/sent/hold.py``, with the name of the host.
 RELAY = "relay:"
-"""How an address begins that is relayed: ``relay:PATH``. On the host of the tuner this is the path
-of its socket, on another one that of ``remote/sent/hold.py``, with the name of the host."""
 
+# The exit status of a rank whose reports reach nobody: EX_TEMPFAIL of sysexits.h.
 NOT_HEARD = 75
-"""The exit status of a rank whose reports reach nobody: EX_TEMPFAIL of sysexits.h."""
 
+# For the relay of a host to begin: a busy host needs long for a login.
 RELAY_SECONDS = 60.0
-"""For the relay of a host to begin: a busy host needs long for a login."""
 
 
 def number_from(names: tuple[str, ...]) -> int:
@@ -424,8 +424,8 @@ class Speaker:
             leave()
 
 
+# Beside the files of a launch that were put on this host (``remote/sent/place.py``).
 PLACED = "placed-by-cputune"
-"""Beside the files of a launch that were put on this host (``remote/sent/place.py``)."""
 
 
 _LEAVING = threading.Lock()

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from torch.nn import Module
 
 
+# After which steps ranks are compared: the early ones, and multiples.
 EARLY_STEPS, LATER_STEPS = (1, 2, 4), 8
-"""After which steps ranks are compared: the early ones, and multiples."""
 
 
 class Meter:
@@ -342,18 +342,18 @@ def _number(loss: Any) -> float | None:
         return None
 
 
+# The unit of /proc/stat (USER_HZ): it cannot speak for less.
 TICK_SECONDS = 0.01
-"""The unit of /proc/stat (USER_HZ): it cannot speak for less."""
 
+# A shorter wait is none: to report a step wakes its reader, which takes a CPU for 0.05
+# to 0.4 ms (read on two cores: most of a step of half a millisecond). A process that computes
+# keeps its CPU for 3 ms at least (the kernel's base slice).
 LEAST_SECONDS = 0.001
-"""A shorter wait is none: to report a step wakes its reader, which takes a CPU for 0.05
-to 0.4 ms (read on two cores: most of a step of half a millisecond). A process that computes
-keeps its CPU for 3 ms at least (the kernel's base slice)."""
 
 
+# Over half a second /proc/stat is right to a fiftieth. A step counts as delayed if it waits for a
+# tenth of its time: over a window of ten ticks the rounding alone would be that tenth.
 WINDOW_SECONDS = 50 * TICK_SECONDS
-"""Over half a second /proc/stat is right to a fiftieth. A step counts as delayed if it waits for a
-tenth of its time: over a window of ten ticks the rounding alone would be that tenth."""
 
 
 class Delay:

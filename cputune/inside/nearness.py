@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+# A loss is compared with at least this: one near zero (GRPO's) is a difference of larger ones.
 LEAST_LOSS = 1.0
-"""A loss is compared with at least this: one near zero (GRPO's) is a difference of larger ones."""
 
 
 def norm(gradients: Sequence[Tensor | None]) -> float:

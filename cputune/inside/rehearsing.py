@@ -34,22 +34,22 @@ from cputune.inside.hooks import ELSEWHERE, LENGTH, OUTPUT_NAMES, SILENT, led_el
 from cputune.inside.messages import RANK_NAMES, number_from
 from cputune.inside.trained_weights import TrainedWeights
 
+# Of a pass over training data, and over other data: 1, 2, 3, 4, 6, 8, 12 and 24 ranks then take
+# the same samples.
 STEPS, BATCHES = 2, 24
-"""Of a pass over training data, and over other data: 1, 2, 3, 4, 6, 8, 12 and 24 ranks then take
-the same samples.
-"""
 
+# After as many steps as so many passes have, a pass over training data has one step.
 SHORTER_AFTER = 6
-"""After as many steps as so many passes have, a pass over training data has one step."""
 
+# Over the training data, if their number is an argument of the script.
 PASSES = 2
-"""Over the training data, if their number is an argument of the script."""
 
+# Modules between a script and the batches of its loader.
 LOADERS = ("torch.", "accelerate.", "cputune.")
-"""Modules between a script and the batches of its loader."""
 
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 CACHES = ("HF_HOME", "HF_DATASETS_CACHE", "TORCH_HOME", "XDG_CACHE_HOME", "MPLCONFIGDIR")
+# Audit events of Python that change files, and how many of their arguments are paths.
 EVENTS = {
     "os.mkdir": 1,
     "os.remove": 1,
@@ -58,7 +58,6 @@ EVENTS = {
     "os.rename": 2,
     "shutil.rmtree": 1,
 }
-"""Audit events of Python that change files, and how many of their arguments are paths."""
 
 
 class Rehearsal:

@@ -32,14 +32,14 @@ STATE = (
 CHANGES = "its data set or collator gives other batches later in the training"
 LEARNS = "its data set or collator depends on the weights that are trained"
 
+# Samples in which rare values are looked for.
 LOOKED_AT = 512
-"""Samples in which rare values are looked for."""
 
+# To look for them.
 MOST_SECONDS = 2.0
-"""To look for them."""
 
+# Another seed than that of the questions.
 OTHER_SEED = SEED + 17
-"""Another seed than that of the questions."""
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ import faulthandler
 import os
 import signal
 
+# The file in the scratch folder that all processes of a trial append to.
 STACK_FILE = "cputune-stacks"
-"""The file in the scratch folder that all processes of a trial append to."""
+# A signal that no launcher and no library is known to use.
 STACK_SIGNAL = getattr(signal, "SIGRTMAX", 64) - 4
-"""A signal that no launcher and no library is known to use."""
 
 
 def write_stack_on_signal(folder: str) -> None:

@@ -27,16 +27,16 @@ if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
 
 _ALLOCATORS = ("tcmalloc", "jemalloc", "mimalloc")
+# The first one wins: torch loads libgomp even if another is preloaded.
 _OPENMP = ("iomp5", "omp", "gomp")
-"""The first one wins: torch loads libgomp even if another is preloaded."""
 
 _LIBRARY = re.compile(rf"lib({'|'.join((*_ALLOCATORS, *_OPENMP))})[._-][^/]*so")
 
+# Read once by native libraries, and not shown otherwise.
 _VARIABLES = re.compile(
     r"(OMP|GOMP|KMP|MKL|OPENBLAS)_.*|CCL_(WORKER_.*|ATL_.*)|MALLOC_.*|GLIBC_TUNABLES|TCMALLOC_.*"
     r"|ATEN_CPU_CAPABILITY|(DNNL|ONEDNN)_.*"
 )
-"""Read once by native libraries, and not shown otherwise."""
 
 
 _PACKAGES = ("torch", "transformers", "accelerate", "intel_extension_for_pytorch")
@@ -242,8 +242,8 @@ def _multiplies(module: object) -> bool:
     )
 
 
+# With these an OpenMP runtime binds its own threads to single CPUs.
 BINDING_VARIABLES = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
-"""With these an OpenMP runtime binds its own threads to single CPUs."""
 
 
 def ccl_workers(

@@ -33,8 +33,8 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
 
+# A recipe, or a part of it, as JSON tells it.
 Document = dict[str, Any]
-"""A recipe, or a part of it, as JSON tells it."""
 
 MODELS = {
     "question-answering": transformers.AutoModelForQuestionAnswering,

@@ -15,11 +15,11 @@ from typing import Any
 
 from cputune.inside.applying.hooking import Hook
 
+# Of all tensors together, and of each: every n-th one.
 MOST_NUMBERS, LEAST_NUMBERS = 50_000, 16
-"""Of all tensors together, and of each: every n-th one."""
 
+# How much weights are changed, relatively, to see what rounding alone makes of them.
 NUDGE = 1e-7
-"""How much weights are changed, relatively, to see what rounding alone makes of them."""
 
 FILE = "trained"
 

@@ -14,8 +14,8 @@ from typing import Any
 from cputune.inside import machine_limits
 from cputune.inside.messages import Profiled
 
+# Of steps that are profiled; of long ones fewer will do.
 ENOUGH_SECONDS = 30.0
-"""Of steps that are profiled; of long ones fewer will do."""
 
 PRODUCTS, MASKS, ATTENTION, OPTIMIZER, COPIES, REDUCE, DATA, NORMS, LOSS, REST = (
     "matrix products",
@@ -30,6 +30,7 @@ PRODUCTS, MASKS, ATTENTION, OPTIMIZER, COPIES, REDUCE, DATA, NORMS, LOSS, REST =
     "the rest",
 )
 
+# Beginnings of operations that give their kind to all that they call.
 _CALLERS = (
     ("enumerate(DataLoader)", DATA),
     ("Optimizer.", OPTIMIZER),
@@ -46,7 +47,6 @@ _CALLERS = (
     *((f"aten::{name}", LOSS) for name in ("cross_entropy", "nll_loss", "log_softmax")),
     *((f"aten::_{name}", LOSS) for name in ("log_softmax", "cross_entropy")),
 )
-"""Beginnings of operations that give their kind to all that they call."""
 
 _OWN: dict[str, tuple[str, ...]] = {
     PRODUCTS: ("aten::mm", "aten::addmm", "aten::linear", "aten::mkldnn_linear"),
@@ -142,8 +142,8 @@ def gflops_of(events: Iterable[Any], seconds: float) -> float | None:
 
 
 _IPEX = "torch_ipex::"
+# How operations of IPEX begin, and parts of the names of its matmuls.
 _IPEX_PRODUCTS = ("linear", "sgemm", "matmul")
-"""How operations of IPEX begin, and parts of the names of its matmuls."""
 
 
 def _is_of_ipex(event: Any) -> bool:

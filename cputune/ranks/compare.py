@@ -270,6 +270,8 @@ def fed_with(recipe: Recipe | None) -> str:
 
 _ALL_SHOWN = tuple(chain.from_iterable(knob.shown for knob in KNOBS))
 
+# The keys of a rank's state that a result keeps: those that show a knob, who the rank is and
+# what it trains.
 _KEPT = frozenset(shown.key for shown in _ALL_SHOWN) - {
     "environment",
     "mapped",
@@ -289,13 +291,10 @@ _KEPT = frozenset(shown.key for shown in _ALL_SHOWN) - {
     "pid",
     "peak_bytes",
 }
-"""The keys of a rank's state that a result keeps: those that show a knob, who the rank is and
-what it trains.
-"""
 
 
+# Variables that are the only sign of a knob in a rank.
 _READ = frozenset(shown.what for shown in _ALL_SHOWN if shown.key == "environment")
-"""Variables that are the only sign of a knob in a rank."""
 
 
 def for_people(state: RankState) -> dict[str, object]:

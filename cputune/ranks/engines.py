@@ -65,6 +65,7 @@ from cputune.records.steps import HostLost, Infeasible, TrialError
 if TYPE_CHECKING:
     from cputune.emitters import EmittedFile
 
+# Variables that hold for one machine alone and are not sent to other hosts.
 OWN_VARIABLES = (
     "HOME",
     "USER",
@@ -84,18 +85,17 @@ OWN_VARIABLES = (
     "OLDPWD",
     "_",
 )
-"""Variables that hold for one machine alone and are not sent to other hosts."""
 
+# The ports at which the ranks of a held launch may meet, below those that kernels assign.
 PORTS = (20000, 32000)
-"""The ports at which the ranks of a held launch may meet, below those that kernels assign."""
 
 PLACE_SECONDS = 30.0
+# Stands for the folder in which a held launch is unpacked.
 HERE = "{folder}"
-"""Stands for the folder in which a held launch is unpacked."""
 
 SOCKET = "socket"
+# Where ranks on hosts report: to a socket in the folder of the launch (``ranks/relay.py``).
 RELAYED = f"{RELAY}{HERE}/{SOCKET}"
-"""Where ranks on hosts report: to a socket in the folder of the launch (``ranks/relay.py``)."""
 
 LAUNCH, LIBRARY = "launch", "lib"
 SITE = f"{LIBRARY}/cputune/inside/site"
@@ -262,8 +262,8 @@ class FromHere:
                 raise HostLost(answer.node.name, answer.unreachable.reason)
 
 
+# Starts a launch, ends it, and says why it ended.
 Engine = Held | FromHere
-"""Starts a launch, ends it, and says why it ended."""
 
 
 def engine_of(reach: Reach, plan: Plan) -> Engine:
@@ -275,17 +275,18 @@ def engine_of(reach: Reach, plan: Plan) -> Engine:
     return Held(reach)
 
 
+# How srun, hydra, Open MPI and ssh report that a host is gone; the line contains its name.
 LOST = re.compile(
     r"(?i)node failure|NODE_FAIL|not responding|No route to host|Connection (timed out|refused|"
     r"reset|closed)|lost connection|unreachable|Could not resolve hostname|daemon.*terminated"
 )
-"""How srun, hydra, Open MPI and ssh report that a host is gone; the line contains its name."""
 
 
+# Starts on this machine what an MPI has to start: the emitted launch.
 BY_MPIRUN = FromHere(Mpirun(dialect="intelmpi"))
-"""Starts on this machine what an MPI has to start: the emitted launch."""
 
 
+# Waits until the job of this name runs; then a step of it begins.
 JOB_STEP = """
 until id=$(squeue --noheader --states=RUNNING --name="$0" --format=%A </dev/null) && [ -n "$id" ]
 do
@@ -294,7 +295,6 @@ done
 export SLURM_JOB_ID="$id"
 exec "$@"
 """
-"""Waits until the job of this name runs; then a step of it begins."""
 
 
 def batch_job(
@@ -534,6 +534,8 @@ def _moved(word: str) -> str:
     return f"{HERE}/{LIBRARY}/cputune/{word[len(here) :]}" if word.startswith(here) else word
 
 
+# An ssh that hands variables on. The command becomes one word for a shell, because Open MPI's is a
+# line of several commands.
 SSH = """#!{python}
 import os, shlex, sys
 words, at = sys.argv[1:], 0
@@ -545,8 +547,6 @@ if command:
     command = ["env", *given, "sh", "-c", shlex.quote(" ".join(command))]
 os.execv({ssh!r}[0], [*{ssh!r}, *words[: at + 1], *command])
 """
-"""An ssh that hands variables on. The command becomes one word for a shell, because Open MPI's is a
-line of several commands."""
 
 
 def ssh_handing_on(

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 _AT_ONCE = " before its first step"
 _TAIL_LINES = 40
+# Known errors that mean that memory was short.
 _NO_MEMORY = frozenset({"cannot-allocate", "killed"})
-"""Known errors that mean that memory was short."""
 
 
 def failure(
@@ -141,11 +141,13 @@ def _of_output(first: Exit, after: str, script: str, tail: str | None) -> TrialE
     return Crashed(ended, details=tail)
 
 
+# The exit status of argparse and click for arguments that a command does not take.
 USAGE_STATUS = 2
-"""The exit status of argparse and click for arguments that a command does not take."""
 
 _USAGE = re.compile(r"^usage: (?:.*\n)*?(?:\S+: )?error: (.+)", re.IGNORECASE | re.MULTILINE)
 
+# Exceptions that every plan meets, if the current launch has raised them before its first step.
+# A ValueError, a KeyError or a RuntimeError may depend on the number of ranks.
 _OF_SCRIPTS = frozenset(
     {
         "AttributeError",
@@ -162,16 +164,13 @@ _OF_SCRIPTS = frozenset(
         "ZeroDivisionError",
     }
 )
-"""Exceptions that every plan meets, if the current launch has raised them before its first step.
-A ValueError, a KeyError or a RuntimeError may depend on the number of ranks.
-"""
 
+# A shell reports signals as exit status 128 + number.
 _SIGNALS = {
     int(signal.SIGILL): ": an instruction that this processor does not have (a wheel for another "
     "one, or a virtual machine that hides it); cputune doctor --deep tells which",
     int(signal.SIGBUS): ": /dev/shm is full or too small, or a file that it had mapped was cut",
 }
-"""A shell reports signals as exit status 128 + number."""
 
 
 def last_words(tail: str) -> Raised:

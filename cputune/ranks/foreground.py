@@ -25,10 +25,9 @@ from cputune.ranks.supervisor import WorkFolder
 from cputune.ranks.supervisor_main import RankCommand, end_with
 from cputune.ranks.typed import alone, bind, line_of
 
+# After one rank has failed, the others have this time to end after SIGINT, and again after
+# SIGTERM.
 GRACE_SECONDS = 10.0
-"""After one rank has failed, the others have this time to end after SIGINT, and again after
-SIGTERM.
-"""
 
 PASSED_ON = (
     signal.SIGINT,

@@ -10,10 +10,10 @@ import psutil
 
 from cputune.records.steps import NOTHING_COMPUTED
 
+# The share of a CPU: processes that use less together compute nothing.
 IDLE_SHARE = 0.02
-"""The share of a CPU: processes that use less together compute nothing."""
+# After this time without computing the stacks of the processes are read.
 IDLE_SECONDS = 10.0
-"""After this time without computing the stacks of the processes are read."""
 LOOK_SECONDS = 2.0  # between two looks at the CPU time of a process
 
 

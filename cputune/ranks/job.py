@@ -47,33 +47,29 @@ from cputune.records.steps import (
 )
 from cputune.text.hidden import without_secrets
 
+# When one rank has failed, the others soon fail too. The job is observed for this time, so that
+# the rank that failed first is known.
 LAST_WORDS_SECONDS = 1.0
-"""When one rank has failed, the others soon fail too. The job is observed for this time, so that
-the rank that failed first is known.
-"""
 
+# A rank that has raised an exception still writes its traceback and ends. On a busy machine
+# that takes time.
 TRACEBACK_SECONDS = 10.0
-"""A rank that has raised an exception still writes its traceback and ends. On a busy machine
-that takes time.
-"""
 
+# Characters of a failing script's output that are kept.
 MOST_WORDS = 2000
-"""Characters of a failing script's output that are kept."""
 
+# Time limit of the first step if no other start is known: a script may download and tokenize.
 STARTUP_SECONDS = 1800.0
-"""Time limit of the first step if no other start is known: a script may download and tokenize."""
 
 SMALLEST_STEP_TIMEOUT = 60.0
+# Time limit of a later step, over the slowest one before it. One other busy process can make a
+# step 9 times as long.
 SLOWER_THAN_BEFORE = 20.0
-"""Time limit of a later step, over the slowest one before it. One other busy process can make a
-step 9 times as long.
-"""
 
 LONG_STEP_SECONDS = 3.0
+# Ranks that run on may take several steps without asking: as many as fill these seconds, within
+# this limit.
 AHEAD_SECONDS, MOST_AHEAD = 0.05, 64
-"""Ranks that run on may take several steps without asking: as many as fill these seconds, within
-this limit.
-"""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -503,10 +499,10 @@ def kernel_kills() -> int | None:
         return None
 
 
+# How long other ranks of a launch are awaited after one has made its steps.
 LATE_SECONDS = 30.0
-"""How long other ranks of a launch are awaited after one has made its steps."""
+# Between SIGINT, SIGTERM and SIGKILL, for an observed launch.
 GRACE_SECONDS = 3.0
-"""Between SIGINT, SIGTERM and SIGKILL, for an observed launch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -533,10 +529,9 @@ class Launched:
     output: str
 
 
+# The commands of a launch; or a function that makes them from the variables by which ranks
+# report.
 Begin = Sequence[Command] | Callable[[Mapping[str, str]], Sequence[RankCommand]]
-"""The commands of a launch; or a function that makes them from the variables by which ranks
-report.
-"""
 
 
 def observe(

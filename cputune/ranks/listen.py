@@ -13,8 +13,8 @@ from typing import Any
 
 from cputune.inside.messages import TurnMessage, is_message, short_path
 
+# Messages of ranks have some kB; a longer line is not one.
 LONGEST_LINE = 4 << 20
-"""Messages of ranks have some kB; a longer line is not one."""
 
 
 class Line:

@@ -30,24 +30,22 @@ from cputune.ranks.supervisor import WorkFolder
 from cputune.ranks.supervisor_main import RankCommand
 from cputune.ranks.weights import Weights
 
+# A rehearsal ends by itself, or at its time limit.
 ENDLESS = 1 << 30
-"""A rehearsal ends by itself, or at its time limit."""
 
+# Bytes of a file that is copied, and of all of them; and their number. Larger files are linked,
+# and a link is read-only.
 LARGEST_COPIED, MOST_COPIED, MOST_FILES = 16 << 20, 256 << 20, 4000
-"""Bytes of a file that is copied, and of all of them; and their number. Larger files are linked,
-and a link is read-only.
-"""
 
+# Of metrics after a few steps: rounding alone differs. A metric of other samples differs by
+# more than a hundredth.
 METRIC = {"rel_tol": 2e-3, "abs_tol": 1e-6}
-"""Of metrics after a few steps: rounding alone differs. A metric of other samples differs by
-more than a hundredth.
-"""
 
+# Folders that are linked as a whole.
 LINKED = (".git", ".hg", ".venv", "venv", "node_modules", ".tox", ".mypy_cache")
-"""Folders that are linked as a whole."""
 
+# When a file was changed (ns), and how many bytes it has.
 Stamp = tuple[int, int]
-"""When a file was changed (ns), and how many bytes it has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,8 +32,8 @@ from collections.abc import Callable
 from cputune.inside.messages import short_path
 
 BEAT_SECONDS = 5.0
+# A host that answers no beat for so long is lost; it takes the tuner for gone after as long.
 SILENT_SECONDS = 30.0
-"""A host that answers no beat for so long is lost; it takes the tuner for gone after as long."""
 
 MOST_BYTES = 1 << 18  # of one read: more than a pipe holds
 FRAME = re.compile(rb"@cputune(?: (\d{1,9}) ?(.*))?", re.DOTALL)

@@ -56,21 +56,21 @@ from cputune.ranks.supervisor_main import RankCommand
 from cputune.ranks.typed import as_activated
 from cputune.records.steps import Infeasible, RehearsalEnd, Step, TimeUp, TrialError
 
+# Their shares are alike, and profiling makes a step longer.
 PROFILED_STEPS = 2
-"""Their shares are alike, and profiling makes a step longer."""
 
+# Questions to the model while tuning: they decide which plans there are.
 WHILE_TUNING = ("repeats", "ranks", "padding")
-"""Questions to the model while tuning: they decide which plans there are."""
 
+# Further questions for a script, whose data set and collator are not known.
 OF_SCRIPTS = ("samples",)
-"""Further questions for a script, whose data set and collator are not known."""
 
+# A rehearsal takes so many steps of a pass if a step of the current launch is shorter.
 SHORT_STEP_SECONDS, STEPS_IF_SHORT = 0.03, 24
-"""A rehearsal takes so many steps of a pass if a step of the current launch is shorter."""
 
+# Seconds between SIGINT, SIGTERM and SIGKILL for plain processes; forked ranks are killed at
+# once.
 GRACE_SECONDS = 0.5
-"""Seconds between SIGINT, SIGTERM and SIGKILL for plain processes; forked ranks are killed at
-once."""
 
 
 class ProcessRunner:
@@ -388,8 +388,8 @@ class ProcessRunner:
         return self._offline
 
 
+# How long the steps may take that a plan still has leave for when it is to be stopped.
 LONGEST_REST_SECONDS = 10.0
-"""How long the steps may take that a plan still has leave for when it is to be stopped."""
 
 
 class LivingPlan:

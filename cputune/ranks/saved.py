@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+# Of what is read of a file: its header, or its structure without the tensors.
 MOST_BYTES = 64 << 20
-"""Of what is read of a file: its header, or its structure without the tensors."""
 
 DEEPEST = 4  # levels of keys that are read
 EVALUATED = re.compile(
@@ -21,11 +21,11 @@ EVALUATED = re.compile(
     r"|meteor|perplexity|ppl|mrr|ndcg|[wc]er|em|score|r?mse|mae|r2|iou|dice|matthews|pearson"
     r"|spearmanr?|metric"
 )
+# Words in the keys of an evaluation's metrics, and of other values next to them.
 BESIDE = re.compile(
     r"train(ing)?|(run)?time|seconds?|steps?|samples|batch|flos|memory|size|num|count|epochs?"
     r"|world|rank|process|rate|lr|args|config"
 )
-"""Words in the keys of an evaluation's metrics, and of other values next to them."""
 
 
 def keys_of(path: Path) -> frozenset[str] | None:

@@ -38,36 +38,33 @@ from cputune.records.steps import BEFORE_ITS_FIRST_STEP, Crashed, TimedOut, Time
 from cputune.text.hidden import without_secrets
 from cputune.text.log import log
 
+# Time limit of an import: a cold one of torch and transformers from a network disk takes
+# minutes.
 READY_SECONDS = 600.0
-"""Time limit of an import: a cold one of torch and transformers from a network disk takes
-minutes.
-"""
 
+# How long killed processes are waited for: one that waits for a disk outlives SIGKILL.
 GONE_SECONDS = 30.0
-"""How long killed processes are waited for: one that waits for a disk outlives SIGKILL."""
 
+# How often to look for processes that were started while others were being stopped.
 LOOKS = 5
-"""How often to look for processes that were started while others were being stopped."""
 
+# The end of a process's output: a traceback has some 2,000.
 SAID_LETTERS = 4096
-"""The end of a process's output: a traceback has some 2,000."""
 
+# The most supervisors that are kept to be forked, those used last; one with torch takes about
+# 300 MB.
 MOST = 6
-"""The most supervisors that are kept to be forked, those used last; one with torch takes about
-300 MB.
-"""
 
 
+# A folder with this prefix is locked (flock(2)) while its run lives; the kernel unlocks it when
+# the run dies. A run on another host that sees the folder on a shared disk does not remove it.
 OF_THIS_HOST = f"cputune-{socket.gethostname()}-"
-"""A folder with this prefix is locked (flock(2)) while its run lives; the kernel unlocks it when
-the run dies. A run on another host that sees the folder on a shared disk does not remove it.
-"""
 
+# What tempfile.mkdtemp makes of the prefix.
 _MADE = re.compile(re.escape(OF_THIS_HOST) + r"[a-z0-9_]{8}")
-"""What tempfile.mkdtemp makes of the prefix."""
 
+# To make a folder that no other run removes; a second one is rare.
 _MOST_TRIES = 100
-"""To make a folder that no other run removes; a second one is rare."""
 
 
 class WorkFolder:
@@ -382,8 +379,8 @@ class Supervisors:
             self._kept.popitem()[1].end()
 
 
+# Any optimizer's first step imports the second one, for a second.
 TORCH = ("torch", "torch._dynamo")
-"""Any optimizer's first step imports the second one, for a second."""
 
 
 def modules_of(plan: Plan, workload: Workload, source: str) -> tuple[str, ...]:

@@ -48,26 +48,26 @@ from typing import IO, TYPE_CHECKING, Literal, NoReturn, TypedDict
 if TYPE_CHECKING:
     from cputune.ranks.relay import Relay
 
+# The most bytes of a tail. Secrets are removed first, then half of it is kept: a secret that was
+# cut in two is in the other half.
 TAIL_BYTES = 32 << 10
-"""The most bytes of a tail. Secrets are removed first, then half of it is kept: a secret that was
-cut in two is in the other half."""
+# How long a launch that is held on another host may take to end before the way to it is ended.
 HELD_SECONDS = 5.0
-"""How long a launch that is held on another host may take to end before the way to it is ended."""
 
+# The exit status if a host is silent: OpenSSH ends with it if the connection is cut.
 LOST_STATUS = 255
-"""The exit status if a host is silent: OpenSSH ends with it if the connection is cut."""
 
+# How long is waited for the kernel to take down what was killed, with its threads and memory.
 REAP_SECONDS = 5.0
-"""How long is waited for the kernel to take down what was killed, with its threads and memory."""
 
+# What a pipe holds at most without privilege (pipe(7)): nobody waits while it is written.
 MOST_INPUT_BYTES = 1 << 20
-"""What a pipe holds at most without privilege (pipe(7)): nobody waits while it is written."""
 
+# Threads that survive a fork unharmed: jemalloc stops and restarts its own around it.
 HARMLESS_THREADS = frozenset({"jemalloc_bg_thd"})
-"""Threads that survive a fork unharmed: jemalloc stops and restarts its own around it."""
 
+# prctl(2): the numbers of linux/prctl.h.
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
-"""prctl(2): the numbers of linux/prctl.h."""
 
 _LIBC = ctypes.CDLL(None)
 

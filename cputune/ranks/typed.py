@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 THREADS = "OMP_NUM_THREADS"
 ALLOCATOR = ("LD_PRELOAD", "MALLOC_CONF")
+# Variables that change no number of a training.
 MILD = (THREADS, *ALLOCATOR)
-"""Variables that change no number of a training."""
 
 
 def as_activated(

@@ -9,16 +9,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+# Of the way that weights go: rounding alone stays below it in fp32, and what ranks compute from
+# their own samples does not.
 SAME = 1e-3
-"""Of the way that weights go: rounding alone stays below it in fp32, and what ranks compute from
-their own samples does not.
-"""
 
+# How many times as far as weights that began 1e-7 apart they may be.
 ROUNDED = 3
-"""How many times as far as weights that began 1e-7 apart they may be."""
 
+# The same of a buffer: running figures, counters.
 SAME_BUFFER = 0.01
-"""The same of a buffer: running figures, counters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,9 +21,9 @@ from cputune.text import cpulist
 from cputune.text.plain import GIB, MIB
 
 THROTTLED_SHARE = 0.1
+# Report throttling above this share of periods, and only after this many: ten seconds of periods
+# of 100 ms. Assumed.
 FEWEST_PERIODS = 100
-"""Report throttling above this share of periods, and only after this many: ten seconds of periods
-of 100 ms. Assumed."""
 
 
 @check("ranks-auto", Severity.WARNING)
@@ -180,12 +180,12 @@ def one_core(facts: HostFacts) -> Iterator[Finding]:
         )
 
 
+# The default recipe, and what the Hugging Face CPU guides train.
 GUIDES = ("bert-mini", "distilbert-squad", "bert-base-squad", "bert-large-squad")
-"""The default recipe, and what the Hugging Face CPU guides train."""
 
 
+# No guide needs as much; with more room the recipes are not read.
 MOST_GUIDE_BYTES = 17 * GIB
-"""No guide needs as much; with more room the recipes are not read."""
 
 
 @check("memory-limit", Severity.ADVICE)
@@ -246,12 +246,12 @@ def primitive_cache(facts: HostFacts) -> Iterator[Finding]:
 SHM_NEEDED_BYTES = GIB
 SHM_SMALL_BYTES = GIB // 4
 FEWEST_OPEN_FILES = 1024
+# An interpreter with torch and a loader with two workers uses most of these.
 FEW_OPEN_FILES = 256
-"""An interpreter with torch and a loader with two workers uses most of these."""
+# OpenMP's team, torch's inter-op pool and the tokenizers' pool each have one per CPU.
 THREADS_PER_CPU = 3
-"""OpenMP's team, torch's inter-op pool and the tokenizers' pool each have one per CPU."""
+# Threads of the interpreter, autograd, gloo or oneCCL, and a few DataLoader workers.
 OTHER_THREADS = 32
-"""Threads of the interpreter, autograd, gloo or oneCCL, and a few DataLoader workers."""
 
 
 @check("shm-small", Severity.WARNING)
@@ -324,10 +324,10 @@ def _lifted(facts: HostFacts, name: str, finding: Finding) -> Finding:
     return replace(finding, command=None, remedy=remedy)
 
 
+# Address space of torch's CPU build with transformers: 1.4 GiB; 1 GiB is too little.
 IMPORT_BYTES = 2 * GIB
-"""Address space of torch's CPU build with transformers: 1.4 GiB; 1 GiB is too little."""
+# Address space of a thread: its stack (8 MiB) and an arena of glibc's malloc (64 MiB).
 THREAD_BYTES = 72 * MIB
-"""Address space of a thread: its stack (8 MiB) and an arena of glibc's malloc (64 MiB)."""
 
 
 @check("virtual-memory", Severity.WARNING)
@@ -356,8 +356,8 @@ def virtual_memory(facts: HostFacts) -> Iterator[Finding]:
         yield _lifted(facts, "address_space_bytes", finding)
 
 
+# Writable memory of a process that trains a tiny BERT (470 MiB), and of a thread's stack.
 DATA_BYTES, STACK_BYTES = 512 * MIB, 8 * MIB
-"""Writable memory of a process that trains a tiny BERT (470 MiB), and of a thread's stack."""
 
 
 @check("data-segment", Severity.WARNING)
@@ -413,8 +413,8 @@ def stack_small(facts: HostFacts) -> Iterator[Finding]:
         yield _lifted(facts, "stack_bytes", finding)
 
 
+# One day on all threads: a training may need that much.
 LONG_SECONDS = 24 * 3600
-"""One day on all threads: a training may need that much."""
 
 
 @check("cpu-seconds", Severity.WARNING)

@@ -12,20 +12,20 @@ from cputune.plans.cores import usable_cores
 from cputune.text import cpulist
 from cputune.text.plain import GIB
 
+# Load average per allowed CPU above which a training run is disturbed.
 BUSY_SHARE = 0.25
-"""Load average per allowed CPU above which a training run is disturbed."""
+# Share of time in which some task waited for a CPU (Documentation/accounting/psi.rst). Assumed.
 PRESSURE_PERCENT = 10.0
-"""Share of time in which some task waited for a CPU (Documentation/accounting/psi.rst). Assumed."""
 
+# The share of time in which processes wait for memory. Assumed.
 MEMORY_PRESSURE_PERCENT = 5.0
-"""The share of time in which processes wait for memory. Assumed."""
 
+# Share of CPU time that the hypervisor gives to others. Assumed.
 STEAL_SHARE = 0.02
-"""Share of CPU time that the hypervisor gives to others. Assumed."""
 
 LITTLE_MEMORY_BYTES = 2 * GIB
+# If less than the larger of both is free, a training soon swaps or is killed. Assumed.
 LITTLE_MEMORY_SHARE = 0.05
-"""If less than the larger of both is free, a training soon swaps or is killed. Assumed."""
 
 
 @check("facts-missing", Severity.WARNING)
@@ -149,8 +149,8 @@ def swap_in_use(facts: HostFacts) -> Iterator[Finding]:
 
 SAVING = ("powersave", "ondemand", "conservative", "schedutil")
 ACTIVE_DRIVERS = ("intel_pstate", "amd-pstate-epp")
+# The energy preference by name, or by number if the firmware knows only numbers.
 FULL_SPEED = ("performance", "0")
-"""The energy preference by name, or by number if the firmware knows only numbers."""
 
 
 @check("governor", Severity.ADVICE)
@@ -251,8 +251,8 @@ def numa_balancing(facts: HostFacts) -> Iterator[Finding]:
         )
 
 
+# If a NUMA node has less free memory, ranks bound to it get memory of another. Assumed.
 LITTLE_FREE_BYTES = 2 * GIB
-"""If a NUMA node has less free memory, ranks bound to it get memory of another. Assumed."""
 
 
 @check("siblings-together", Severity.ADVICE)

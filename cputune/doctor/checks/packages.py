@@ -52,8 +52,8 @@ def _install(missed: Unmet, versions: Versions) -> str | None:
     return f"pip install -U {shlex.quote(missed.by)}"
 
 
+# Architectures for which PyPI's wheels have no CUDA.
 _CPU_ALONE = ("aarch64", "ppc64le", "s390x")
-"""Architectures for which PyPI's wheels have no CUDA."""
 
 
 @check("torch-build-mixed", Severity.ERROR)

@@ -12,11 +12,11 @@ from cputune.plans.knobs.precision import native_precisions
 
 _AMX = ("amx_tile", "amx_bf16", "amx_int8")
 _AMX_KERNEL = (5, 16)
+# Red Hat, Amazon and SUSE backport AMX to kernels with older version numbers.
 _WITH_BACKPORTS = r"\.el\d|\.amzn\d|-150\d00\."
-"""Red Hat, Amazon and SUSE backport AMX to kernels with older version numbers."""
 
+# What a cap removes, the oldest first.
 _FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", *_AMX, "amx_fp16")
-"""What a cap removes, the oldest first."""
 
 
 @check("fp16-ignored", Severity.WARNING)

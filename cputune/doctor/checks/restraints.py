@@ -13,8 +13,8 @@ from cputune.text import cpulist
 from cputune.text.plain import GIB
 
 USUAL_WEIGHT = 100
+# The weight of a pod that requests no CPU, or a thousandth of one.
 LOWEST_WEIGHT = 2
-"""The weight of a pod that requests no CPU, or a thousandth of one."""
 
 
 @check("cpu-emulated", Severity.ERROR)
@@ -188,8 +188,8 @@ def overcommit_never(facts: HostFacts) -> Iterator[Finding]:
         )
 
 
+# Share of the highest frequency; a limit above it counts as not capped. Assumed.
 CAPPED = 0.9
-"""Share of the highest frequency; a limit above it counts as not capped. Assumed."""
 
 
 @check("frequency-capped", Severity.WARNING)
@@ -226,8 +226,8 @@ def frequency_capped(facts: HostFacts) -> Iterator[Finding]:
         )
 
 
+# Share of the time since boot; less is one hot minute in many days.
 HOT_SHARE = 0.01
-"""Share of the time since boot; less is one hot minute in many days."""
 
 
 @check("thermal-throttled", Severity.ADVICE)

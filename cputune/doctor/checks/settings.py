@@ -53,8 +53,8 @@ def training_changed(facts: HostFacts) -> Iterator[Finding]:
                 yield env.unset(training_changed, facts, name, f": {row['does']}")
 
 
+# A value that sets another variable, for ``export $SETTING``.
 _HOLDS_ANOTHER = re.compile(r"[A-Z][A-Z0-9_]+=")
-"""A value that sets another variable, for ``export $SETTING``."""
 
 
 @check("variable-mistyped", Severity.WARNING)
@@ -137,10 +137,10 @@ def file_named_absent(facts: HostFacts) -> Iterator[Finding]:
         yield env.unset(file_named_absent, facts, name, ": the file does not exist")
 
 
+# A list of hosts or addresses, a range of Slurm, and all addresses of a machine.
 _SEVERAL = re.compile(
     r"^[\w.-]+(?:[,\s]+[\w.-]+)+$|^[\w.-]+\[[\d,-]+\]|^\$\(hostname (?:-I|--all-ip-addresses) *\)$"
 )
-"""A list of hosts or addresses, a range of Slurm, and all addresses of a machine."""
 
 
 @check("master-addr-malformed", Severity.ERROR)

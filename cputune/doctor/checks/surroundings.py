@@ -14,10 +14,10 @@ from cputune.host.facts import HostFacts
 from cputune.host.process import absolute
 from cputune.text.plain import GIB, MIB
 
+# Size of a checkpoint in weights: the weights and the two moments of AdamW.
 CHECKPOINT = 3
-"""Size of a checkpoint in weights: the weights and the two moments of AdamW."""
+# A Trainer checkpoint has about twenty files, and there may be several. Assumed.
 LEAST_FREE_FILES = 100
-"""A Trainer checkpoint has about twenty files, and there may be several. Assumed."""
 
 
 @check("module-shadowed", Severity.ERROR)

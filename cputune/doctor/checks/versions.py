@@ -63,8 +63,8 @@ def _ipex_ignored(versions: Versions) -> str | None:
     return accelerate.reason
 
 
+# The day on which IPEX's repository was archived; its oneCCL bindings ended with it.
 _ENDED = "2026-03-30"
-"""The day on which IPEX's repository was archived; its oneCCL bindings ended with it."""
 _INSTEAD = (
     "torch itself runs bf16 on AMX and AVX-512 (--bf16 --use_cpu), torch.compile compiles graphs, "
     "cputune run, or python -m torch.backends.xeon.run_cpu, replaces ipexrun, and gloo or "
@@ -660,8 +660,8 @@ def _public(versions: Versions, name: str) -> str:
     return version.public
 
 
+# Checks of an installation: `cputune doctor --stack`, which names versions, skips them.
 INSTALLED: tuple[Check, ...] = (torch_missing, accelerate_missing, torch_cuda_build)
-"""Checks of an installation: `cputune doctor --stack`, which names versions, skips them."""
 
+# Versions are often wrong in several ways; checks for what ends the interpreter come first.
 CHECKS = checks_of(__name__)
-"""Versions are often wrong in several ways; checks for what ends the interpreter come first."""

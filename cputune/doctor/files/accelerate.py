@@ -22,8 +22,8 @@ from cputune.launch.launch import Launch
 from cputune.launch.located_words import number_of
 from cputune.stack import load
 
+# Keys that identify an accelerate configuration.
 MARKS = ("compute_environment", "distributed_type", "mixed_precision", "num_processes", "use_cpu")
-"""Keys that identify an accelerate configuration."""
 
 _GPU = (
     "MULTI_GPU",

@@ -13,13 +13,13 @@ from cputune.launch.places import Places
 from cputune.launch.script import are_trainers
 from cputune.stack.uses import bitsandbytes_steps_on_cpu, fuses_on_cpu
 
+# Part of the name of a Trainer optimizer: the module it imports (transformers/trainer.py).
 _OPTIMIZERS = {
     "bnb": "bitsandbytes",
     "8bit": "bitsandbytes",
     "paged": "bitsandbytes",
     "torchao": "torchao",
 }
-"""Part of the name of a Trainer optimizer: the module it imports (transformers/trainer.py)."""
 _SHARDED = ("--deepspeed", "--fsdp", "--fsdp_config")
 
 

@@ -23,6 +23,7 @@ from cputune.launch.places import Places
 from cputune.launch.shell import ShellFile
 from cputune.launch.translate import by_torchrun
 
+# Programs before a launcher that a machine may lack, with their package in Debian and Fedora.
 _WRAPPERS = {
     "numactl": "numactl",
     "taskset": "util-linux",
@@ -34,7 +35,6 @@ _WRAPPERS = {
     "horovodrun": "",
     "jemalloc.sh": "",
 }
-"""Programs before a launcher that a machine may lack, with their package in Debian and Fedora."""
 
 
 @fault("file-wrapper-missing", Severity.ERROR)

@@ -17,8 +17,8 @@ from cputune.launch.translate import Translated
 from cputune.launch.write import translated
 from cputune.stack.tables import load
 
+# Commands that may put a launcher on PATH.
 BRINGS = re.compile(r"(?m)^\s*(?:module|ml|spack|conda|micromamba|source|\.)\s|\bPATH=")
-"""Commands that may put a launcher on PATH."""
 
 
 @fault("file-launcher-missing", Severity.ERROR)
@@ -99,8 +99,8 @@ def judge_ended(launch: Launch, context: Context) -> Iterator[Finding]:
     yield from _variables(launch, context)
 
 
+# Arguments of a script that uses deepspeed itself, so that no other launcher starts it.
 _OF_DEEPSPEED = ("--deepspeed", "--deepspeed_config", "--zero_stage")
-"""Arguments of a script that uses deepspeed itself, so that no other launcher starts it."""
 
 
 def _own_deepspeed(launch: Launch, context: Context) -> str | None:

@@ -478,6 +478,7 @@ def _as_known(finding: Finding, launch: Launch, context: Context) -> Finding:
     return finding
 
 
+# Findings that depend on what the script uses: title and severity if it cannot be read.
 _OF_LIBRARIES = {
     ranks_alone.code: (
         "Each rank trains alone if this script uses Trainer or accelerate",
@@ -488,7 +489,6 @@ _OF_LIBRARIES = {
         Severity.WARNING,
     ),
 }
-"""Findings that depend on what the script uses: title and severity if it cannot be read."""
 
 
 def _trains_with_one_machine(launch: Launch) -> bool:
@@ -551,10 +551,10 @@ def _edits_of_a_rank(
     return fixing.by_command(context.places, launch, finding.command)
 
 
+# The options that set the address of rank 0; the default is 127.0.0.1.
 _ADDRESS = {"torchrun": "--master_addr", "accelerate": "--main_process_ip"}
-"""The options that set the address of rank 0; the default is 127.0.0.1."""
+# Faults of a machine that are intended if a launch asks for them: ``taskset -c 0``.
 _MEANT = ("one-core",)
-"""Faults of a machine that are intended if a launch asks for them: ``taskset -c 0``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -681,6 +681,7 @@ def _bound_to(launch: Launch, allowed: tuple[int, ...]) -> tuple[int, ...]:
 
 Judge: TypeAlias = Callable[[Launch, Context], Iterator[Finding]]
 JUDGES_OF_ARGUMENTS: tuple[Judge, ...] = (_flags, judge_arguments)
+# What is judged of a launch wherever it runs, in the order in which it is printed.
 JUDGES: tuple[Judge, ...] = (
     *JUDGES_OF_ARGUMENTS,
     judge_ended,
@@ -690,5 +691,4 @@ JUDGES: tuple[Judge, ...] = (
     _accelerate,
     _mpirun,
 )
-"""What is judged of a launch wherever it runs, in the order in which it is printed."""
 CHECKS = checks_of(__name__)

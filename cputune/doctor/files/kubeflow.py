@@ -342,8 +342,8 @@ def _one_rank(document: Document, context: Context) -> tuple[Edit, ...]:
     return edits + with_key(document, context, line, *place[:-1], beside, behind=False)
 
 
+# Variables that name CPUs; the CPUs of a pod are known only at run time.
 OF_CPUS = ("CCL_WORKER_AFFINITY", "I_MPI_PIN_DOMAIN")
-"""Variables that name CPUs; the CPUs of a pod are known only at run time."""
 
 
 def _ranks(document: Document) -> int | None:

@@ -30,8 +30,8 @@ from cputune.plans.workload import Workload
 from cputune.text.plain import GIB, count
 
 COMPILE_SECONDS = 20.0
+# One process tokenizes a data set of some GB in this time. Assumed.
 SHORT_SECONDS = 600
-"""One process tokenizes a data set of some GB in this time. Assumed."""
 
 
 @fault("compiler-missing", Severity.ERROR)
@@ -206,8 +206,8 @@ def tokenizer_threads() -> None:
     """
 
 
+# Arguments of scripts that become num_proc of Dataset.map.
 _PREPARING = ("--preprocessing_num_workers", "--dataset_num_proc", "--num_proc")
-"""Arguments of scripts that become num_proc of Dataset.map."""
 
 
 def _tokenizer(launch: Launch, context: Context) -> Iterator[Finding]:
@@ -243,8 +243,8 @@ def loader_threads() -> None:
     """
 
 
+# An argument of the script that becomes num_workers of its DataLoader.
 _PASSES_WORKERS = re.compile(r"\bnum_workers\s*=\s*(?:\w+\.)+(?P<option>\w+)")
-"""An argument of the script that becomes num_workers of its DataLoader."""
 
 
 def _workers(launch: Launch, text: str) -> int:

@@ -25,10 +25,10 @@ class Pin(NamedTuple):
     token: Token
     name: str
     version: str | None
+    # Whether another file names the version (``--constraint FILE``).
     constrained: bool = False
-    """Whether another file names the version (``--constraint FILE``)."""
+    # The version if it is written elsewhere: the value of a Dockerfile's ARG.
     place: Token | None = None
-    """The version if it is written elsewhere: the value of a Dockerfile's ARG."""
 
 
 def pin_of(token: Token) -> Pin | None:

@@ -149,14 +149,14 @@ def refused(host: Host, text: str, fixed: str) -> str | None:
     return None
 
 
+# The longest argument that a process is given; Linux takes 128 KiB.
 LETTERS_AT_MOST = 100_000
-"""The longest argument that a process is given; Linux takes 128 KiB."""
+# Time limit of one reader.
 READ_SECONDS = 20.0
-"""Time limit of one reader."""
 _READERS = (
     ("bash", 'bash -n -c "$1"'),
     ("shellcheck", 'shellcheck --norc --shell=bash --severity=error --format=gcc - <<<"$1"'),
 )
 
+# A function that says why the fix of a text is not printed, or None.
 Proof = Callable[[str, str], "str | None"]
-"""A function that says why the fix of a text is not printed, or None."""

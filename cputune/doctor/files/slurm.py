@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 _MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")
 _LOOPS = ("for_statement", "while_statement", "c_style_for_statement")
+# Options with which a step leaves the rest of the job to others.
 _SHARES = ("--overlap", "--exact", "--exclusive")
-"""Options with which a step leaves the rest of the job to others."""
+# Programs that start what follows them on other machines.
 _REACHES = ("srun", "ssh", "pdsh", "clush", "blaunch", "mpirun", "mpiexec", "mpiexec.hydra")
-"""Programs that start what follows them on other machines."""
 _REACHING = re.compile(
     r"\b(?:" + "|".join(re.escape(name) for name in _REACHES) + r"|ray|dask\w*|submitit|horovodrun"
     r"|hostfile|jsrun|aprun|charmrun|prun|orterun|parallel)\b"
@@ -33,6 +33,7 @@ _NUMBERS = re.compile(
     r"nodes|N|ntasks|n|ntasks-per-(?:node|core|socket)|tasks-per-node|cpus-per-(?:task|gpu)|c"
 )
 _COUNT = re.compile(r"\d+[kKmM]?(?:[-:,]\d+[kKmM]?)*")
+# The long options of sbatch (Slurm 20.11 to 24.11), which may be shortened, and those of pyxis.
 _OPTIONS = frozenset(
     re.findall(
         r"\S+",
@@ -55,7 +56,6 @@ _OPTIONS = frozenset(
     """,
     )
 )
-"""The long options of sbatch (Slurm 20.11 to 24.11), which may be shortened, and those of pyxis."""
 _NODES = re.compile(r"scontrol\s+show\s+hostname|SLURM_(?:JOB_)?NODELIST|SLURM_(?:JOB_NUM_)?NODES")
 
 

@@ -14,8 +14,8 @@ from cputune.launch.edit import Edit
 from cputune.launch.located_words import Span, Word
 from cputune.text.documents import at
 
+# A job has a few hundred; aliases let a small file expand to any number.
 VALUES_AT_MOST = 20_000
-"""A job has a few hundred; aliases let a small file expand to any number."""
 
 Path = tuple[str | int, ...]
 

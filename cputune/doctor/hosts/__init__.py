@@ -21,8 +21,8 @@ from cputune.launch.target import Target
 
 __all__ = ["HostsDiagnosis", "SeenHost", "diagnose_hosts", "look_at_hosts"]
 
+# Every check of several hosts. The checks of `network` need all hosts at the same time.
 CHECKS: tuple[Check, ...] = (*differences.CHECKS, *network.CHECKS)
-"""Every check of several hosts. The checks of `network` need all hosts at the same time."""
 _TYPED = "the launch"
 
 

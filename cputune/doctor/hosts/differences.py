@@ -17,8 +17,8 @@ from cputune.host.remote.named import Node, folded
 from cputune.text import cpulist
 from cputune.text.plain import count
 
+# A finding names at most this many hosts, and the number of the others.
 MOST_NAMES = 6
-"""A finding names at most this many hosts, and the number of the others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,8 +57,8 @@ class HostsDiagnosis(FoundOn):
 
 Reading = Callable[[HostFacts], "str | None"]
 
+# Total sizes of equal memory differ by less than this: firmware reserves some of it.
 MEMORY_SHARE = 0.05
-"""Total sizes of equal memory differ by less than this: firmware reserves some of it."""
 
 
 def grouped(values: Iterable[tuple[str, str | None]]) -> dict[str, list[str]]:
@@ -318,13 +318,13 @@ def limits(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
         yield limits.finding(evidence)
 
 
+# What computes and communicates: all hosts need the same versions.
 _STACK = _versions("torch", "intel-extension-for-pytorch", "oneccl-bind-pt", "oneccl", "numpy")
-"""What computes and communicates: all hosts need the same versions."""
 
+# These decide the order of batches and the names of arguments.
 _LIBRARIES = _versions(
     "transformers", "accelerate", "datasets", "tokenizers", "peft", "evaluate", "optimum"
 )
-"""These decide the order of batches and the names of arguments."""
 
 
 @check("hosts-python", Severity.ERROR)

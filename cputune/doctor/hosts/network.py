@@ -27,17 +27,17 @@ from cputune.plans.delivery.network_interface import (
 )
 from cputune.text.documents import record_of
 
+# The share of a host's time limit that its connections may take once all hosts are ready.
 PORTS_SHARE = 1 / 3
-"""The share of a host's time limit that its connections may take once all hosts are ready."""
 
+# torchrun's default.
 MASTER_PORT = 29500
-"""torchrun's default."""
 
+# The ports from which the kernel gives gloo one (net.ipv4.ip_local_port_range).
 EPHEMERAL = (33000, 60000)
-"""The ports from which the kernel gives gloo one (net.ipv4.ip_local_port_range)."""
 
+# ports.py begins its message with this if 64 KiB do not get through a connection.
 STUCK = "64 KiB"
-"""ports.py begins its message with this if 64 KiB do not get through a connection."""
 
 
 @fault("hosts-not-asked", Severity.WARNING)

@@ -20,11 +20,11 @@ import socket
 import sys
 import time
 
+# Wait before a refused connection is tried again: the other host may not listen yet.
 AGAIN_SECONDS = 0.1
-"""Wait before a refused connection is tried again: the other host may not listen yet."""
 
+# More than one packet: a path may let small ones through and drop large ones.
 LARGE = b"x" * (64 << 10)
-"""More than one packet: a path may let small ones through and drop large ones."""
 
 
 def as_text(error: Exception) -> str:

@@ -9,10 +9,9 @@ import sys
 import time
 
 SIZE = 768
+# Rows are those of BERT's hidden states: a matmul takes milliseconds. The median of the rounds
+# is printed, after two for warm-up.
 ROUNDS = 7
-"""Rows are those of BERT's hidden states: a matmul takes milliseconds. The median of the rounds
-is printed, after two for warm-up.
-"""
 
 
 def main() -> None:

@@ -20,11 +20,11 @@ import time
 from typing import Any
 
 SMALL_BYTES, LARGE_BYTES = 64 << 10, 64 << 20
+# A transfer that takes so long is long enough to be timed.
 LONG_SECONDS = 0.3
-"""A transfer that takes so long is long enough to be timed."""
 
+# All pairs of eight hosts. If there are more hosts, each is tried with the next one.
 MOST_PAIRS = 28
-"""All pairs of eight hosts. If there are more hosts, each is tried with the next one."""
 
 
 def wait_for_others() -> bool:

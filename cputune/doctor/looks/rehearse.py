@@ -42,12 +42,12 @@ LOOPBACK = ("127.", "::1", "localhost")
 STARTING = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork", "os.kill")
 CREATING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# Before the ranks are ended each writes where it is.
 OWN_DEADLINE_SECONDS = 3
-"""Before the ranks are ended each writes where it is."""
 
 
+# Quarters of a second that a forked process is given for a sum.
 LOOKS_AT_FORK = 12
-"""Quarters of a second that a forked process is given for a sum."""
 
 
 class Stopped(BaseException):
@@ -375,8 +375,8 @@ def guard(rehearsal: Rehearsal, project: str) -> None:
     sys.addaudithook(audit)
 
 
+# Libraries with parts that are replaced. Importing all of them takes longer than torch.
 REPLACED = ("accelerate", "datasets", "transformers")
-"""Libraries with parts that are replaced. Importing all of them takes longer than torch."""
 
 
 def libraries_of(script: str, *, module: bool) -> tuple[str, ...]:

@@ -17,15 +17,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+# Rows of the matrices: 17 GFLOP a matmul, and 50 MB in fp32.
 SIZE = 2048
-"""Rows of the matrices: 17 GFLOP a matmul, and 50 MB in fp32."""
+# Duration of each part.
 SECONDS = 1.0
-"""Duration of each part."""
 COPIED_BYTES = 256 << 20
 REDUCED_BYTES = 64 << 20
 TICKS_PER_SECOND = 100
+# A thread counts as running if it used a CPU for this share of a part.
 RAN_SHARE = 0.5
-"""A thread counts as running if it used a CPU for this share of a part."""
 
 
 def send(**facts: object) -> None:

@@ -8,8 +8,8 @@ import sys
 from cputune.inside.applying.hooking import Hook, Original
 from cputune.inside.applying.shared import Setting
 
+# Between the seeds of two ranks: odd, and without a pattern.
 APART = 0x9E3779B97F4A7C15
-"""Between the seeds of two ranks: odd, and without a pattern."""
 
 
 class DrawsPart:

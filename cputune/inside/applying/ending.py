@@ -14,8 +14,8 @@ from cputune.inside.applying.run_script import run_script
 
 GROUPS = "torch.distributed.distributed_c10d"
 
+# Process groups that were destroyed.
 _kept: list[object] = []
-"""Process groups that were destroyed."""
 
 _ended_well = False
 

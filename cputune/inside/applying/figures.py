@@ -19,24 +19,22 @@ import zlib
 from collections.abc import Sequence
 from typing import Any
 
+# The difference of a parameter, relative to its norm, from which ranks differ. Ranks that add
+# the same gradients differ by rounding: at most 1e-7 in a step, and only on unlike processors.
 LEAST_APART = 1e-3
-"""The difference of a parameter, relative to its norm, from which ranks differ. Ranks that add
-the same gradients differ by rounding: at most 1e-7 in a step, and only on unlike processors.
-"""
 
+# The same for learning rates, which are computed in fp64 from the same numbers.
 SAME_RATE = 1e-6
-"""The same for learning rates, which are computed in fp64 from the same numbers."""
 
+# Larger parameters are first projected by rows.
 FLAT = 1 << 16
-"""Larger parameters are first projected by rows."""
 
 PROJECTIONS = 4  # random directions of the weights of a parameter
 
+# What a rank trains, as JSON: ``step``, ``rates`` by group of parameters, ``shapes`` (their
+# digest), ``weights`` (of each parameter its norm and its projections), and ``samples``, if they
+# were counted.
 Figures = dict[str, Any]
-"""What a rank trains, as JSON: ``step``, ``rates`` by group of parameters, ``shapes`` (their
-digest), ``weights`` (of each parameter its norm and its projections), and ``samples``, if they
-were counted.
-"""
 
 
 class Trained:

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from torch.distributed import GradBucket
     from torch.futures import Future
 
+# Of a gradient whose rows are examined: smaller ones are sent faster than examined.
 LEAST_NUMBERS = 1 << 18
-"""Of a gradient whose rows are examined: smaller ones are sent faster than examined."""
 
 
 class Gradients:

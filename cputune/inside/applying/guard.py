@@ -36,28 +36,27 @@ from cputune.inside.applying.figures import (
 )
 from cputune.inside.applying.hooking import Hook, Original
 
+# Of ranks that differ.
 EXIT_STATUS = 5
-"""Of ranks that differ."""
 
+# The most that comparing takes of the time, once it has found its pace.
 SHARE = 0.0005
-"""The most that comparing takes of the time, once it has found its pace."""
 
+# How often the thread looks for ranks that wait for each other.
 LOOK_SECONDS = 1.0
-"""How often the thread looks for ranks that wait for each other."""
 
+# A rank is stuck if it stays in one place for these seconds, and for this multiple of the
+# longest backward pass before.
 STUCK_SECONDS, SLOWER = 15.0, 5
-"""A rank is stuck if it stays in one place for these seconds, and for this multiple of the
-longest backward pass before.
-"""
 
+# A rank whose thread is silent for this long has ended; the others go on, and fail by
+# themselves.
 GONE_SECONDS = 60.0
-"""A rank whose thread is silent for this long has ended; the others go on, and fail by
-themselves.
-"""
 
+# How long the rank that keeps the store waits for the others to stop.
 LAST_WORDS_SECONDS = 5.0
-"""How long the rank that keeps the store waits for the others to stop."""
 
+# Functions of torch.distributed in which a rank waits for others.
 COLLECTIVES = (
     "all_gather",
     "all_gather_object",
@@ -70,7 +69,6 @@ COLLECTIVES = (
     "reduce",
     "scatter",
 )
-"""Functions of torch.distributed in which a rank waits for others."""
 
 HINT = (
     "a checkpoint of a later step may hold the weights of one rank alone; tune with the ranks of "

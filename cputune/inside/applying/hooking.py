@@ -9,13 +9,12 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import ModuleType
 
+# A function of a library that one of ours replaces.
 Original = Callable[..., object]
-"""A function of a library that one of ours replaces."""
 
+# A module; a name in it (``Trainer.train``); and what replaces it, called with the original
+# before the arguments. Without a name: called with the module, once it is loaded.
 Hook = tuple[str, str, Callable[..., object]]
-"""A module; a name in it (``Trainer.train``); and what replaces it, called with the original
-before the arguments. Without a name: called with the module, once it is loaded.
-"""
 
 
 def set_hooks(hooks: Iterable[Hook]) -> None:

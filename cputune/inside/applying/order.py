@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from transformers import Trainer
 
 
+# Steps whose samples are sorted by length, as in Trainer's ``group_by_length``.
 POOL = 50
-"""Steps whose samples are sorted by length, as in Trainer's ``group_by_length``."""
 
+# Consecutive steps, each with samples of another tenth of the lengths.
 AT_ONCE = 10
-"""Consecutive steps, each with samples of another tenth of the lengths."""
 
+# To read the length of every sample.
 MOST_SECONDS = 30.0
-"""To read the length of every sample."""
 
 
 class OfLikeLength:

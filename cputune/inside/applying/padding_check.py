@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.nn import Module
 
+# What a model makes of a batch: a loss, or what has it, or outputs.
 Run = Callable[[Any, Any], object]
-"""What a model makes of a batch: a loss, or what has it, or outputs."""
 
+# Relative differences of fp32 sums in another order; those of another loss are larger.
 SAME_LOSS, SAME_GRADIENT = 1e-4, 1e-3
-"""Relative differences of fp32 sums in another order; those of another loss are larger."""
 
+# How much larger they are if products are rounded to bf16.
 COARSE = 50
-"""How much larger they are if products are rounded to bf16."""
 
 FAILS = "the model fails without it"
 

@@ -22,6 +22,7 @@ class Part(NamedTuple):
     takes: str
 
 
+# What is set for every framework, by its key in ``Force.torch``.
 LEVERS = {
     "dropout": Part("dropout", "Masks", "say"),
     "padding": Part("padding", "Cutter", "say"),
@@ -29,7 +30,6 @@ LEVERS = {
     "gradients": Part("gradient_traffic", "Gradients", "setting"),
     "gradient_precision": Part("gradient_traffic", "Gradients", "setting"),
 }
-"""What is set for every framework, by its key in ``Force.torch``."""
 
 
 def needed(force: Force) -> tuple[Part, ...]:

@@ -13,13 +13,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+# Columns that are left are a multiple of it: 3.0 times as fast as padded; 16 was 2.9 times and
+# 64 2.0 times; 1 was 3.3 times, within the scatter (benchmarks/readings.md).
 MULTIPLE = 8
-"""Columns that are left are a multiple of it: 3.0 times as fast as padded; 16 was 2.9 times and
-64 2.0 times; 1 was 3.3 times, within the scatter (benchmarks/readings.md).
-"""
 
+# The label that torch's losses ignore.
 IGNORED = -100
-"""The label that torch's losses ignore."""
 
 
 def tensors_of(batch: object) -> Iterator[Any]:

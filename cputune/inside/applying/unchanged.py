@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterator
 from types import FunctionType
 from typing import Any
 
+# Of all that is examined; what is longer is data.
 MOST_ITEMS = 100_000
-"""Of all that is examined; what is longer is data."""
 
+# Of tensors that are kept: those of a queue, not the frozen weights of a large model.
 MOST_BYTES = 1 << 30
-"""Of tensors that are kept: those of a queue, not the frozen weights of a large model."""
 
+# In the path of a module that is not part of the script.
 LIBRARIES = ("site-packages", "dist-packages", "lib/python")
-"""In the path of a module that is not part of the script."""
 
 
 @contextlib.contextmanager
