@@ -32,7 +32,7 @@ from cputune.text.failure_log import (
     standing_by_kind,
 )
 
-LONGEST_LINE = 300
+LONGEST_LINE = 300  # what is shown of it
 # Only the end of a log is read: the last exception is there.
 MOST_CHARACTERS = 1 << 20
 

@@ -46,8 +46,8 @@ POINTS = (*EARLY, *LATER)
 # Points of a recipe, whose script is known.
 OF_RECIPES = (0, 3)
 
-QUICK_SECONDS = 1.0
 # CPU time of this thread.
+QUICK_SECONDS = 1.0
 LATER_SECONDS = 10.0
 
 # Passes over the data at whose beginning the model is checked once more.

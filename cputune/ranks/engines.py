@@ -89,7 +89,7 @@ OWN_VARIABLES = (
 # The ports at which the ranks of a held launch may meet, below those that kernels assign.
 PORTS = (20000, 32000)
 
-PLACE_SECONDS = 30.0
+PLACE_SECONDS = 30.0  # to unpack a launch on a host. Assumed.
 # Stands for the folder in which a held launch is unpacked.
 HERE = "{folder}"
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from cputune.doctor.symptoms import Explanation
 
 _AT_ONCE = " before its first step"
-_TAIL_LINES = 40
+_TAIL_LINES = 40  # of an output, in which an error is looked for
 # Known errors that mean that memory was short.
 _NO_MEMORY = frozenset({"cannot-allocate", "killed"})
 

@@ -61,14 +61,14 @@ MOST_WORDS = 2000
 # Time limit of the first step if no other start is known: a script may download and tokenize.
 STARTUP_SECONDS = 1800.0
 
+# Time limit of a later step: at least so long, and so many times the slowest one before it. One
+# other busy process can make a step 9 times as long.
 SMALLEST_STEP_TIMEOUT = 60.0
-# Time limit of a later step, over the slowest one before it. One other busy process can make a
-# step 9 times as long.
 SLOWER_THAN_BEFORE = 20.0
 
-LONG_STEP_SECONDS = 3.0
 # Ranks that run on may take several steps without asking: as many as fill these seconds, within
-# this limit.
+# this limit; steps that are longer are waited for one by one.
+LONG_STEP_SECONDS = 3.0
 AHEAD_SECONDS, MOST_AHEAD = 0.05, 64
 
 

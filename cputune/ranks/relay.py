@@ -31,8 +31,8 @@ from collections.abc import Callable
 
 from cputune.inside.messages import short_path
 
-BEAT_SECONDS = 5.0
 # A host that answers no beat for so long is lost; it takes the tuner for gone after as long.
+BEAT_SECONDS = 5.0
 SILENT_SECONDS = 30.0
 
 MOST_BYTES = 1 << 18  # of one read: more than a pipe holds

@@ -20,9 +20,9 @@ from cputune.plans.memory import (
 from cputune.text import cpulist
 from cputune.text.plain import GIB, MIB
 
-THROTTLED_SHARE = 0.1
 # Report throttling above this share of periods, and only after this many: ten seconds of periods
 # of 100 ms. Assumed.
+THROTTLED_SHARE = 0.1
 FEWEST_PERIODS = 100
 
 
@@ -245,8 +245,8 @@ def primitive_cache(facts: HostFacts) -> Iterator[Finding]:
 
 SHM_NEEDED_BYTES = GIB
 SHM_SMALL_BYTES = GIB // 4
+# An interpreter with torch and a loader with two workers uses most of the smaller number.
 FEWEST_OPEN_FILES = 1024
-# An interpreter with torch and a loader with two workers uses most of these.
 FEW_OPEN_FILES = 256
 # OpenMP's team, torch's inter-op pool and the tokenizers' pool each have one per CPU.
 THREADS_PER_CPU = 3

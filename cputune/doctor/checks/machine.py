@@ -23,8 +23,8 @@ MEMORY_PRESSURE_PERCENT = 5.0
 # Share of CPU time that the hypervisor gives to others. Assumed.
 STEAL_SHARE = 0.02
 
-LITTLE_MEMORY_BYTES = 2 * GIB
 # If less than the larger of both is free, a training soon swaps or is killed. Assumed.
+LITTLE_MEMORY_BYTES = 2 * GIB
 LITTLE_MEMORY_SHARE = 0.05
 
 

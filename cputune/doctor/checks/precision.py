@@ -11,7 +11,7 @@ from cputune.host.facts import HostFacts
 from cputune.plans.knobs.precision import native_precisions
 
 _AMX = ("amx_tile", "amx_bf16", "amx_int8")
-_AMX_KERNEL = (5, 16)
+_AMX_KERNEL = (5, 16)  # the first Linux that lets processes use AMX
 # Red Hat, Amazon and SUSE backport AMX to kernels with older version numbers.
 _WITH_BACKPORTS = r"\.el\d|\.amzn\d|-150\d00\."
 

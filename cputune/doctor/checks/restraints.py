@@ -12,8 +12,8 @@ from cputune.plans.memory import room_bytes
 from cputune.text import cpulist
 from cputune.text.plain import GIB
 
+# The usual weight of a control group, and that of a pod that requests no CPU, or a thousandth.
 USUAL_WEIGHT = 100
-# The weight of a pod that requests no CPU, or a thousandth of one.
 LOWEST_WEIGHT = 2
 
 

@@ -29,8 +29,9 @@ from cputune.plans.script_settings import named, settings_of
 from cputune.plans.workload import Workload
 from cputune.text.plain import GIB, count
 
+# Time limit of a compiler that reads headers, and the time in which one process tokenizes a data
+# set of some GB. Assumed.
 COMPILE_SECONDS = 20.0
-# One process tokenizes a data set of some GB in this time. Assumed.
 SHORT_SECONDS = 600
 
 

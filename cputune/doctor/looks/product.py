@@ -8,7 +8,7 @@ import statistics
 import sys
 import time
 
-SIZE = 768
+SIZE = 768  # the width of BERT's hidden states
 # Rows are those of BERT's hidden states: a matmul takes milliseconds. The median of the rounds
 # is printed, after two for warm-up.
 ROUNDS = 7

@@ -19,7 +19,7 @@ import sys
 import time
 from typing import Any
 
-SMALL_BYTES, LARGE_BYTES = 64 << 10, 64 << 20
+SMALL_BYTES, LARGE_BYTES = 64 << 10, 64 << 20  # latency counts for one, the rate for the other
 # A transfer that takes so long is long enough to be timed.
 LONG_SECONDS = 0.3
 
