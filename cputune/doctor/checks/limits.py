@@ -243,6 +243,7 @@ def primitive_cache(facts: HostFacts) -> Iterator[Finding]:
         )
 
 
+# What ranks and loader workers exchange takes some hundred MiB. Assumed.
 SHM_NEEDED_BYTES = GIB
 SHM_SMALL_BYTES = GIB // 4
 # An interpreter with torch and a loader with two workers uses most of the smaller number.
