@@ -86,6 +86,8 @@ def cputune(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
     """The command in this process; no traceback is in what it says."""
     from cputune.cli import main
 
+    monkeypatch.setenv("PIP_NO_INDEX", "1")  # no test asks an index what it has today
+
     def run(*words: str) -> Ended:
         monkeypatch.setattr(sys, "argv", ["cputune", *words])
         # click names the program after it: `python -m pytest` would be part of what is said

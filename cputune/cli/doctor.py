@@ -338,9 +338,11 @@ def _look_at(host: Host, launch: Launch | None, options: Mapping[str, Any]) -> D
 
 def _look_at_words(facts: HostFacts, host: Host, options: Mapping[str, Any]) -> Diagnosis:
     from cputune.doctor.checkfile import check_file, fix_text, offered
-    from cputune.doctor.named_stack import judge_stack, stack_facts
+    from cputune.doctor.named_stack import judge_stack, pins_of, stack_facts
+    from cputune.doctor.package_index import SECONDS, with_index
     from cputune.doctor.symptoms import judge_symptom
     from cputune.launch.edit import unified
+    from cputune.stack.tables import versions_of
 
     stack, file = options["stack"], options["check_file"]
     judged = facts
@@ -362,7 +364,14 @@ def _look_at_words(facts: HostFacts, host: Host, options: Mapping[str, Any]) -> 
     if options["symptom"] is not None:
         findings = by_severity(judge_symptom(_log(options["symptom"]), judged))
         return Diagnosis(facts=facts, findings=findings)
-    return Diagnosis(facts=facts, findings=judge_stack(stack, facts))
+    findings = judge_stack(stack, facts)
+    if facts.recorded or stack.strip() == "installed":
+        return Diagnosis(facts=facts, findings=findings)
+    judged = stack_facts(stack, facts)
+    python = None if judged.python == facts.python else judged.python
+    print_line(f"asking the package index, at most {SECONDS:.0f} s (not with PIP_NO_INDEX=1)")
+    findings = with_index(findings, pins_of(versions_of(judged)), python, host)
+    return Diagnosis(facts=facts, findings=findings)
 
 
 def _read(file: str) -> str:

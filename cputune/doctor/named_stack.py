@@ -69,6 +69,12 @@ def stack_facts(spec: str, facts: HostFacts) -> HostFacts:
     return replace(facts, python=python, packages=named_packages, environment={}, recorded=True)
 
 
+def pins_of(stack: Versions) -> list[str]:
+    """The stack as pip takes it."""
+    named = filter(stack.get, DISTRIBUTIONS)
+    return [f"{DISTRIBUTIONS[name]}=={stack.get(name)}" for name in named]
+
+
 def _package(name: str, version: str, named: Mapping[str, str]) -> Package:
     """A package as if it were installed, with the requirements that the tables have."""
     required = tuple(
@@ -153,7 +159,8 @@ def stack_fits(facts: HostFacts) -> Iterator[Finding]:
 
     For each package that was not named: the versions that fit all named ones.
 
-    Cause: the tables decide, which are of the day of this release. No index is asked.
+    Cause: the tables decide, which are of the day of this release. The command also asks the
+    package index whether it has the named versions.
 
     Remedy: Pick versions from these ranges.
 
@@ -186,10 +193,7 @@ def stack_fits(facts: HostFacts) -> Iterator[Finding]:
         if fits(python=Version(text)):
             built.append(text)
     parts.append(f"Python: {_runs(pythons(), built)}")
-    pins = [
-        f"{DISTRIBUTIONS[name]}=={stack.get(name)}" for name in DISTRIBUTIONS if stack.get(name)
-    ]
-    asking = f"pip install --dry-run --ignore-installed {' '.join(pins)}"
+    asking = f"pip install --dry-run --ignore-installed {' '.join(pins_of(stack))}"
     remedy = f"Pick versions from these ranges. No index was asked; this asks yours: {asking}"
     yield stack_fits.finding("; ".join(parts), remedy=remedy)
 

@@ -15,6 +15,7 @@ def all_checks() -> tuple[Check, ...]:
         hosts,
         measured_work,
         named_stack,
+        package_index,
         rehearsed_launch,
         running_job,
         script_calls,
@@ -26,6 +27,7 @@ def all_checks() -> tuple[Check, ...]:
     launches = (FILE_CHECKS, typed_launch.CHECKS, script_calls.CHECKS, rehearsed_launch.CHECKS)
     needing_more = (
         named_stack.CHECKS,
+        package_index.CHECKS,
         *launches,
         deep.CHECKS,
         measured_work.CHECKS,
