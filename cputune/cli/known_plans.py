@@ -23,7 +23,7 @@ def newest_of(workload: Workload, facts: HostFacts, *, first: Sequence[Path] = (
     One of the history is of this folder, or of a script with the same text.
     """
     given = [str(path) for path in first if exists(path)]
-    for word in (*given, *kept_ids()):
+    for word in given + list(kept_ids()):
         path = result_path(word)
         try:
             if (workload.program or (workload.name,))[-1] not in read_document(path):
@@ -50,6 +50,6 @@ def _is_of_here(result: Result) -> bool:
     """Whether a result is of this folder, or of the same script: many are called train.py."""
     if result.workload.recipe is not None or result.folder == digest(folder()):
         return True
-    scripts = [*result.files.items()][:1]
+    scripts = list(result.files.items())[:1]
     host = LiveHost()
     return any(digest(text_of(path, host) or "") == before for path, before in scripts)

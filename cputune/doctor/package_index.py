@@ -15,7 +15,17 @@ from cputune.host.base import Command, Host
 
 SECONDS = 30.0  # a resolver that goes back through releases takes minutes
 
-_QUIET = ("--no-input", "--disable-pip-version-check", "--retries", "1", "--timeout", "5")
+_DRY = ("--dry-run", "--only-binary", ":all:")
+_QUIET = (
+    "--quiet",
+    "--ignore-installed",
+    "--no-input",
+    "--disable-pip-version-check",
+    "--retries",
+    "1",
+    "--timeout",
+    "5",
+)
 _UNREACHED = re.compile(
     r"connection broken|NewConnectionError|Could not fetch URL|ProxyError|SSLError"
     r"|error sending request|Failed to fetch",
@@ -62,13 +72,15 @@ def _asked(pins: Sequence[str], python: str | None, host: Host) -> tuple[str, st
     typed = f"pip install --dry-run --ignore-installed {' '.join(pins)}"
     if host.environment().get("PIP_NO_INDEX"):
         return "", f"No index was asked, because PIP_NO_INDEX is set; this asks one: {typed}"
-    words = ("--dry-run", "--quiet", "--ignore-installed", "--only-binary", ":all:", *_QUIET)
-    other = () if python is None else ("--python-version", python, "--target", "/nonexistent")
-    argv = (host.executable, "-m", "pip", "install", *words, *other, *pins)
+    argv = (host.executable, "-m", "pip", "install") + _DRY + _QUIET
+    if python is not None:
+        argv += ("--python-version", python, "--target", "/nonexistent")
+    argv += tuple(pins)
     done = host.run(Command(argv=argv, timeout_seconds=SECONDS))
     if done.returncode != 0 and "No module named pip" in done.stderr:
-        version = ("--python", host.executable) if python is None else ("--python-version", python)
-        argv = ("uv", "pip", "install", "--dry-run", "--only-binary", ":all:", *version, *pins)
+        argv = ("uv", "pip", "install") + _DRY
+        argv += ("--python", host.executable) if python is None else ("--python-version", python)
+        argv += tuple(pins)
         if host.which("uv") is None:
             return "", f"No index was asked, because this Python has no pip: {typed}"
         done = host.run(Command(argv=argv, timeout_seconds=SECONDS))

@@ -14,44 +14,19 @@ import contextlib
 import functools
 import os
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cputune.inside import ASK_VARIABLE
 from cputune.inside.applying.trimming import cut, encodings_of, has_tail
 from cputune.inside.applying.unchanged import as_before
+from cputune.inside.asked_points import Points
 from cputune.inside.cutting import UncutError, cut_into, samples_of
 from cputune.inside.draws import SEED, Draws, state_of_all
 from cputune.inside.later import at_step, later_steps
 from cputune.inside.messages import ModelAnswer
 from cputune.inside.nearness import differ, distance, gradients_apart, norm, plus
 from cputune.inside.sources import Sources
-
-if TYPE_CHECKING:
-    pass
-
-# Updates before each point. A script that alternates (every second, third or fourth step)
-# differs at some of them; a change after a warm-up is looked for up to the last.
-EARLY = (0, 1, 2, 5, 11, 24, 53)
-
-# Used if the questions of the first point took longer than ``QUICK_SECONDS``.
-FEWER = (0, 1, 5, 24)
-
-# Further points, if they come within ``LATER_SECONDS``; and each new pass over the data.
-LATER = (107, 211)
-
-POINTS = (*EARLY, *LATER)
-
-# Points of a recipe, whose script is known.
-OF_RECIPES = (0, 3)
-
-# CPU time of this thread.
-QUICK_SECONDS = 1.0
-LATER_SECONDS = 10.0
-
-# Passes over the data at whose beginning the model is checked once more.
-PASSES = 4
 
 # How much each weight is moved: the deviation of a usual initialisation.
 MOVED = 0.02
@@ -96,12 +71,6 @@ SEEDS = 5
 
 # The most backward passes of a step that are averaged one after the other.
 REPLAYED = 4
-
-# For all questions together.
-MOST_SECONDS = 60.0
-
-# From the first point on; the answers contain the last update that was checked.
-LONGEST_SECONDS = 120.0
 
 QUESTIONS = ("repeats", "samples", "ranks", "padding", "threads", "precision")
 
@@ -152,14 +121,10 @@ class Asker:
         self.asking = False
         self.draws = Draws()
         self.sources = Sources(self.draws)
-        self._points: tuple[int, ...] = POINTS if "samples" in self.asks else OF_RECIPES
+        self._points = Points(of_script="samples" in self.asks)
         self._say = say
         self._optimizers: list[Any] = []
-        self._point = self._updates = self._passes = 0
-        self._new_pass = self._finished = False
-        self._began: float | None = None
-        self._began_own = 0.0
-        self._left = MOST_SECONDS
+        self._finished = False
         self._seen: list[tuple[float, list[Any]]] = []
         self._parameters: list[Any] = []
         self._weights: list[Any] = []
@@ -195,33 +160,27 @@ class Asker:
 
     def due(self, steps: int) -> bool:
         """Whether the training has come to a point, after this number of steps."""
-        if not self.asks or self.asking or self._finished:
+        if not self.asks or self.asking:
             return False
-        self._updates = steps
-        if self._began is not None:
-            is_early = self._points[self._point] <= EARLY[-1]
-            is_long = time.perf_counter() - self._began > LONGEST_SECONDS
-            is_late = not is_early and time.thread_time() - self._began_own > LATER_SECONDS
-            if is_long or is_late:
-                self.finish()
-                return False
-        return self._new_pass or steps >= self._points[self._point]
+        due = self._points.due(steps)
+        if self._points.are_over:
+            self.finish()
+        return due
 
     def finish(self) -> None:
         """Tell that this was all, once."""
         if self.asks and not self._finished:
-            self._finished = True
+            self._finished = self._points.are_over = True
             end: ModelAnswer = {"event": "answer", "question": "", "point": ""}
-            end["updates"] = self._updates
+            end["updates"] = self._points.updates
             if self.sources.drawn is not None:
                 end["drawn"] = self.sources.drawn
             self._say(end)
 
     def begin_pass(self) -> None:
         """A new pass over the data may begin a new stage of training."""
-        if "samples" in self.asks and self._point and not self.asking:
-            self._passes += 1
-            self._new_pass = self._passes <= PASSES
+        if not self.asking:
+            self._points.begin_pass()
 
     def trained(self, loss: Any) -> None:
         """Note that a batch of a question went forward and backward."""
@@ -275,11 +234,8 @@ class Asker:
         ``items``: the framework passes a loss the items of the whole step. ``size``: the samples of
         a batch, if the loader reports it. ``steps``: of the whole training.
         """
-        point = f"after {self._updates} updates" if self._updates else "at the first step"
-        self._point += not self._new_pass
-        self._new_pass = False
-        since, since_own = time.perf_counter(), time.thread_time()
-        self._start_clocks(since)
+        self._points.begin()
+        point = self._points.name
         self._parameters = self._trained_parameters(models)
         self._asked, self._later = (*models, beside), later_steps(beside, steps)
         with self._apart():
@@ -287,11 +243,17 @@ class Asker:
             if size and count and count % size == 0:
                 self._rows = count // size
             # What a draw makes of one sample alone is seen if the others have other draws.
-            self._is_spread = self._rows == 1 and self._point % 2 == 0
+            self._is_spread = self._rows == 1 and self._points.number % 2 == 0
             self._ask_samples(point, models)
             uncut: tuple[float, list[Any]] | None = None
+            asking = {
+                "ranks": self._ask_ranks,
+                "padding": self._ask_padding,
+                "threads": self._ask_threads,
+                "precision": self._ask_precision,
+            }
             for question in self.asks:
-                if time.perf_counter() - since > self._left:
+                if not self._points.has_time:
                     break
                 if question == "samples":
                     continue
@@ -304,19 +266,10 @@ class Asker:
                         self._weighs_items = differs
                     self._compare(question, point, uncut, again)
                 elif uncut is not None:
-                    ask_question = getattr(self, f"_ask_{question}")
-                    yield from ask_question(point, batch, count, uncut)
-        took = time.perf_counter() - since
-        self._left -= took
-        is_slow = time.thread_time() - since_own > QUICK_SECONDS
-        if self._point == 1 and is_slow and self._points is POINTS:
-            self._points = FEWER
-        if self._point == len(self._points) or self._left <= 0:
+                    yield from asking[question](point, batch, count, uncut)
+        self._points.end()
+        if self._points.are_over:
             self.finish()
-
-    def _start_clocks(self, now: float) -> None:
-        if self._began is None:
-            self._began, self._began_own = now, time.thread_time()
 
     def _ask_samples(self, point: str, models: Sequence[Any]) -> None:
         """What the batches are made of; the weights are moved meanwhile, after the first point."""
@@ -329,9 +282,9 @@ class Asker:
             self._tell("parameters", point, reason=THAWED.format(thawed) if thawed else "")
             for question, reason in self.sources.ask():
                 self._tell(question, point, reason=reason)
-            if self._point > 1:
+            if self._points.number > 1:
                 before = self.sources.figure()
-        if self._point > 1:
+        if self._points.number > 1:
             self._move()
             self._weights = [parameter.detach().clone() for parameter in self._parameters]
             if looks and before is not None:
@@ -365,9 +318,9 @@ class Asker:
         if "samples" in self.asks:
             yield from self._ask_draws(point, batch, count, uncut)
         yield from self._ask_parts("ranks", point, batch, count, uncut)
-        if "samples" in self.asks and self._point == 2:
+        if "samples" in self.asks and self._points.number == 2:
             yield from self._ask_later(batch, count, uncut)
-        if "samples" in self.asks and self._point <= 2:
+        if "samples" in self.asks and self._points.number <= 2:
             rare_batch = self.sources.of_rare_samples()
             if rare_batch is not None:
                 rare, size = rare_batch

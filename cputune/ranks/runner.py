@@ -24,7 +24,7 @@ from cputune.host.facts import HostFacts
 from cputune.host.hub import OFFLINE, hub_reachable
 from cputune.inside import NUDGE_VARIABLE, STEPS_VARIABLE
 from cputune.inside.applying.force import Force
-from cputune.inside.equivalence_check import POINTS
+from cputune.inside.asked_points import POINTS
 from cputune.inside.first_steps import LOOKED_AT
 from cputune.inside.messages import ModelAnswer, RankState
 from cputune.plans.delivery import environment

@@ -12,9 +12,10 @@ import pytest
 import torch
 
 from cputune.inside import ASK_VARIABLE
+from cputune.inside.asked_points import OF_RECIPES
 from cputune.inside.contents import contents_of
 from cputune.inside.cutting import UncutError, part_of
-from cputune.inside.equivalence_check import OF_RECIPES, Asker
+from cputune.inside.equivalence_check import Asker
 from cputune.inside.nearness import norm
 
 F = torch.nn.functional

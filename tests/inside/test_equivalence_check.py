@@ -11,10 +11,11 @@ import pytest
 from cputune.inside import ASK_VARIABLE
 from cputune.inside.applying.ranks import seed_as_several
 from cputune.inside.applying.unchanged import as_before
+from cputune.inside.asked_points import EARLY, FEWER, LONGEST_SECONDS, POINTS
 from cputune.inside.contents import contents_of, end_of_epoch
 from cputune.inside.cutting import UncutError, part_of
 from cputune.inside.draws import Draws
-from cputune.inside.equivalence_check import EARLY, FEWER, LONGEST_SECONDS, POINTS, Asker
+from cputune.inside.equivalence_check import Asker
 from cputune.inside.messages import ModelAnswer
 from cputune.plans.equivalence import ModelAnswers, model_answers_of
 
@@ -47,7 +48,7 @@ def asked(
     ``exchanges``: its loss is given what ranks exchange values with.
     """
     monkeypatch.setenv(ASK_VARIABLE, "repeats,samples,ranks")
-    monkeypatch.setattr("cputune.inside.equivalence_check.time.perf_counter", lambda: 0.0)
+    monkeypatch.setattr("cputune.inside.asked_points.time.perf_counter", lambda: 0.0)
     told: list[ModelAnswer] = []
     asker = Asker(told.append)
     if batch is None:
@@ -270,7 +271,7 @@ def test_steps_that_a_script_does_in_turn_fall_on_different_points() -> None:
 def test_a_slow_model_is_asked_at_fewer_points_and_as_late(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
     for name in ("perf_counter", "thread_time"):
-        monkeypatch.setattr(f"cputune.inside.equivalence_check.time.{name}", lambda: clock[0])
+        monkeypatch.setattr(f"cputune.inside.asked_points.time.{name}", lambda: clock[0])
     monkeypatch.setenv(ASK_VARIABLE, "repeats,samples")
     for seconds, points in ((0.001, POINTS), (0.2, EARLY), (3.0, FEWER)):
         clock[0] = 0.0
@@ -292,7 +293,7 @@ def test_a_slow_model_is_asked_at_fewer_points_and_as_late(monkeypatch: pytest.M
 
 def test_questions_come_to_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
-    monkeypatch.setattr("cputune.inside.equivalence_check.time.perf_counter", lambda: clock[0])
+    monkeypatch.setattr("cputune.inside.asked_points.time.perf_counter", lambda: clock[0])
     monkeypatch.setenv(ASK_VARIABLE, "repeats,samples")
     told: list[Any] = []
     asker, model = Asker(told.append), torch.nn.Linear(6, 3)
