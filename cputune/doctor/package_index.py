@@ -72,7 +72,7 @@ def _asked(pins: Sequence[str], python: str | None, host: Host) -> tuple[str, st
     typed = f"pip install --dry-run --ignore-installed {' '.join(pins)}"
     if host.environment().get("PIP_NO_INDEX"):
         return "", f"No index was asked, because PIP_NO_INDEX is set; this asks one: {typed}"
-    argv = (host.executable, "-m", "pip", "install") + _DRY + _QUIET
+    argv: tuple[str, ...] = (host.executable, "-m", "pip", "install") + _DRY + _QUIET
     if python is not None:
         argv += ("--python-version", python, "--target", "/nonexistent")
     argv += tuple(pins)
