@@ -10,6 +10,8 @@ import re
 from collections.abc import Callable, Iterable
 
 from cputune.doctor.other_libraries import (
+    VALUES,
+    class_of_several,
     missing_submodule,
     name_without_home,
     other_name,
@@ -478,12 +480,19 @@ def _member(match: re.Match[str], failure: Failure, versions: Versions) -> Answe
     if home and home.partition(".")[0] not in interface.PACKAGES:
         return other_name(f"{home}.{short}", name, failure)
     owner = short
+    if not home and owner in VALUES:
+        return value_without(owner, name)
+    shared = class_of_several(owner, name)
+    if match["owner"] and shared is not None:
+        return shared
     for package in _nearest(failure):
         presence = interface.member(package, owner, name)
         always = presence is not None and presence.always and presence.still
         if always and owner.endswith("State") and match["owner"]:
             return _not_set_up(package, owner, name)
         if presence is not None:
+            if always and match["owner"]:
+                return _other_class(package, owner, name)
             return _of_class(package, owner, "has", name, presence, failure, versions)
     return value_without(owner, name)
 
@@ -500,6 +509,19 @@ def _not_set_up(package: str, owner: str, name: str) -> Answer:
         "TrainingArguments before what uses them, and upgrade the libraries together",
         command="pip install -U transformers accelerate",
         source="huggingface/accelerate#2564",
+    )
+
+
+def _other_class(package: str, owner: str, name: str) -> Answer:
+    """An object lacks what the class of its name has in every release."""
+    oldest = interface.releases(package)[0]
+    return Answer(
+        title=f"{package} is older than {oldest}, or this {owner} is another class of that name",
+        cause=f"{owner} of {package} has {name} in every release from {oldest} on, and the object "
+        f"in this error has not: it is of a class of that name in another library or in your "
+        f"code, or of a {package} before {oldest}.",
+        fix=f"print type(object).__module__ at that line: if it is not {package}, correct the "
+        f"import or upgrade that library; if it is, upgrade {package}",
     )
 
 

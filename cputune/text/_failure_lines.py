@@ -101,6 +101,8 @@ _EXIT = re.compile(
     r"|\S+ FAILED|Root Cause \(first observed failure\):|Failures:|error_file\s*:.*",
     re.IGNORECASE,
 )
+# A line with a status that also says what could not be done.
+_REASON = re.compile(r"\bunable to (?:run|start|launch)\b")
 ROOT_RANK = re.compile(r"\s*rank\s*:\s*(?P<rank>\d+) \(local_rank: \d+\)")
 _ERROR = re.compile(
     r"(?i)\berror\b|\bfatal\b|\bfail(?:ed|ure|s)?\b|\babort|\bcannot\b|can't|could(?: not|n't)"
@@ -111,6 +113,34 @@ _ERROR = re.compile(
     r"|undefined symbol|_ERROR\||not enough|\bdisabled?\b|\bDisabling\b|already in use"
     r"|expected \d+, errno|MPI_ABORT|\w+NotFound:$|corrupted|no wheels|is unusable|no version of"
     r"|BAD TERMINATION|No solution found|FailedMount|toomanyrequests"
+)
+# Warnings of Kubernetes, as `kubectl describe` and `kubectl get events` print them.
+_EVENT = re.compile(r"(?:\d+[smhd]\S*\s+)?Warning\s+[A-Z][A-Za-z]+\s+\S+")
+# What a launcher or a shell prints of a command before it runs it. Its words are no failures.
+_PROGRAM = (
+    r"(?:\S*/)?(?:python[\d.]*|torchrun|accelerate|deepspeed|mpi(?:run|exec)\S*|srun|sbatch|ssh"
+    r"|ipexrun|numactl|taskset|hydra_\w+|docker|kubectl|bash|sh|env|sudo|exec|nohup|export)"
+)
+# An echoed command ends with its words: nothing says that it failed.
+_TELLS_RESULT = (
+    r"(?!.*\b(?:error|fatal|warning|usage):"
+    r"|.*: (?:command not found|not found|no such|permission denied|killed|aborted|segmentation)"
+    r"|.*[^-\w](?:exit(?:ed|s)|returned|failed|fails|died|detected|noticed|cannot|unable)\b)"
+)
+_ECHOED = re.compile(
+    rf"{_TELLS_RESULT}(?:"
+    rf"(?:\[\S+\]\s*)?(?:\w+@[\w.-]+:\S*[$#]|[$>+%]+)\s+(?:\w+=\S*\s+)*{_PROGRAM}\s"
+    rf"|{_PROGRAM}\s(?=.*\s--?[A-Za-z])"
+    r"|.*\b(?:(?:launch|command.?line|program) arg(?:ument)?s|launch(?:ing)? command|command.?line"
+    r"|cmd|argv|running command|executing(?: command)?)\s*[:=]\s*\S.*\s--?[A-Za-z])",
+    re.IGNORECASE,
+)
+_WORDS_OF_COMMAND = re.compile(r"\[(?:'[^']*'|\"[^\"]*\")(?:, *(?:'[^']*'|\"[^\"]*\"))+\]")
+# A line of a printed configuration: of a dataclass, of JSON, of a Namespace.
+_SETTING = re.compile(
+    r"[A-Za-z_]\w*=(?!=)\S.*,|['\"][\w.-]+['\"]\s*:\s*"
+    r"(?:[-\d.e]+|true|false|null|None|True|False|'[^']*'|\"[^\"]*\"),?"
+    r"|(?:.*\s)?(?:Namespace|\w*(?:Arguments|Config))\(\w+=.*"
 )
 _BENIGN = re.compile(
     r"(?i)(?<![\d.])\b0 (?:errors?|failed|failures?)\b|\bno errors? (?:found|occurred|reported)\b"
@@ -148,6 +178,17 @@ def signal_of(text: str) -> str:
     return ""
 
 
+def shows_command(text: str) -> bool:
+    """Whether a line is an echoed command, or a setting of a printed configuration."""
+    text = text.strip()
+    return bool(_ECHOED.match(text) or _SETTING.fullmatch(text))
+
+
+def without_command(text: str) -> str:
+    """A text without the list of words of a command, as ``['python', 'train.py']``."""
+    return _WORDS_OF_COMMAND.sub("[…]", text)
+
+
 @dataclass(frozen=True, slots=True)
 class Report:
     """What a line outside of any traceback reports."""
@@ -160,8 +201,9 @@ class Report:
 def report_of(text: str, following: str) -> Report | None:
     """Return what a line reports, or None. ``following`` is the next line of the log."""
     text = text.strip()
-    if not text or _BENIGN.search(text):
+    if not text or _BENIGN.search(text) or shows_command(text):
         return None
+    text = without_command(text)
     if _MEMORY.search(text):
         return Report("memory", "SIGKILL")
     if _LIMIT.search(text):
@@ -173,12 +215,14 @@ def report_of(text: str, following: str) -> Report | None:
     signal = signal_of(text)
     if signal:
         return Report("signal", signal)
+    if _EVENT.match(text):
+        return Report("error")
     if warns(text):
         return Report("warning")
     refusal = _refusal(text)
     if refusal:
         return Report("usage", message=refusal)
-    if _EXIT.fullmatch(text):
+    if _EXIT.fullmatch(text) and not _REASON.search(text):
         return Report("exit")
     if _ERROR.search(text):
         return Report("error")

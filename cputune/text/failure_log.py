@@ -36,6 +36,7 @@ from cputune.text._failure_lines import (
     Kind,
     begins_something,
     report_of,
+    shows_command,
     signal_of,
     warns,
 )
@@ -178,6 +179,7 @@ _BOXED = re.compile(
 _FRAME = re.compile(
     r'\s+(?:\| )?File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?'
 )
+_CALL = re.compile(r'\s+File "[^"]+", line \d+, in \S')
 _CELL = re.compile(r"(?:File )?(?P<file>[~/\w.-]+\.py):(?P<line>\d+),? in (?P<function>[\w.<>]+)")
 _INPUT = re.compile(
     r"(?P<file>Cell In *\[\d+\]|<ipython-input-[\w-]+>),? (?:line |in )(?P<line>\d+|<)"
@@ -209,6 +211,7 @@ class _Stream:
         self.rank = rank
         self.stream = stream
         self.ignored = False
+        self.is_excerpt = False
         self.found: list[Failure] = []
         self.frames: list[Frame] | None = None
         self.message: list[str] | None = None
@@ -225,6 +228,7 @@ class _Stream:
         if _BEGIN.match(text) or _BOXED.search(text):
             self._end_message()
             self.frames = []
+            self.is_excerpt = False
             return True
         if _CHAINED.match(text):
             self._end_message()
@@ -237,6 +241,11 @@ class _Stream:
             return True
         if self.message is not None:
             return self._in_message(text)
+        if _CALL.match(text):
+            # An excerpt, without the first line of its traceback.
+            self.frames = []
+            self.is_excerpt = True
+            return self._in_traceback(line, self.frames)
         return False
 
     def _in_traceback(self, line: Line, frames: list[Frame]) -> bool:
@@ -263,6 +272,9 @@ class _Stream:
                 frames[-1] = replace(frames[-1], code=code[:300])
             return True
         raised = _RAISED.fullmatch(text)
+        if self.is_excerpt and not _ALONE.fullmatch(text):
+            self.frames = None  # a stack that is printed ends in no exception
+            return False
         if raised is None:
             return False  # another process wrote this line into the traceback
         if signal_of(text):
@@ -333,12 +345,16 @@ _VERSION_LINE = re.compile(
 )
 
 
+_BEGINS_COMMAND = re.compile(r"\s*(?:[$>+%#]\s+)?(?:\w+=\S*\s+)*[\w./-]+\s")
+
+
 def read_failures(text: str) -> FailureLog:
     """Find all failures of a log. Line numbers are those of this text."""
     streams: dict[tuple[int | None, str], _Stream] = {}
     others: list[Failure] = []
     all_lines = lines_of(text)
     following_lines = _following(all_lines)
+    in_command = False
     for line, following in zip(all_lines, following_lines, strict=True):
         key = (line.rank, line.stream)
         if key not in streams:
@@ -347,6 +363,10 @@ def read_failures(text: str) -> FailureLog:
         if stream.take(line):
             continue
         if not warns(line.text) and stream.raise_alone(line):
+            continue
+        continues = line.text.rstrip().endswith("\\")
+        if in_command or (continues and _BEGINS_COMMAND.match(line.text)):
+            in_command = continues
             continue
         report = report_of(line.text, following)
         if report is not None:
@@ -373,8 +393,11 @@ def read_failures(text: str) -> FailureLog:
     versions: dict[str, str] = {}
     for named in _VERSION_LINE.finditer(text):
         versions.setdefault(named[1] or named[3], named[2] or named[4])
-    lines = tuple(line.text for line in all_lines if line.text.strip())
-    return FailureLog(failures=_with_root_rank(failures, all_lines), lines=lines, versions=versions)
+    lines = []
+    for line in all_lines:
+        if line.text.strip() and not shows_command(line.text):
+            lines.append(line.text)
+    return FailureLog(failures=_with_root_rank(failures, all_lines), lines=tuple(lines), versions=versions)
 
 
 _EDGE = re.compile(r"\s*-{50,}\s*")
