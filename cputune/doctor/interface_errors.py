@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from cputune.doctor.other_libraries import (
     VALUES,
     class_of_several,
+    gone_argument,
     missing_submodule,
     name_without_home,
     other_name,
@@ -68,6 +69,9 @@ def _unexpected(match: re.Match[str], failure: Failure, versions: Versions) -> A
     else:
         called = f"{owner}.{function}".lstrip(".")
     written = called
+    gone = gone_argument(owner, name)
+    if gone is not None:
+        return gone
     package, called = _callable(called, name, failure)
     if not package:
         overridden = override_of(function, name, failure)
@@ -85,6 +89,13 @@ def _unexpected(match: re.Match[str], failure: Failure, versions: Versions) -> A
         return None  # a class of that library, which has the same name
     presence = interface.argument(package, called, name)
     if presence is not None and presence.always and presence.still and not owner:
+        if package == "torch":  # one release was read
+            return Answer(
+                title=f"torch is older than the code, or {called} is another function",
+                cause=f"{called} of torch {interface.newest('torch')} takes {name}.",
+                fix=f"upgrade torch; if it is new, look at the call: another library or a file of "
+                f"yours has a {called} too",
+            )
         return Answer(
             title=f"{name} is an argument of {called}, and was given to something else",
             cause=f"every release of {package} that was read takes it there.",
@@ -197,8 +208,10 @@ def _callable(called: str, name: str, failure: Failure) -> tuple[str, str]:
     for short in _PREFERRED:
         if short in candidates:
             return candidates[short], short
+    inside = {frame.package for frame in failure.frames[-1:]}
     for short, package in candidates.items():
-        return package, short
+        if package in inside:
+            return package, short
     return "", ""
 
 
@@ -266,15 +279,26 @@ def _never(package: str, called: str, name: str, failure: Failure) -> Answer | N
         return None
     taken = interface.arguments(package, called, newest)
     near = difflib.get_close_matches(name, taken, n=1)
+    passed = {frame.package for frame in failure.frames}
+    is_class = called[:1].isupper()
+    if not near and not is_class and package not in passed:
+        return None  # many libraries have a function of that name
+    cause = (
+        f"no release of {package} from {interface.releases(package)[0]} to {newest} "
+        "has this argument."
+    )
     if near:
         fix = f"write {near[0]}"
-    else:
+    elif package in passed:
         fix = f"remove {name}, or pass it to the object that takes it"
+    else:
+        cause += f" Another library may have a {called} too."
+        fix = (
+            f"if your code imports {called} from another library, install the release of it that "
+            f"the code was written for; else remove {name}, or pass it to the object that takes it"
+        )
     return Answer(
-        title=f"{called} of {package} takes {name} in no release",
-        cause=f"no release of {package} from {interface.releases(package)[0]} to {newest} "
-        "has this argument.",
-        fix=fix,
+        title=f"{called} of {package} takes {name} in no release", cause=cause, fix=fix
     )
 
 

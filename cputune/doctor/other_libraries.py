@@ -75,6 +75,17 @@ def gone_name(home: str, name: str) -> Answer | None:
     )
 
 
+def gone_argument(owner: str, name: str) -> Answer | None:
+    """The answer about an argument that a release of a library is known to have removed."""
+    if owner:
+        return gone_name(owner, name)
+    for known in table("gone"):
+        home, _, argument = known.rpartition(".")
+        if argument == name and "." not in home and home[:1].isupper():
+            return gone_name(home, name)
+    return None
+
+
 def other_name(home: str, name: str, failure: Failure) -> Answer:
     """The answer about a name that a library does not have, and perhaps had or will have."""
     package = home.partition(".")[0]

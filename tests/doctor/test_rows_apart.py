@@ -167,6 +167,7 @@ Traceback (most recent call last):
 """
 FULL = "OSError: [Errno 28] No space left on device"
 NO_MEMORY = "OSError: [Errno 12] Cannot allocate memory"
+NO_WAY = "OSError: [Errno 113] No route to host"
 DENIED = "PermissionError: [Errno 13] Permission denied"
 
 
@@ -184,6 +185,9 @@ DENIED = "PermissionError: [Errno 13] Permission denied"
         ("/v/site-packages/numpy/core/memmap.py", "__new__", NO_MEMORY, "maps-many-called"),
         ("/usr/lib/python3.11/multiprocessing/popen_fork.py", "_launch", NO_MEMORY, "fork-refused"),
         ("/v/site-packages/torch/nn/functional.py", "linear", NO_MEMORY, "cannot-allocate"),
+        ("/v/site-packages/urllib3/connection.py", "_new_conn", NO_WAY, "hub-name"),
+        ("/v/site-packages/torch/distributed/rendezvous.py", "_create", NO_WAY, "rank-0-no-way"),
+        ("/usr/lib/python3.11/socket.py", "create_connection", NO_WAY, "no-way"),
     ],
 )
 def test_what_was_short_is_read_from_the_call(
