@@ -108,7 +108,12 @@ def test_the_rank_that_the_launcher_names_decides_although_another_wrote_first()
         ),
         ("  exitcode  : -9 (pid: 77)", "signal", "SIGKILL"),
         ("command terminated with exit code 137", "signal", "SIGKILL"),
-        ("[launch.py:3] ['python', '--signal', '4'] exits with return code = -9", "signal", "SIGKILL"),
+        ("""Error in call:\nTypeError("an argument 'n'")\nkey: a""", "exception", "TypeError"),
+        (
+            "[launch.py:3] ['python', '--signal', '4'] exits with return code = -9",
+            "signal",
+            "SIGKILL",
+        ),
         ("python train.py --lr 1: error: no such file", "error", ""),
         ("Warning  BackOff  2m49s  kubelet  Back-off restarting failed container a", "error", ""),
         ("mpiexec -n 2 a: unable to run proxy on node2 (exit code 255)", "error", ""),

@@ -62,16 +62,20 @@ _OF_MODELS = ("forward", "__call__")
 
 
 def _unexpected(match: re.Match[str], failure: Failure, versions: Versions) -> Answer | None:
-    owner, function, name = match["owner"] or "", match["function"], match["name"]
-    owner = owner.rpartition(".")[2]
+    owner = (match["owner"] or "").rpartition(".")[2]
+    gone = gone_argument(owner, match["name"])
+    return gone or _unexpected_by(owner, match, failure, versions)
+
+
+def _unexpected_by(
+    owner: str, match: re.Match[str], failure: Failure, versions: Versions
+) -> Answer | None:
+    function, name = match["function"], match["name"]
     if function == "__init__" and owner:
         called = owner
     else:
         called = f"{owner}.{function}".lstrip(".")
     written = called
-    gone = gone_argument(owner, name)
-    if gone is not None:
-        return gone
     package, called = _callable(called, name, failure)
     if not package:
         overridden = override_of(function, name, failure)
@@ -200,6 +204,11 @@ def _callable(called: str, name: str, failure: Failure) -> tuple[str, str]:
             if interface.callables(package, called):
                 return package, called
         return "", ""
+    return _class_taking(name, failure)
+
+
+def _class_taking(name: str, failure: Failure) -> tuple[str, str]:
+    """Package and name of the class whose ``__init__`` was called, if anything shows it."""
     code = " ".join(frame.code for frame in failure.frames[-2:])
     candidates = _classes_with(name)
     for short, package in candidates.items():
@@ -297,9 +306,7 @@ def _never(package: str, called: str, name: str, failure: Failure) -> Answer | N
             f"if your code imports {called} from another library, install the release of it that "
             f"the code was written for; else remove {name}, or pass it to the object that takes it"
         )
-    return Answer(
-        title=f"{called} of {package} takes {name} in no release", cause=cause, fix=fix
-    )
+    return Answer(title=f"{called} of {package} takes {name} in no release", cause=cause, fix=fix)
 
 
 # --- names and modules ------------------------------------------------------------------

@@ -20,10 +20,10 @@ VALUES = ("list", "tuple", "dict", "str", "int", "float", "bool", "set", "bytes"
 
 # What lines that expect a tensor or a batch ask for.
 _OF_TENSORS = (
-    "backward", "contiguous", "cpu", "cuda", "detach", "device", "dim", "dtype", "float", "input_ids",
-    "attention_mask", "item", "labels", "last_hidden_state", "logits", "long", "loss", "masked_fill",
-    "ndim", "new_zeros", "numpy", "pooler_output", "requires_grad", "shape", "size", "squeeze",
-    "to", "transpose", "unsqueeze", "view",
+    "attention_mask", "backward", "contiguous", "cpu", "cuda", "detach", "device", "dim", "dtype",
+    "float", "input_ids", "item", "labels", "last_hidden_state", "logits", "long", "loss",
+    "masked_fill", "ndim", "new_zeros", "numpy", "pooler_output", "requires_grad", "shape", "size",
+    "squeeze", "to", "transpose", "unsqueeze", "view",
 )  # fmt: skip
 
 
@@ -31,8 +31,9 @@ _OF_TENSORS = (
 def table(name: str) -> Mapping[str, str]:
     """A table of ``known_errors/imports.toml``.
 
-    ``classes``: the library of a class, if others have a class of that name; ``distributions``: what pip calls a module; ``instead``: what replaces a removed name; ``gone``:
-    the last releases with a name; ``libraries``: how to get a shared library.
+    ``classes``: the library of a class of whose name others have one too; ``distributions``: what
+    pip calls a module; ``instead``: what replaces a removed name; ``gone``: the last releases with
+    a name; ``libraries``: how to get a shared library.
     """
     rows: dict[str, str] = packaged_toml("cputune.doctor", "known_errors/imports.toml")[name]
     return rows

@@ -136,7 +136,10 @@ def _after(question: Question, caller: str, title: str, cause: str) -> Answer:
         return Answer(title=title, cause=cause, fix=fix, source=question.source)
     if question.new:
         return Answer(title=title, cause=cause, fix=f"use {question.new}", source=question.source)
-    fix = "remove it; the release notes say what replaces it"
+    fix = (
+        "take a newer release of the code that uses it; in your own remove it: the release notes "
+        "say what replaces it"
+    )
     return Answer(title=title, cause=cause, fix=fix, source=question.source)
 
 

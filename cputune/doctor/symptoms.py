@@ -20,6 +20,7 @@ from functools import cache
 from cputune.doctor import diagnose
 from cputune.doctor.finding import Check, Finding, Severity, checks_of, fault
 from cputune.doctor.interface_errors import answer_of, raised_by
+from cputune.doctor.other_libraries import distribution_of
 from cputune.errors import CannotError
 from cputune.host.facts import HostFacts
 from cputune.text.documents import packaged_toml, record_of
@@ -306,8 +307,27 @@ def _known_symptom(failure: Failure, versions: Mapping[str, str]) -> Symptom | N
             symptom = quoting[0]
     if symptom is None:
         return None
+    symptom = _asked_by_library(symptom, failure)
     codes = list(symptom.finds) + [check.name for check in quoting]
     return replace(symptom, finds=tuple(dict.fromkeys(codes)))
+
+
+def _asked_by_library(symptom: Symptom, failure: Failure) -> Symptom:
+    """The library to upgrade, if its code asks for an attribute that is not there."""
+    if symptom.name != "attribute-absent":
+        return symptom
+    asking = ""
+    for frame in failure.frames:
+        if frame.package not in ("python", "torch"):  # Module.__getattr__ only raises it
+            asking = frame.package
+    if not asking:
+        return symptom
+    return replace(
+        symptom,
+        fix=f"upgrade {asking}, whose code asks for it, or install the releases that it names in "
+        "its requirements",
+        command=f"pip install -U {distribution_of(asking)}",
+    )
 
 
 def _removed_column(failure: Failure) -> Symptom | None:

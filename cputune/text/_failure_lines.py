@@ -12,8 +12,11 @@ Kind = Literal[
 
 # --- lines that are no traceback --------------------------------------------------------
 
+# An event of Kubernetes with its age, as `kubectl describe` and `kubectl get events` print it.
+_EVENT = r"Warning +[A-Z]\w+ +(?:\d+[smhd]|<\w+>)|^\d+[smhd]\S* +Warning +[A-Z]\w+ "
 _WARNING = re.compile(
-    r"\w*Warning: |^OMP: (?:Info|Warning)|\bWARN(?:ING)?\b|^\[?W\d{4}|^\[W[ \d]|^[Ww]arning"
+    r"\w*Warning: |^OMP: (?:Info|Warning)|\bWARN(?:ING)?\b|^\[?W\d{4}|^\[W[ \d]"
+    rf"|^(?!{_EVENT})[Ww]arning"
     r"|_WARN\||^I\d{4} |^\[I[ \d]"
     r"|^\W*INFO\b|^\W*DEBUG\b|\| ?INFO ?\|"
 )
@@ -112,10 +115,8 @@ _ERROR = re.compile(
     r"|\binvalid\b|does not support"
     r"|undefined symbol|_ERROR\||not enough|\bdisabled?\b|\bDisabling\b|already in use"
     r"|expected \d+, errno|MPI_ABORT|\w+NotFound:$|corrupted|no wheels|is unusable|no version of"
-    r"|BAD TERMINATION|No solution found|FailedMount|toomanyrequests"
+    rf"|BAD TERMINATION|No solution found|FailedMount|toomanyrequests|^(?-i:{_EVENT})"
 )
-# Warnings of Kubernetes, as `kubectl describe` and `kubectl get events` print them.
-_EVENT = re.compile(r"(?:\d+[smhd]\S*\s+)?Warning\s+[A-Z][A-Za-z]+\s+\S+")
 # What a launcher or a shell prints of a command before it runs it. Its words are no failures.
 _PROGRAM = (
     r"(?:\S*/)?(?:python[\d.]*|torchrun|accelerate|deepspeed|mpi(?:run|exec)\S*|srun|sbatch|ssh"
@@ -201,7 +202,7 @@ class Report:
 def report_of(text: str, following: str) -> Report | None:
     """Return what a line reports, or None. ``following`` is the next line of the log."""
     text = text.strip()
-    if not text or _BENIGN.search(text) or shows_command(text):
+    if not text or _BENIGN.search(text):
         return None
     text = without_command(text)
     if _MEMORY.search(text):
@@ -215,8 +216,6 @@ def report_of(text: str, following: str) -> Report | None:
     signal = signal_of(text)
     if signal:
         return Report("signal", signal)
-    if _EVENT.match(text):
-        return Report("error")
     if warns(text):
         return Report("warning")
     refusal = _refusal(text)

@@ -197,11 +197,31 @@ _ALONE = re.compile(
     r"|(?:[a-z_]\w*\.)+[A-Z]\w*(?:Failed|Timeout|Exhausted|NotFound|Fault|Invalid|Raised))"
     r"(?:: (?P<message>.*)|:)?"
 )
+# As hydra and pools print an exception of another process.
+_REPR = re.compile(
+    r"(?P<name>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception))"
+    r"\((?P<quote>['\"])(?P<message>.*)(?P=quote),?\)"
+)
 _CHAINED = re.compile(
     r"\s*(?:During handling of the above exception, another exception occurred"
     r"|The above exception was the direct cause of the following exception)"
 )
 _RICH_FRAME = re.compile(r"\s*[│|]\s*(?P<file>[~/][^:\s]+\.py):(?P<line>\d+) in (?P<function>\S+)")
+
+
+def _frame_of(text: str) -> Frame | None:
+    """The call that a line of a traceback names."""
+    frame = _FRAME.match(text) or _RICH_FRAME.match(text) or _CELL.match(text)
+    if frame:
+        function = (frame["function"] or "").strip()
+        return Frame(file=frame["file"], line=int(frame["line"]), function=function)
+    cell = _INPUT.match(text)
+    if cell is None:
+        return None
+    number = 0
+    if cell["line"].isdigit():
+        number = int(cell["line"])
+    return Frame(file=cell["file"], line=number)
 
 
 class _Stream:
@@ -250,17 +270,9 @@ class _Stream:
 
     def _in_traceback(self, line: Line, frames: list[Frame]) -> bool:
         text = line.text
-        frame = _FRAME.match(text) or _RICH_FRAME.match(text) or _CELL.match(text)
-        if frame:
-            function = (frame["function"] or "").strip()
-            frames.append(Frame(file=frame["file"], line=int(frame["line"]), function=function))
-            return True
-        cell = _INPUT.match(text)
-        if cell:
-            number = 0
-            if cell["line"].isdigit():
-                number = int(cell["line"])
-            frames.append(Frame(file=cell["file"], line=number))
+        frame = _frame_of(text)
+        if frame is not None:
+            frames.append(frame)
             return True
         arrow = _ARROW.match(text)
         if arrow and frames:
@@ -288,7 +300,8 @@ class _Stream:
         return True
 
     def raise_alone(self, line: Line) -> bool:
-        alone = _ALONE.fullmatch(line.text.strip())
+        text = line.text.strip()
+        alone = _ALONE.fullmatch(text) or _REPR.fullmatch(text)
         if alone is None or not line.text.strip() or line.text[0] in " \t":
             return False
         self._raise(line, alone["name"], alone["message"] or "", ())
@@ -348,25 +361,34 @@ _VERSION_LINE = re.compile(
 _BEGINS_COMMAND = re.compile(r"\s*(?:[$>+%#]\s+)?(?:\w+=\S*\s+)*[\w./-]+\s")
 
 
+def _command_lines(lines: Sequence[Line]) -> frozenset[int]:
+    """The numbers of the lines of echoed commands; a backslash at the end continues one."""
+    numbers = set()
+    continues = False
+    for line in lines:
+        ends_open = line.text.rstrip().endswith("\\")
+        begins = ends_open and _BEGINS_COMMAND.match(line.text) is not None
+        if continues or begins or shows_command(line.text):
+            numbers.add(line.number)
+        continues = ends_open and (continues or begins)
+    return frozenset(numbers)
+
+
 def read_failures(text: str) -> FailureLog:
     """Find all failures of a log. Line numbers are those of this text."""
     streams: dict[tuple[int | None, str], _Stream] = {}
     others: list[Failure] = []
     all_lines = lines_of(text)
     following_lines = _following(all_lines)
-    in_command = False
+    commands = _command_lines(all_lines)
     for line, following in zip(all_lines, following_lines, strict=True):
         key = (line.rank, line.stream)
         if key not in streams:
             streams[key] = _Stream(line.rank, line.stream)
         stream = streams[key]
-        if stream.take(line):
+        if stream.take(line) or line.number in commands:
             continue
         if not warns(line.text) and stream.raise_alone(line):
-            continue
-        continues = line.text.rstrip().endswith("\\")
-        if in_command or (continues and _BEGINS_COMMAND.match(line.text)):
-            in_command = continues
             continue
         report = report_of(line.text, following)
         if report is not None:
@@ -393,11 +415,10 @@ def read_failures(text: str) -> FailureLog:
     versions: dict[str, str] = {}
     for named in _VERSION_LINE.finditer(text):
         versions.setdefault(named[1] or named[3], named[2] or named[4])
-    lines = []
-    for line in all_lines:
-        if line.text.strip() and not shows_command(line.text):
-            lines.append(line.text)
-    return FailureLog(failures=_with_root_rank(failures, all_lines), lines=tuple(lines), versions=versions)
+    lines = [one.text for one in all_lines if one.text.strip() and one.number not in commands]
+    return FailureLog(
+        failures=_with_root_rank(failures, all_lines), lines=tuple(lines), versions=versions
+    )
 
 
 _EDGE = re.compile(r"\s*-{50,}\s*")
@@ -482,6 +503,8 @@ def standing_by_kind(failure: Failure) -> Standing:
 
 # Signals of a launcher or a person, which end the ranks that have not failed.
 _SENT = ("SIGTERM", "SIGINT", "SIGHUP")
+_KILLED_BY_HYDRA = re.compile(r"KILLED BY SIGNAL: 9\b|EXIT STRING: Killed")
+_OF_HYDRA = re.compile(r"(?:\[\d+\] )?\[(?:proxy:[\d:]+|mpiexec)@")
 
 
 @dataclass(frozen=True, slots=True)
@@ -527,12 +550,24 @@ class _Decision:
             if signal.name not in _SENT and signal.name != "SIGABRT":
                 deadly.append(signal)
         causes = [signal for signal in deadly if self.role_of(signal) == "cause"]
-        if causes or not deadly:
-            return _first(causes)
+        if causes:
+            return self.refusal_of_hydra(causes[0]) or causes[0]
+        if not deadly:
+            return None
         for error in self.of("error"):
             if error.line < deadly[0].line and self._is_known_cause(error):
                 return error
         return deadly[0]
+
+    def refusal_of_hydra(self, signal: Failure) -> Failure | None:
+        """The known error of Intel MPI's launcher after which it has killed the ranks itself."""
+        if not _KILLED_BY_HYDRA.search(signal.text):
+            return None
+        for error in self.of("error"):
+            own = _OF_HYDRA.match(error.text) is not None and error.line < signal.line
+            if own and self._is_known_cause(error):
+                return error
+        return None
 
     def limit(self) -> Failure | None:
         return _first(self.of("limit"))
