@@ -102,6 +102,8 @@ def other_name(home: str, name: str, failure: Failure) -> Answer:
             "the Python that it was written for",
             source="https://docs.python.org/3/whatsnew/",
         )
+    if not _is_installed(package, failure):
+        return _of_project(home, name)
     pip = distribution_of(package)
     caller = caller_of(failure)
     both = pip
@@ -117,6 +119,25 @@ def other_name(home: str, name: str, failure: Failure) -> Answer:
         fix=f"upgrade {package} and {of_caller} together; if {package} is the newest already, it "
         "has removed the name: install an older one",
         command=f"pip install -U {both}",
+        source=_IMPORT_SYSTEM,
+    )
+
+
+def _is_installed(package: str, failure: Failure) -> bool:
+    """Whether a package is known to be one of an index, and no folder of the project."""
+    installed = any(frame.package == package for frame in failure.frames)
+    return installed or package in table("distributions") or "-packages/" in failure.message
+
+
+def _of_project(home: str, name: str) -> Answer:
+    """The answer about a name of a module that may be a file of the project itself."""
+    package = home.partition(".")[0]
+    return Answer(
+        title=f"{home} has no {name}: files of two states of one project, or another {package}",
+        cause=f"{package} is mostly a folder or file of the project itself: a part of it is newer "
+        f"than the other, or another {package} comes first on the search path.",
+        fix=f"see what is imported (python -c 'import {home}; print({home}.__file__)'), and bring "
+        f"all files of the project to one state (git pull); if {package} is a library, upgrade it",
         source=_IMPORT_SYSTEM,
     )
 

@@ -313,9 +313,21 @@ def _known_symptom(failure: Failure, versions: Mapping[str, str]) -> Symptom | N
 
 
 def _asked_by_library(symptom: Symptom, failure: Failure) -> Symptom:
-    """The library to upgrade, if its code asks for an attribute that is not there."""
+    """Whose attribute is not there: an object's own, or one that a library asks another for."""
     if symptom.name != "attribute-absent":
         return symptom
+    absent = re.search(r"has no attribute '(\w+)'", failure.message)
+    asks_itself = [one for one in failure.frames if absent and f"self.{absent[1]}" in one.code]
+    if absent is not None and asks_itself:
+        return replace(
+            symptom,
+            title=f"An object lacks its own {absent[1]}: it was not set up by the code that runs",
+            cause="it was saved (pickled) by another release of its library and loaded by this "
+            "one, a step that sets it (load, train, setup) was not called, or a class of yours "
+            "lacks super().__init__().",
+            fix=f"call what sets {absent[1]} before this line; make an object that was loaded from "
+            "a file anew and save it again, or install the release that saved it",
+        )
     asking = ""
     for frame in failure.frames:
         if frame.package not in ("python", "torch"):  # Module.__getattr__ only raises it

@@ -181,6 +181,11 @@ _FRAME = re.compile(
 )
 _CALL = re.compile(r'\s+File "[^"]+", line \d+, in \S')
 _CELL = re.compile(r"(?:File )?(?P<file>[~/\w.-]+\.py):(?P<line>\d+),? in (?P<function>[\w.<>]+)")
+# Before IPython 8 a frame had no number; Colab makes a link of its file.
+_OLD_CELL = re.compile(
+    r"\[?(?P<file>(?:[~/]|~?\\|[A-Z]:\\)[^\]()]*\.py)\]?(?:\(\S+\))?"
+    r" in (?P<function>[\w.<>]+)(?:\(.*\))?"
+)
 _INPUT = re.compile(
     r"(?P<file>Cell In *\[\d+\]|<ipython-input-[\w-]+>),? (?:line |in )(?P<line>\d+|<)"
 )
@@ -215,6 +220,9 @@ def _frame_of(text: str) -> Frame | None:
     if frame:
         function = (frame["function"] or "").strip()
         return Frame(file=frame["file"], line=int(frame["line"]), function=function)
+    old = _OLD_CELL.fullmatch(text.rstrip())
+    if old is not None:
+        return Frame(file=old["file"], line=0, function=old["function"])
     cell = _INPUT.match(text)
     if cell is None:
         return None
