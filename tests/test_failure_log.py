@@ -118,6 +118,11 @@ def test_the_rank_that_the_launcher_names_decides_although_another_wrote_first()
         ("Warning  BackOff  2m49s  kubelet  Back-off restarting failed container a", "error", ""),
         ("mpiexec -n 2 a: unable to run proxy on node2 (exit code 255)", "error", ""),
         (
+            "    Traceback (most recent call last):\n      File 'a.py', line 1\n    KeyError: 'a'",
+            "exception",
+            "KeyError",
+        ),
+        (
             '  File "train.py", line 3, in main\n    run()\nOSError: [Errno 28] No space left',
             "exception",
             "OSError",

@@ -146,6 +146,7 @@ _SETTING = re.compile(
 _BENIGN = re.compile(
     r"(?i)(?<![\d.])\b0 (?:errors?|failed|failures?)\b|\bno errors? (?:found|occurred|reported)\b"
     r"|^\{'|it/s\]|s/it\]|^\d+%\|"
+    r"|\(ignored\)$"
     r"|^frame #\d+: |^Exception raised from \S+ at \S+:\d+ \(most recent call"
     r"|\b(?:error rate|(?:mean|absolute|squared|relative|test|training|validation) error)"
     r"\b[\w ]{0,30}[:=]\s*[-+]?\d"

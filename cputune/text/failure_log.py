@@ -25,6 +25,7 @@ Warnings and prints never decide.
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -386,7 +387,7 @@ def read_failures(text: str) -> FailureLog:
     """Find all failures of a log. Line numbers are those of this text."""
     streams: dict[tuple[int | None, str], _Stream] = {}
     others: list[Failure] = []
-    all_lines = lines_of(text)
+    all_lines = lines_of(textwrap.dedent(text))
     following_lines = _following(all_lines)
     commands = _command_lines(all_lines)
     for line, following in zip(all_lines, following_lines, strict=True):
