@@ -108,6 +108,25 @@ def test_the_rank_that_the_launcher_names_decides_although_another_wrote_first()
         ),
         ("  exitcode  : -9 (pid: 77)", "signal", "SIGKILL"),
         ("command terminated with exit code 137", "signal", "SIGKILL"),
+        ("""Error in call:\nTypeError("an argument 'n'")\nkey: a""", "exception", "TypeError"),
+        (
+            "[launch.py:3] ['python', '--signal', '4'] exits with return code = -9",
+            "signal",
+            "SIGKILL",
+        ),
+        ("python train.py --lr 1: error: no such file", "error", ""),
+        ("Warning  BackOff  2m49s  kubelet  Back-off restarting failed container a", "error", ""),
+        ("mpiexec -n 2 a: unable to run proxy on node2 (exit code 255)", "error", ""),
+        (
+            "    Traceback (most recent call last):\n      File 'a.py', line 1\n    KeyError: 'a'",
+            "exception",
+            "KeyError",
+        ),
+        (
+            '  File "train.py", line 3, in main\n    run()\nOSError: [Errno 28] No space left',
+            "exception",
+            "OSError",
+        ),
         ("srun: error: node12: task 0: Out Of Memory", "memory", "SIGKILL"),
         ("[12.3] Out of memory: Killed process 12 (python) total-vm:1kB", "memory", "SIGKILL"),
         ("slurmstepd: error: *** STEP 1.0 ON n1 CANCELLED AT T DUE TO TIME LIMIT ***", "limit", ""),
@@ -142,6 +161,17 @@ def test_a_kill_is_the_cause_of_the_other_ranks_exceptions() -> None:
         "INFO: 4 GPUs required for the large preset, 0 for this one",
         "100%|██████████| 100/100 [00:10<00:00, 10.00it/s]",
         "{'loss': 0.69, 'grad_norm': 1.2, 'epoch': 0.1}",
+        # Words of a command, or of a configuration.
+        "[mpiexec@a] Launch arguments: /usr/bin/ssh -q b proxy --abort-signal 9 --on-failure abort",
+        "+ mpirun -n 2 --on-error abort python train.py --resume fail",
+        "you@node:~$ torchrun --max-restarts 0 train.py --unsupported ignore",
+        "cmd = /usr/bin/python -u train.py --policy abort --denied 0",
+        "torchrun --nnodes 2 \\\n  --on-error abort \\\n  train.py --policy fail",
+        '"on_failure": "abort",',
+        "signal_on_failure='abort',",
+        "Namespace(on_error='abort', signal=9)",
+        # A stack that is printed.
+        '  File "train.py", line 3, in main\n    show()\nDone',
     ],
 )
 def test_warnings_and_prints_do_not_decide(text: str) -> None:

@@ -10,6 +10,9 @@ import re
 from collections.abc import Callable, Iterable
 
 from cputune.doctor.other_libraries import (
+    VALUES,
+    class_of_several,
+    gone_argument,
     missing_submodule,
     name_without_home,
     other_name,
@@ -59,8 +62,15 @@ _OF_MODELS = ("forward", "__call__")
 
 
 def _unexpected(match: re.Match[str], failure: Failure, versions: Versions) -> Answer | None:
-    owner, function, name = match["owner"] or "", match["function"], match["name"]
-    owner = owner.rpartition(".")[2]
+    owner = (match["owner"] or "").rpartition(".")[2]
+    gone = gone_argument(owner, match["name"])
+    return gone or _unexpected_by(owner, match, failure, versions)
+
+
+def _unexpected_by(
+    owner: str, match: re.Match[str], failure: Failure, versions: Versions
+) -> Answer | None:
+    function, name = match["function"], match["name"]
     if function == "__init__" and owner:
         called = owner
     else:
@@ -83,6 +93,13 @@ def _unexpected(match: re.Match[str], failure: Failure, versions: Versions) -> A
         return None  # a class of that library, which has the same name
     presence = interface.argument(package, called, name)
     if presence is not None and presence.always and presence.still and not owner:
+        if package == "torch":  # one release was read
+            return Answer(
+                title=f"torch is older than the code, or {called} is another function",
+                cause=f"{called} of torch {interface.newest('torch')} takes {name}.",
+                fix=f"upgrade torch; if it is new, look at the call: another library or a file of "
+                f"yours has a {called} too",
+            )
         return Answer(
             title=f"{name} is an argument of {called}, and was given to something else",
             cause=f"every release of {package} that was read takes it there.",
@@ -187,6 +204,11 @@ def _callable(called: str, name: str, failure: Failure) -> tuple[str, str]:
             if interface.callables(package, called):
                 return package, called
         return "", ""
+    return _class_taking(name, failure)
+
+
+def _class_taking(name: str, failure: Failure) -> tuple[str, str]:
+    """Package and name of the class whose ``__init__`` was called, if anything shows it."""
     code = " ".join(frame.code for frame in failure.frames[-2:])
     candidates = _classes_with(name)
     for short, package in candidates.items():
@@ -195,8 +217,10 @@ def _callable(called: str, name: str, failure: Failure) -> tuple[str, str]:
     for short in _PREFERRED:
         if short in candidates:
             return candidates[short], short
+    inside = {frame.package for frame in failure.frames[-1:]}
     for short, package in candidates.items():
-        return package, short
+        if package in inside:
+            return package, short
     return "", ""
 
 
@@ -264,16 +288,25 @@ def _never(package: str, called: str, name: str, failure: Failure) -> Answer | N
         return None
     taken = interface.arguments(package, called, newest)
     near = difflib.get_close_matches(name, taken, n=1)
+    passed = {frame.package for frame in failure.frames}
+    is_class = called[:1].isupper()
+    if not near and not is_class and package not in passed:
+        return None  # many libraries have a function of that name
+    cause = (
+        f"no release of {package} from {interface.releases(package)[0]} to {newest} "
+        "has this argument."
+    )
     if near:
         fix = f"write {near[0]}"
-    else:
+    elif package in passed:
         fix = f"remove {name}, or pass it to the object that takes it"
-    return Answer(
-        title=f"{called} of {package} takes {name} in no release",
-        cause=f"no release of {package} from {interface.releases(package)[0]} to {newest} "
-        "has this argument.",
-        fix=fix,
-    )
+    else:
+        cause += f" Another library may have a {called} too."
+        fix = (
+            f"if your code imports {called} from another library, install the release of it that "
+            f"the code was written for; else remove {name}, or pass it to the object that takes it"
+        )
+    return Answer(title=f"{called} of {package} takes {name} in no release", cause=cause, fix=fix)
 
 
 # --- names and modules ------------------------------------------------------------------
@@ -478,12 +511,19 @@ def _member(match: re.Match[str], failure: Failure, versions: Versions) -> Answe
     if home and home.partition(".")[0] not in interface.PACKAGES:
         return other_name(f"{home}.{short}", name, failure)
     owner = short
+    if not home and owner in VALUES:
+        return value_without(owner, name)
+    shared = class_of_several(owner, name)
+    if match["owner"] and shared is not None:
+        return shared
     for package in _nearest(failure):
         presence = interface.member(package, owner, name)
         always = presence is not None and presence.always and presence.still
         if always and owner.endswith("State") and match["owner"]:
             return _not_set_up(package, owner, name)
         if presence is not None:
+            if always and match["owner"]:
+                return _other_class(package, owner, name)
             return _of_class(package, owner, "has", name, presence, failure, versions)
     return value_without(owner, name)
 
@@ -500,6 +540,19 @@ def _not_set_up(package: str, owner: str, name: str) -> Answer:
         "TrainingArguments before what uses them, and upgrade the libraries together",
         command="pip install -U transformers accelerate",
         source="huggingface/accelerate#2564",
+    )
+
+
+def _other_class(package: str, owner: str, name: str) -> Answer:
+    """An object lacks what the class of its name has in every release."""
+    oldest = interface.releases(package)[0]
+    return Answer(
+        title=f"{package} is older than {oldest}, or this {owner} is another class of that name",
+        cause=f"{owner} of {package} has {name} in every release from {oldest} on, and the object "
+        f"in this error has not: it is of a class of that name in another library or in your "
+        f"code, or of a {package} before {oldest}.",
+        fix=f"print type(object).__module__ at that line: if it is not {package}, correct the "
+        f"import or upgrade that library; if it is, upgrade {package}",
     )
 
 

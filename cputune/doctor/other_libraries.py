@@ -16,15 +16,24 @@ from cputune.text.documents import packaged_toml
 from cputune.text.failure_log import Failure
 
 _IMPORT_SYSTEM = "https://docs.python.org/3/library/sys_path_init.html"
-_VALUES = ("list", "tuple", "dict", "str", "int", "float", "bool", "set", "bytes")
+VALUES = ("list", "tuple", "dict", "str", "int", "float", "bool", "set", "bytes")
+
+# What lines that expect a tensor or a batch ask for.
+_OF_TENSORS = (
+    "attention_mask", "backward", "contiguous", "cpu", "cuda", "detach", "device", "dim", "dtype",
+    "float", "input_ids", "item", "labels", "last_hidden_state", "logits", "long", "loss",
+    "masked_fill", "ndim", "new_zeros", "numpy", "pooler_output", "requires_grad", "shape", "size",
+    "squeeze", "to", "transpose", "unsqueeze", "view",
+)  # fmt: skip
 
 
 @cache
 def table(name: str) -> Mapping[str, str]:
     """A table of ``known_errors/imports.toml``.
 
-    ``distributions``: what pip calls a module; ``instead``: what replaces a removed name; ``gone``:
-    the last releases with a name; ``libraries``: how to get a shared library.
+    ``classes``: the library of a class of whose name others have one too; ``distributions``: what
+    pip calls a module; ``instead``: what replaces a removed name; ``gone``: the last releases with
+    a name; ``libraries``: how to get a shared library.
     """
     rows: dict[str, str] = packaged_toml("cputune.doctor", "known_errors/imports.toml")[name]
     return rows
@@ -67,6 +76,17 @@ def gone_name(home: str, name: str) -> Answer | None:
     )
 
 
+def gone_argument(owner: str, name: str) -> Answer | None:
+    """The answer about an argument that a release of a library is known to have removed."""
+    if owner:
+        return gone_name(owner, name)
+    for known in table("gone"):
+        home, _, argument = known.rpartition(".")
+        if argument == name and "." not in home and home[:1].isupper():
+            return gone_name(home, name)
+    return None
+
+
 def other_name(home: str, name: str, failure: Failure) -> Answer:
     """The answer about a name that a library does not have, and perhaps had or will have."""
     package = home.partition(".")[0]
@@ -82,6 +102,8 @@ def other_name(home: str, name: str, failure: Failure) -> Answer:
             "the Python that it was written for",
             source="https://docs.python.org/3/whatsnew/",
         )
+    if not _is_installed(package, failure):
+        return _of_project(home, name)
     pip = distribution_of(package)
     caller = caller_of(failure)
     both = pip
@@ -97,6 +119,25 @@ def other_name(home: str, name: str, failure: Failure) -> Answer:
         fix=f"upgrade {package} and {of_caller} together; if {package} is the newest already, it "
         "has removed the name: install an older one",
         command=f"pip install -U {both}",
+        source=_IMPORT_SYSTEM,
+    )
+
+
+def _is_installed(package: str, failure: Failure) -> bool:
+    """Whether a package is known to be one of an index, and no folder of the project."""
+    installed = any(frame.package == package for frame in failure.frames)
+    return installed or package in table("distributions") or "-packages/" in failure.message
+
+
+def _of_project(home: str, name: str) -> Answer:
+    """The answer about a name of a module that may be a file of the project itself."""
+    package = home.partition(".")[0]
+    return Answer(
+        title=f"{home} has no {name}: files of two states of one project, or another {package}",
+        cause=f"{package} is mostly a folder or file of the project itself: a part of it is newer "
+        f"than the other, or another {package} comes first on the search path.",
+        fix=f"see what is imported (python -c 'import {home}; print({home}.__file__)'), and bring "
+        f"all files of the project to one state (git pull); if {package} is a library, upgrade it",
         source=_IMPORT_SYSTEM,
     )
 
@@ -151,8 +192,18 @@ def shared_library(match: re.Match[str], failure: Failure, versions: Versions) -
 def value_without(owner: str, name: str) -> Answer | None:
     """The answer about a list, dict or number of Python that is used as an object of a library."""
     gone = gone_name(owner, name)
-    if gone is not None or owner not in _VALUES:
+    if gone is not None or owner not in VALUES:
         return gone
+    if name not in _OF_TENSORS:
+        return Answer(
+            title=f"A {owner} is used as an object that has {name}",
+            cause=f"the line expects an object with {name} (a configuration, a model, a data set), "
+            f"and gets a {owner} of Python: a name or a path instead of what it stands for, the "
+            "contents of a JSON file, or the result of another release of a library.",
+            fix="look at the last line of your code in the traceback, and print what it passes on: "
+            "load the object of that name (from_pretrained, open, json.load), or use its keys",
+            source="https://docs.python.org/3/library/exceptions.html",
+        )
     return Answer(
         title=f"A {owner} is used as an object that has {name}",
         cause=f"the line expects a tensor, a batch or a result with {name}, and gets a {owner} of "
@@ -161,6 +212,26 @@ def value_without(owner: str, name: str) -> Answer | None:
         'call torch.tensor(…) or set_format("torch") on data, use batch["…"] for a dict, and '
         "give the function one object and not a list",
         source="https://docs.python.org/3/library/exceptions.html",
+    )
+
+
+def class_of_several(owner: str, name: str) -> Answer | None:
+    """The answer about a class of which the name does not show the library."""
+    package = table("classes").get(owner)
+    if package is None:
+        return None
+    gone = gone_name(owner, name)
+    if gone is not None:
+        return gone
+    return Answer(
+        title=f"{owner} has no {name}: another release of {package} is installed than the code "
+        "needs",
+        cause=f"a {owner} is mostly of {package}, whatever library uses it; {name} was added in a "
+        f"later release, or removed.",
+        fix=f"upgrade {package}, and start Python again; if it is the newest already, it has "
+        f"removed {name}: upgrade the library that the traceback names",
+        command=f"pip install -U {distribution_of(package)}",
+        source=f"https://pypi.org/project/{distribution_of(package)}/",
     )
 
 

@@ -66,9 +66,9 @@ def between(question: Question) -> Answer | None:
             return _always(question)
         return None
     installed = parse(question.versions.get(package))
-    version = None
-    if installed is not None and not presence.at(installed):
-        version = installed
+    version = installed
+    if installed is not None and presence.at(installed):
+        return _has_it(question, str(installed))
     since = f"{presence.first.major}.{presence.first.minor}"
     too_old = version is not None and version < presence.first
     too_new = version is not None and version > presence.last
@@ -97,6 +97,21 @@ def between(question: Question) -> Answer | None:
     replaced = question.new and not question.new.startswith("nothing")
     fix += f"use {question.new}" if replaced else "remove it"
     return Answer(title=title, cause=cause, fix=fix, source=question.source)
+
+
+def _has_it(question: Question, version: str) -> Answer:
+    """The release that is known to be installed has it, so it is not the one that ran."""
+    package = question.package
+    return Answer(
+        title=f"{package} {version} has it: another {package} ran, or its files are mixed",
+        cause=f"in {package}, {question.what} {question.presence.range_text()}, and {version} was "
+        "found. A notebook still has the older one loaded, another Python ran, an upgrade left "
+        "files of two releases, or the import failed inside because another package is missing.",
+        fix=f"start Python again, and see which one runs: python -c 'import {package}; "
+        f"print({package}.__version__, {package}.__file__)'; then install it again",
+        command=f"pip install --force-reinstall --no-deps {package}=={version}",
+        source=question.source,
+    )
 
 
 def _always(question: Question) -> Answer:
@@ -136,7 +151,10 @@ def _after(question: Question, caller: str, title: str, cause: str) -> Answer:
         return Answer(title=title, cause=cause, fix=fix, source=question.source)
     if question.new:
         return Answer(title=title, cause=cause, fix=f"use {question.new}", source=question.source)
-    fix = "remove it; the release notes say what replaces it"
+    fix = (
+        "take a newer release of the code that uses it; in your own remove it: the release notes "
+        "say what replaces it"
+    )
     return Answer(title=title, cause=cause, fix=fix, source=question.source)
 
 

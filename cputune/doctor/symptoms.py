@@ -20,6 +20,7 @@ from functools import cache
 from cputune.doctor import diagnose
 from cputune.doctor.finding import Check, Finding, Severity, checks_of, fault
 from cputune.doctor.interface_errors import answer_of, raised_by
+from cputune.doctor.other_libraries import distribution_of
 from cputune.errors import CannotError
 from cputune.host.facts import HostFacts
 from cputune.text.documents import packaged_toml, record_of
@@ -306,8 +307,39 @@ def _known_symptom(failure: Failure, versions: Mapping[str, str]) -> Symptom | N
             symptom = quoting[0]
     if symptom is None:
         return None
+    symptom = _asked_by_library(symptom, failure)
     codes = list(symptom.finds) + [check.name for check in quoting]
     return replace(symptom, finds=tuple(dict.fromkeys(codes)))
+
+
+def _asked_by_library(symptom: Symptom, failure: Failure) -> Symptom:
+    """Whose attribute is not there: an object's own, or one that a library asks another for."""
+    if symptom.name != "attribute-absent":
+        return symptom
+    absent = re.search(r"has no attribute '(\w+)'", failure.message)
+    asks_itself = [one for one in failure.frames if absent and f"self.{absent[1]}" in one.code]
+    if absent is not None and asks_itself:
+        return replace(
+            symptom,
+            title=f"An object lacks its own {absent[1]}: it was not set up by the code that runs",
+            cause="it was saved (pickled) by another release of its library and loaded by this "
+            "one, a step that sets it (load, train, setup) was not called, or a class of yours "
+            "lacks super().__init__().",
+            fix=f"call what sets {absent[1]} before this line; make an object that was loaded from "
+            "a file anew and save it again, or install the release that saved it",
+        )
+    asking = ""
+    for frame in failure.frames:
+        if frame.package not in ("python", "torch"):  # Module.__getattr__ only raises it
+            asking = frame.package
+    if not asking:
+        return symptom
+    return replace(
+        symptom,
+        fix=f"upgrade {asking}, whose code asks for it, or install the releases that it names in "
+        "its requirements",
+        command=f"pip install -U {distribution_of(asking)}",
+    )
 
 
 def _removed_column(failure: Failure) -> Symptom | None:

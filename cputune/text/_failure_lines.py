@@ -12,8 +12,11 @@ Kind = Literal[
 
 # --- lines that are no traceback --------------------------------------------------------
 
+# An event of Kubernetes with its age, as `kubectl describe` and `kubectl get events` print it.
+_EVENT = r"Warning +[A-Z]\w+ +(?:\d+[smhd]|<\w+>)|^\d+[smhd]\S* +Warning +[A-Z]\w+ "
 _WARNING = re.compile(
-    r"\w*Warning: |^OMP: (?:Info|Warning)|\bWARN(?:ING)?\b|^\[?W\d{4}|^\[W[ \d]|^[Ww]arning"
+    r"\w*Warning: |^OMP: (?:Info|Warning)|\bWARN(?:ING)?\b|^\[?W\d{4}|^\[W[ \d]"
+    rf"|^(?!{_EVENT})[Ww]arning"
     r"|_WARN\||^I\d{4} |^\[I[ \d]"
     r"|^\W*INFO\b|^\W*DEBUG\b|\| ?INFO ?\|"
 )
@@ -101,6 +104,8 @@ _EXIT = re.compile(
     r"|\S+ FAILED|Root Cause \(first observed failure\):|Failures:|error_file\s*:.*",
     re.IGNORECASE,
 )
+# A line with a status that also says what could not be done.
+_REASON = re.compile(r"\bunable to (?:run|start|launch)\b")
 ROOT_RANK = re.compile(r"\s*rank\s*:\s*(?P<rank>\d+) \(local_rank: \d+\)")
 _ERROR = re.compile(
     r"(?i)\berror\b|\bfatal\b|\bfail(?:ed|ure|s)?\b|\babort|\bcannot\b|can't|could(?: not|n't)"
@@ -110,11 +115,38 @@ _ERROR = re.compile(
     r"|\binvalid\b|does not support"
     r"|undefined symbol|_ERROR\||not enough|\bdisabled?\b|\bDisabling\b|already in use"
     r"|expected \d+, errno|MPI_ABORT|\w+NotFound:$|corrupted|no wheels|is unusable|no version of"
-    r"|BAD TERMINATION|No solution found|FailedMount|toomanyrequests"
+    rf"|BAD TERMINATION|No solution found|FailedMount|toomanyrequests|^(?-i:{_EVENT})"
+)
+# What a launcher or a shell prints of a command before it runs it. Its words are no failures.
+_PROGRAM = (
+    r"(?:\S*/)?(?:python[\d.]*|torchrun|accelerate|deepspeed|mpi(?:run|exec)\S*|srun|sbatch|ssh"
+    r"|ipexrun|numactl|taskset|hydra_\w+|docker|kubectl|bash|sh|env|sudo|exec|nohup|export)"
+)
+# An echoed command ends with its words: nothing says that it failed.
+_TELLS_RESULT = (
+    r"(?!.*\b(?:error|fatal|warning|usage):"
+    r"|.*: (?:command not found|not found|no such|permission denied|killed|aborted|segmentation)"
+    r"|.*[^-\w](?:exit(?:ed|s)|returned|failed|fails|died|detected|noticed|cannot|unable)\b)"
+)
+_ECHOED = re.compile(
+    rf"{_TELLS_RESULT}(?:"
+    rf"(?:\[\S+\]\s*)?(?:\w+@[\w.-]+:\S*[$#]|[$>+%]+)\s+(?:\w+=\S*\s+)*{_PROGRAM}\s"
+    rf"|{_PROGRAM}\s(?=.*\s--?[A-Za-z])"
+    r"|.*\b(?:(?:launch|command.?line|program) arg(?:ument)?s|launch(?:ing)? command|command.?line"
+    r"|cmd|argv|running command|executing(?: command)?)\s*[:=]\s*\S.*\s--?[A-Za-z])",
+    re.IGNORECASE,
+)
+_WORDS_OF_COMMAND = re.compile(r"\[(?:'[^']*'|\"[^\"]*\")(?:, *(?:'[^']*'|\"[^\"]*\"))+\]")
+# A line of a printed configuration: of a dataclass, of JSON, of a Namespace.
+_SETTING = re.compile(
+    r"[A-Za-z_]\w*=(?!=)\S.*,|['\"][\w.-]+['\"]\s*:\s*"
+    r"(?:[-\d.e]+|true|false|null|None|True|False|'[^']*'|\"[^\"]*\"),?"
+    r"|(?:.*\s)?(?:Namespace|\w*(?:Arguments|Config))\(\w+=.*"
 )
 _BENIGN = re.compile(
     r"(?i)(?<![\d.])\b0 (?:errors?|failed|failures?)\b|\bno errors? (?:found|occurred|reported)\b"
     r"|^\{'|it/s\]|s/it\]|^\d+%\|"
+    r"|\(ignored\)$"
     r"|^frame #\d+: |^Exception raised from \S+ at \S+:\d+ \(most recent call"
     r"|\b(?:error rate|(?:mean|absolute|squared|relative|test|training|validation) error)"
     r"\b[\w ]{0,30}[:=]\s*[-+]?\d"
@@ -148,6 +180,17 @@ def signal_of(text: str) -> str:
     return ""
 
 
+def shows_command(text: str) -> bool:
+    """Whether a line is an echoed command, or a setting of a printed configuration."""
+    text = text.strip()
+    return bool(_ECHOED.match(text) or _SETTING.fullmatch(text))
+
+
+def without_command(text: str) -> str:
+    """A text without the list of words of a command, as ``['python', 'train.py']``."""
+    return _WORDS_OF_COMMAND.sub("[…]", text)
+
+
 @dataclass(frozen=True, slots=True)
 class Report:
     """What a line outside of any traceback reports."""
@@ -162,6 +205,7 @@ def report_of(text: str, following: str) -> Report | None:
     text = text.strip()
     if not text or _BENIGN.search(text):
         return None
+    text = without_command(text)
     if _MEMORY.search(text):
         return Report("memory", "SIGKILL")
     if _LIMIT.search(text):
@@ -178,7 +222,7 @@ def report_of(text: str, following: str) -> Report | None:
     refusal = _refusal(text)
     if refusal:
         return Report("usage", message=refusal)
-    if _EXIT.fullmatch(text):
+    if _EXIT.fullmatch(text) and not _REASON.search(text):
         return Report("exit")
     if _ERROR.search(text):
         return Report("error")

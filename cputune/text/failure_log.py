@@ -25,6 +25,7 @@ Warnings and prints never decide.
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -36,6 +37,7 @@ from cputune.text._failure_lines import (
     Kind,
     begins_something,
     report_of,
+    shows_command,
     signal_of,
     warns,
 )
@@ -178,7 +180,13 @@ _BOXED = re.compile(
 _FRAME = re.compile(
     r'\s+(?:\| )?File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?'
 )
+_CALL = re.compile(r'\s+File "[^"]+", line \d+, in \S')
 _CELL = re.compile(r"(?:File )?(?P<file>[~/\w.-]+\.py):(?P<line>\d+),? in (?P<function>[\w.<>]+)")
+# Before IPython 8 a frame had no number; Colab makes a link of its file.
+_OLD_CELL = re.compile(
+    r"\[?(?P<file>(?:[~/]|~?\\|[A-Z]:\\)[^\]()]*\.py)\]?(?:\(\S+\))?"
+    r" in (?P<function>[\w.<>]+)(?:\(.*\))?"
+)
 _INPUT = re.compile(
     r"(?P<file>Cell In *\[\d+\]|<ipython-input-[\w-]+>),? (?:line |in )(?P<line>\d+|<)"
 )
@@ -195,11 +203,34 @@ _ALONE = re.compile(
     r"|(?:[a-z_]\w*\.)+[A-Z]\w*(?:Failed|Timeout|Exhausted|NotFound|Fault|Invalid|Raised))"
     r"(?:: (?P<message>.*)|:)?"
 )
+# As hydra and pools print an exception of another process.
+_REPR = re.compile(
+    r"(?P<name>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception))"
+    r"\((?P<quote>['\"])(?P<message>.*)(?P=quote),?\)"
+)
 _CHAINED = re.compile(
     r"\s*(?:During handling of the above exception, another exception occurred"
     r"|The above exception was the direct cause of the following exception)"
 )
 _RICH_FRAME = re.compile(r"\s*[│|]\s*(?P<file>[~/][^:\s]+\.py):(?P<line>\d+) in (?P<function>\S+)")
+
+
+def _frame_of(text: str) -> Frame | None:
+    """The call that a line of a traceback names."""
+    frame = _FRAME.match(text) or _RICH_FRAME.match(text) or _CELL.match(text)
+    if frame:
+        function = (frame["function"] or "").strip()
+        return Frame(file=frame["file"], line=int(frame["line"]), function=function)
+    old = _OLD_CELL.fullmatch(text.rstrip())
+    if old is not None:
+        return Frame(file=old["file"], line=0, function=old["function"])
+    cell = _INPUT.match(text)
+    if cell is None:
+        return None
+    number = 0
+    if cell["line"].isdigit():
+        number = int(cell["line"])
+    return Frame(file=cell["file"], line=number)
 
 
 class _Stream:
@@ -209,6 +240,7 @@ class _Stream:
         self.rank = rank
         self.stream = stream
         self.ignored = False
+        self.is_excerpt = False
         self.found: list[Failure] = []
         self.frames: list[Frame] | None = None
         self.message: list[str] | None = None
@@ -225,6 +257,7 @@ class _Stream:
         if _BEGIN.match(text) or _BOXED.search(text):
             self._end_message()
             self.frames = []
+            self.is_excerpt = False
             return True
         if _CHAINED.match(text):
             self._end_message()
@@ -237,21 +270,18 @@ class _Stream:
             return True
         if self.message is not None:
             return self._in_message(text)
+        if _CALL.match(text):
+            # An excerpt, without the first line of its traceback.
+            self.frames = []
+            self.is_excerpt = True
+            return self._in_traceback(line, self.frames)
         return False
 
     def _in_traceback(self, line: Line, frames: list[Frame]) -> bool:
         text = line.text
-        frame = _FRAME.match(text) or _RICH_FRAME.match(text) or _CELL.match(text)
-        if frame:
-            function = (frame["function"] or "").strip()
-            frames.append(Frame(file=frame["file"], line=int(frame["line"]), function=function))
-            return True
-        cell = _INPUT.match(text)
-        if cell:
-            number = 0
-            if cell["line"].isdigit():
-                number = int(cell["line"])
-            frames.append(Frame(file=cell["file"], line=number))
+        frame = _frame_of(text)
+        if frame is not None:
+            frames.append(frame)
             return True
         arrow = _ARROW.match(text)
         if arrow and frames:
@@ -263,6 +293,9 @@ class _Stream:
                 frames[-1] = replace(frames[-1], code=code[:300])
             return True
         raised = _RAISED.fullmatch(text)
+        if self.is_excerpt and not _ALONE.fullmatch(text):
+            self.frames = None  # a stack that is printed ends in no exception
+            return False
         if raised is None:
             return False  # another process wrote this line into the traceback
         if signal_of(text):
@@ -276,7 +309,8 @@ class _Stream:
         return True
 
     def raise_alone(self, line: Line) -> bool:
-        alone = _ALONE.fullmatch(line.text.strip())
+        text = line.text.strip()
+        alone = _ALONE.fullmatch(text) or _REPR.fullmatch(text)
         if alone is None or not line.text.strip() or line.text[0] in " \t":
             return False
         self._raise(line, alone["name"], alone["message"] or "", ())
@@ -333,18 +367,35 @@ _VERSION_LINE = re.compile(
 )
 
 
+_BEGINS_COMMAND = re.compile(r"\s*(?:[$>+%#]\s+)?(?:\w+=\S*\s+)*[\w./-]+\s")
+
+
+def _command_lines(lines: Sequence[Line]) -> frozenset[int]:
+    """The numbers of the lines of echoed commands; a backslash at the end continues one."""
+    numbers = set()
+    continues = False
+    for line in lines:
+        ends_open = line.text.rstrip().endswith("\\")
+        begins = ends_open and _BEGINS_COMMAND.match(line.text) is not None
+        if continues or begins or shows_command(line.text):
+            numbers.add(line.number)
+        continues = ends_open and (continues or begins)
+    return frozenset(numbers)
+
+
 def read_failures(text: str) -> FailureLog:
     """Find all failures of a log. Line numbers are those of this text."""
     streams: dict[tuple[int | None, str], _Stream] = {}
     others: list[Failure] = []
-    all_lines = lines_of(text)
+    all_lines = lines_of(textwrap.dedent(text))
     following_lines = _following(all_lines)
+    commands = _command_lines(all_lines)
     for line, following in zip(all_lines, following_lines, strict=True):
         key = (line.rank, line.stream)
         if key not in streams:
             streams[key] = _Stream(line.rank, line.stream)
         stream = streams[key]
-        if stream.take(line):
+        if stream.take(line) or line.number in commands:
             continue
         if not warns(line.text) and stream.raise_alone(line):
             continue
@@ -373,8 +424,10 @@ def read_failures(text: str) -> FailureLog:
     versions: dict[str, str] = {}
     for named in _VERSION_LINE.finditer(text):
         versions.setdefault(named[1] or named[3], named[2] or named[4])
-    lines = tuple(line.text for line in all_lines if line.text.strip())
-    return FailureLog(failures=_with_root_rank(failures, all_lines), lines=lines, versions=versions)
+    lines = [one.text for one in all_lines if one.text.strip() and one.number not in commands]
+    return FailureLog(
+        failures=_with_root_rank(failures, all_lines), lines=tuple(lines), versions=versions
+    )
 
 
 _EDGE = re.compile(r"\s*-{50,}\s*")
@@ -459,6 +512,8 @@ def standing_by_kind(failure: Failure) -> Standing:
 
 # Signals of a launcher or a person, which end the ranks that have not failed.
 _SENT = ("SIGTERM", "SIGINT", "SIGHUP")
+_KILLED_BY_HYDRA = re.compile(r"KILLED BY SIGNAL: 9\b|EXIT STRING: Killed")
+_OF_HYDRA = re.compile(r"(?:\[\d+\] )?\[(?:proxy:[\d:]+|mpiexec)@")
 
 
 @dataclass(frozen=True, slots=True)
@@ -504,12 +559,24 @@ class _Decision:
             if signal.name not in _SENT and signal.name != "SIGABRT":
                 deadly.append(signal)
         causes = [signal for signal in deadly if self.role_of(signal) == "cause"]
-        if causes or not deadly:
-            return _first(causes)
+        if causes:
+            return self.refusal_of_hydra(causes[0]) or causes[0]
+        if not deadly:
+            return None
         for error in self.of("error"):
             if error.line < deadly[0].line and self._is_known_cause(error):
                 return error
         return deadly[0]
+
+    def refusal_of_hydra(self, signal: Failure) -> Failure | None:
+        """The known error of Intel MPI's launcher after which it has killed the ranks itself."""
+        if not _KILLED_BY_HYDRA.search(signal.text):
+            return None
+        for error in self.of("error"):
+            own = _OF_HYDRA.match(error.text) is not None and error.line < signal.line
+            if own and self._is_known_cause(error):
+                return error
+        return None
 
     def limit(self) -> Failure | None:
         return _first(self.of("limit"))

@@ -21,6 +21,7 @@ SPECIAL_ROWS = {
         "wrapped-model",
     ),
     "batch-mismatch": ("column-of-text",),
+    "binary-incompatible": ("numpy-abi",),
     "ccl-error": ("ccl-affinity", "ccl-provider"),
     "file-absent": (
         "checkpoint-incomplete",
@@ -42,17 +43,20 @@ SPECIAL_ROWS = {
     ),
     "compile-cpp": ("compile-shared-cache",),
     "compile-failed": ("compile-cpp", "no-compiler"),
-    "cannot-allocate": ("static-tls",),
+    "cannot-allocate": ("maps-many", "static-tls"),
     "cuda-not-compiled": ("map-location", "torchrun-gpus"),
+    "hub-unreachable": ("certificate",),
     "gloo-interface": ("gloo-hostname",),
     "index-refused": ("ipex-index",),
     "kubernetes-config": ("kubernetes-volume",),
+    "kubernetes-restart": ("kubernetes-init",),
     "kubernetes-forbidden": ("kubernetes-quota",),
     "library-absent": ("library-mkl", "oneccl-library"),
     "linker": ("cuda-linker",),
     "mpi-init": ("srun-without-pmi",),
     "no-matching": ("no-release",),
     "namespace": ("interface",),
+    "no-space": ("shm-full",),
     "not-imported": ("notebook-export", "parallelism-config"),
     "omp-error": ("openmp-two", "omp-shm"),
     "optional-package": (
@@ -66,10 +70,17 @@ SPECIAL_ROWS = {
     "parser-words": ("interface", "notebook-words"),
     "peer-closed": ("istio",),
     "permission": ("home-root", "lock-of-another", "start-denied"),
-    "slurm-refused": ("slurm-account", "slurm-credential", "slurm-request", "slurm-script"),
+    "slurm-refused": (
+        "slurm-account",
+        "slurm-bind-inherited",
+        "slurm-credential",
+        "slurm-request",
+        "slurm-script",
+    ),
     "ssh": ("host-with-slots",),
     "start-absent": ("slurm-spool",),
     "state-model": ("state-sizes",),
+    "tensor-dtype": ("mixed-dtype",),
     "timed-out": ("ranks-missing", "store-silent"),
     "tracker-failed": ("wandb-login",),
     "undefined-symbol": ("ipex-symbol", "mkl-symbol", "oneccl-symbol", "torchaudio-torch"),
@@ -152,21 +163,37 @@ Traceback (most recent call last):
     {code}
   File "{file}", line 57, in {function}
     {inner}
-OSError: [Errno 28] No space left on device
+{error}
 """
+FULL = "OSError: [Errno 28] No space left on device"
+NO_MEMORY = "OSError: [Errno 12] Cannot allocate memory"
+NO_WAY = "OSError: [Errno 113] No route to host"
+DENIED = "PermissionError: [Errno 13] Permission denied"
 
 
 @every_row(
-    ("file", "function", "row"),
+    ("file", "function", "error", "row"),
     [
-        ("/usr/lib/python3.11/multiprocessing/synchronize.py", "__init__", "shm-full"),
-        ("/usr/lib/python3.11/multiprocessing/shared_memory.py", "__init__", "shm-full"),
-        ("/v/site-packages/torch/storage.py", "_share_fd_cpu_", "shm-full"),
-        ("/v/site-packages/safetensors/torch.py", "save_file", "no-space"),
+        ("/usr/lib/python3.11/multiprocessing/synchronize.py", "__init__", FULL, "shm-full"),
+        ("/usr/lib/python3.11/multiprocessing/shared_memory.py", "__init__", FULL, "shm-full"),
+        ("/v/site-packages/torch/storage.py", "_share_fd_cpu_", FULL, "shm-full"),
+        ("/usr/lib/python3.11/tempfile.py", "_mkstemp_inner", FULL, "no-space"),
+        ("/v/site-packages/safetensors/torch.py", "save_file", FULL, "no-space"),
+        ("/usr/lib/python3.11/multiprocessing/synchronize.py", "__init__", DENIED, "shm-denied"),
+        ("/v/site-packages/torch/serialization.py", "save", DENIED, "permission"),
+        ("pyarrow/io.pxi", "pyarrow.lib.memory_map", NO_MEMORY, "maps-many-called"),
+        ("/v/site-packages/numpy/core/memmap.py", "__new__", NO_MEMORY, "maps-many-called"),
+        ("/usr/lib/python3.11/multiprocessing/popen_fork.py", "_launch", NO_MEMORY, "fork-refused"),
+        ("/v/site-packages/torch/nn/functional.py", "linear", NO_MEMORY, "cannot-allocate"),
+        ("/v/site-packages/urllib3/connection.py", "_new_conn", NO_WAY, "hub-name"),
+        ("/v/site-packages/torch/distributed/rendezvous.py", "_create", NO_WAY, "rank-0-no-way"),
+        ("/usr/lib/python3.11/socket.py", "create_connection", NO_WAY, "no-way"),
     ],
 )
-def test_a_full_shared_memory_is_no_full_disk(file: str, function: str, row: str) -> None:
-    text = SHARED.format(code="run()", file=file, function=function, inner="call()")
+def test_what_was_short_is_read_from_the_call(
+    file: str, function: str, error: str, row: str
+) -> None:
+    text = SHARED.format(code="run()", file=file, function=function, inner="call()", error=error)
     explanation = explain(text)
     assert explanation is not None
     assert explanation.symptom.name == row

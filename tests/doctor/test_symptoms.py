@@ -236,6 +236,25 @@ TOKENIZER = PROCESSING.replace("processing_class", "tokenizer")
             {"accelerate": "1.15.0"},
             "0.28 to 1.12",
         ),
+        # Of another library that has a class of this name, or of one that is not named.
+        (
+            "TypeError: Trainer.__init__() got an unexpected keyword argument 'gpus'",
+            {},
+            "lightning<2",
+        ),
+        (
+            "TypeError: Client.__init__() got an unexpected keyword argument 'proxies'",
+            {},
+            "httpx<0.28",
+        ),
+        (
+            "TypeError: Image.__init__() got an unexpected keyword argument 'width'",
+            {},
+            "Another library",
+        ),
+        ("AttributeError: 'Version' object has no attribute 'major'", {}, "-U packaging"),
+        ("AttributeError: 'str' object has no attribute 'decode'", {}, "This Python no longer"),
+        ("AttributeError: 'str' object has no attribute 'keys'", {}, "a name or a path"),
         ("ModuleNotFoundError: No module named 'transformers.deepspeed'", {}, "to 4."),
         ("ModuleNotFoundError: No module named 'torch.nn.attention'", {}, "torch>=2.2"),
         (
@@ -313,6 +332,7 @@ def test_a_method_that_is_overridden_with_the_signature_of_another_release(golde
     words = words_of("TypeError: on_init_end() got an unexpected keyword argument 'model'")
     assert "**kwargs" in words
     assert name_of(f"TypeError: f() {given}") == "unknown"
+    assert name_of("TypeError: login() got an unexpected keyword argument 'key'") == "unknown"
     assert name_of("TypeError: __init__() got an unexpected keyword argument 'tuning'") == "unknown"
 
 

@@ -199,7 +199,7 @@ FAILING: dict[str, Failing] = {
     ),
     "shapes that differ between ranks": Failing(
         script=GROUP + "dist.all_reduce(torch.ones(4 + rank))\n",
-        launch=(*TORCHRUN, "train.py"), after=("barrier",),
+        launch=(*TORCHRUN, "train.py"), after=("collective-sizes",),
     ),
     "two collectives at once": Failing(
         script=WATCHED + JOINS + "dist.all_reduce(x); ready()\n"
