@@ -64,7 +64,7 @@ NOT_AGAIN = (
     " batches, or stops after a number of them"
 )
 
-ONE_ROW = "its collator makes one row of {} samples, which cannot be divided"
+ROWS = "its collator makes {} of {} samples, which cannot be divided"
 
 # Other seeds, for a batch that draws random numbers once for all of its samples.
 SEEDS = 5
@@ -373,9 +373,11 @@ class Asker:
             rows = self._rows
         samples = count // rows
         parts = next((n for n in range(2, samples + 1) if samples % n == 0), 1)
-        if parts == 1:
-            made_of = self.sources.size or 1
-            self._tell(question, point, reason=ONE_ROW.format(made_of) if made_of > 1 else "")
+        made_of = self.sources.size or 1
+        if parts == 1 or (question == "ranks" and count % made_of):
+            rows_text = "one row" if count == 1 else f"{count} rows"
+            reason = ROWS.format(rows_text, made_of) if count % made_of else ""
+            self._tell(question, point, reason=reason)
             return
         try:
             cuttings = [cut_into(batch, samples, parts, rows)]
