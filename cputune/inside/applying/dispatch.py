@@ -6,6 +6,7 @@ import copy
 import io
 import pickle
 import random
+import struct
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,10 @@ from cputune.inside.applying.shared import Setting
 
 if TYPE_CHECKING:
     from transformers import Trainer
+
+
+# Bytes before a batch: the largest size of all ranks, and that of this rank.
+HEAD = 16
 
 
 class Dispatch:
@@ -128,9 +133,10 @@ class Dispatch:
         loader.set_epoch(loader.iteration)
         begin_epoch(loader.base_dataloader.batch_sampler, loader.iteration)
         rounds = None if self.receives else loader.base_dataloader.__iter__()
-        given, number = following(rounds, ranks), 0
+        parcels = loader.__dict__.setdefault("_cputune_parcels", Parcels(ranks))
+        given, number = following(rounds, parcels), 0
         while given:
-            after = following(rounds, ranks)  # as accelerate does, to know which one is the last
+            after = following(rounds, parcels)  # as accelerate does, to know which one is the last
             if not after:
                 loader.end_of_dataloader, loader.remainder = True, given[1]
             if number >= loader.skip_batches:
@@ -251,7 +257,7 @@ def picked(value: Any, rows: int, places: Sequence[int]) -> Any:
     return type(value)(*made) if hasattr(value, "_fields") else tuple(made)
 
 
-def following(rounds: Iterator[Any] | None, ranks: Any) -> tuple[Any, int] | None:
+def following(rounds: Iterator[Any] | None, parcels: Parcels) -> tuple[Any, int] | None:
     """The next batch of this rank, and the samples of all ranks; None after the last.
 
     Only rank 0 has ``rounds``. Python's and numpy's generators go on in all ranks as in rank 0, so
@@ -265,7 +271,7 @@ def following(rounds: Iterator[Any] | None, ranks: Any) -> tuple[Any, int] | Non
         if drawn == before:
             drawn = None
         batches = [(batch, count, drawn) for batch in batches]
-    received = scattered(batches, ranks)
+    received = parcels.scattered(batches)
     if received is None:
         return None
     batch, count, drawn = received
@@ -286,28 +292,45 @@ def drawn_so_far() -> bytes:
     return pickle.dumps((random.getstate(), of_numpy))
 
 
-def scattered(batches: Sequence[Any], ranks: Any) -> Any:
-    """The share of this rank of those that rank 0 has, one for each rank; None if it has none."""
-    torch = sys.modules["torch"]
-    rank, world = ranks.get_rank(), ranks.get_world_size()
-    sizes = torch.zeros(world, dtype=torch.int64)
-    packets = [packed(batch) for batch in batches]
-    for number, packet in enumerate(packets):
-        sizes[number] = len(packet)
-    ranks.broadcast(sizes, 0)
-    most = int(sizes.max())
-    if most == 0:
-        return None
-    received = torch.empty(most, dtype=torch.uint8)
-    sent = None
-    if rank == 0:
-        sent = [torch.zeros(most, dtype=torch.uint8) for _ in packets]
-        for tensor, packet in zip(sent, packets, strict=True):
-            tensor[: len(packet)] = torch.frombuffer(packet, dtype=torch.uint8)
-    ranks.scatter(received, sent, src=0)
-    if rank == 0:
-        return batches[0]
-    return unpacked(received.numpy().data[: int(sizes[rank])])
+class Parcels:
+    """What rank 0 sends the ranks, in parcels that are as large as the last ones needed.
+
+    So one collective brings a batch; a larger one, which all ranks know by the first number of
+    their parcel, takes a second.
+    """
+
+    def __init__(self, ranks: Any) -> None:
+        self._ranks = ranks
+        self._room = 1 << 14
+
+    def scattered(self, batches: Sequence[Any]) -> Any:
+        """The share of this rank of those that rank 0 has, one for each; None if it has none."""
+        packets = [packed(batch) for batch in batches]
+        most = max(map(len, packets), default=0)
+        heads = [struct.pack("<qq", most, len(packet)) for packet in packets]
+        if most <= self._room:
+            heads = [head + packet for head, packet in zip(heads, packets, strict=True)]
+        received = self._scatter(HEAD + self._room, heads)
+        most, size = struct.unpack("<qq", received[:HEAD])
+        content = received[HEAD : HEAD + size]
+        if most > self._room:
+            content = self._scatter(most, packets)[:size]
+            self._room = most + most // 8
+        if most == 0:
+            return None
+        return batches[0] if batches else unpacked(content)
+
+    def _scatter(self, size: int, packets: Sequence[bytes | bytearray]) -> Any:
+        """The bytes that rank 0 has for this rank; of a rank without one they are 0."""
+        torch, ranks = sys.modules["torch"], self._ranks
+        received = torch.empty(size, dtype=torch.uint8)
+        sent = None
+        if ranks.get_rank() == 0:
+            sent = [torch.zeros(size, dtype=torch.uint8) for _ in range(ranks.get_world_size())]
+            for tensor, packet in zip(sent, packets, strict=False):
+                tensor[: len(packet)] = torch.frombuffer(bytearray(packet), dtype=torch.uint8)
+        ranks.scatter(received, sent, src=0)
+        return received.numpy().data
 
 
 class _Packer(pickle.Pickler):
