@@ -136,7 +136,8 @@ def test_a_variable_is_refused_where_an_accelerator_is_built(rehearse, monkeypat
     ],
 )
 def test_a_script_does_nothing_to_the_machine(rehearse, line: str) -> None:
-    assert rehearse(f"{line}\nraise ValueError('it went on')\n") == []
+    (found,) = rehearse(f"{line}\nraise ValueError('it went on')\n")
+    assert found.code == "rehearsal-stopped"
 
 
 def test_what_only_a_step_shows_is_a_warning(rehearse) -> None:
@@ -198,7 +199,7 @@ COMPUTES = "torch.set_num_threads(2); a = torch.randn(900, 900); a @ a"
 )
 def test_a_pool_that_is_forked_after_openmp_threads(rehearse, first, method, late) -> None:
     found = rehearse(FORKS.format(first=first, method=method))
-    assert [one.code for one in found] == ["fork-after-threads"] * late
+    assert [one.code for one in found] == ["fork-after-threads"] * late + ["rehearsal-stopped"]
     if late:
         assert "train.py:7 starts processes by fork" in found[0].evidence
 
