@@ -310,6 +310,9 @@ class _Reader:
             for one in value.named_children:
                 elements += self._fields(one)[0]
             return elements, True
+        end = self.tree.span(value).end
+        if re.match(r"\$\w", self.tree.text[end - 1 : end + 1]):
+            return [_of("$?")], False  # the grammar ends a value at its second expansion
         joined = _of("")
         for items, _ in self._parts(value, quoted=True):
             joined = joined + (items[0] if items else _of(""))

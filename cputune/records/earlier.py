@@ -53,6 +53,8 @@ class Earlier:
                 if self.speedup is not None and self.speedup.narrow:
                     text += f" ({factor(self.speedup)} then)"
             return text
+        if self.gain is None and speedup is None:
+            return "your plan was tried again, and nothing was compared"
         if self.gain is None:
             return "another plan is the best now; the two were not compared side by side"
         if self.gain.outcome == FASTER:

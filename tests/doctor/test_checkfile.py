@@ -641,3 +641,12 @@ def test_python_starts_one_process_in_each_pod(program):
 )
 def test_what_is_mounted_at_shared_memory_is_enough(changes):
     assert codes(PYTORCHJOB.replace(*changes), "job.yaml") == set()
+
+
+def test_a_value_with_two_expansions_is_unknown_and_stays() -> None:
+    """The grammar ends it at the second: a fix would cut the line there."""
+    line = "export LD_PRELOAD=$PREFIX/lib/libiomp5.so:$PREFIX/lib/libtcmalloc.so\n"
+    facts = machine(TODAY)
+    text = f"{line}export OMP_NUM_THREADS=4\npython train.py --use_cpu --bf16\n"
+    assert "preload-dead" not in {one.code for one in check_file(text, "a.sh", facts, LiveHost())}
+    assert line in fix_file(text, "a.sh", facts, LiveHost()).text
