@@ -40,9 +40,9 @@ def main():
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
         model, optimizer, train, held_out = accelerator.prepare(model, optimizer, train, held_out)
         for _ in range(args.epochs):
-            batches = iter(train)
+            batches = taken = iter(train)
             if args.how == "counts":  # a pass that ends earlier would be a StopIteration
-                batches = (next(batches) for _ in range(len(train)))
+                batches = (next(taken) for _ in range(len(train)))
             for inputs, labels in batches:
                 optimizer.zero_grad()
                 accelerator.backward(nn.functional.mse_loss(model(inputs), labels))
