@@ -30,14 +30,15 @@ EMULATED = machine(isa=("avx2",))
 
 
 def test_samples_of_like_length_are_tried_only_if_they_are_asked_for() -> None:
-    def tried(**options: str) -> bool:
+    def tried(**options: object) -> bool:
         space = cputune.search_space(NATIVE, PADDED, **options)  # type: ignore[arg-type]
         return any(plan.setting("order") == "length" for plan in space.plans())
 
     assert not tried()
     assert tried(keep="distribution")
+    assert tried(fix={"order": "length"})
     assert "`order=length` is tried only if you ask for it" in " ".join(TUNE.split())
-    assert "`order=length`: `--keep distribution`" in KNOBS_PAGE
+    assert "`order=length`: `--fix order=length`" in KNOBS_PAGE
 
 
 def test_the_page_tells_of_each_knob_what_it_keeps() -> None:

@@ -80,6 +80,13 @@ def test_a_run_of_the_baseline_gets_the_users_words_alone() -> None:
         assert trial_command(job, way) == ("run_qa.py", "--run_name", "a b")
 
 
+def test_one_rank_gets_no_backend_that_several_were_typed_with() -> None:
+    typed = Workload.script(["torchrun", "--nproc_per_node", "2", "a.py", "--ddp_backend", "gloo"])
+    job = typed.observed(framework="trainer", global_batch_size=8, parses_arguments=True)
+    assert "--ddp_backend" not in trial_command(job, delivery_of(job, ONE, {}))
+    assert "--ddp_backend" in trial_command(typed, delivery_of(typed, ONE, {})), "its own option"
+
+
 def test_a_script_that_was_seen_to_read_flags_gets_them() -> None:
     way = delivery_of(SEEN, ONE, {})
     assert way.force is None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from cputune.doctor.checks.limits import ranks_auto
@@ -153,7 +153,7 @@ def job_faults(document: Document) -> Iterator[tuple[Check, Path, str]]:
         shown = "is missing, which means auto"
         if ranks is not None:
             shown = f"is {ranks!r}"
-        text = f"{place[-1]} {shown}: one rank for each CPU of the host"
+        text = f"{place[-1]} {shown}: one rank for each CPU of {_counted_cpus(document)}"
         if not any(map(read_words, _commands(document))):
             text += _IF_TORCHRUN
         yield ranks_auto, place, text
@@ -287,6 +287,31 @@ def _containers(document: Document) -> Iterator[tuple[Path, Path]]:
                 yield (*listed, number), (*listed, number, "resources")
 
 
+def _counted_cpus(document: Document) -> str:
+    """Whose CPUs "auto" counts: those of a TrainJob's resourcesPerNode, if it has some.
+
+    kubeflow/trainer:pkg/runtime/framework/plugins/torch/torch.go, calculateNumProcPerNode
+    """
+    if document.get("kind") == "TrainJob":
+        for key in ("limits", "requests"):
+            named = document.get("spec", "trainer", "resourcesPerNode", key, "cpu")
+            if named is not None:
+                return f"resourcesPerNode.{key}, {named}"
+    return "the host"
+
+
+def _judge_threads(
+    launches: Sequence[Launch], limited: LimitedContainer, document: Document, context: Context
+) -> Iterator[Finding]:
+    """Threads that nobody has set, except of a TrainJob with a rank for each CPU of its limit.
+
+    torchrun gives each of several ranks one thread.
+    """
+    counts = document.get("kind") == "TrainJob" and _ranks(document) is None
+    if not (counts and limited.cpus > 1):
+        yield from judge_quota(launches, limited, document, context)
+
+
 def judge_job(document: Document, context: Context) -> Iterator[Finding]:
     """Every fault of one PyTorchJob or TrainJob."""
     for check, path, text in job_faults(document):
@@ -323,7 +348,7 @@ def judge_job(document: Document, context: Context) -> Iterator[Finding]:
             key="env",
             named=names_of(document.mapping(*at), "env", "envFrom"),
         )
-        yield from judge_quota(launches, limited, document, context)
+        yield from _judge_threads(launches, limited, document, context)
         trains = not _is_other_program(_words(document, at))
         if document.get("kind") == "PyTorchJob" and trains and not _shares_memory(document, at):
             text = "nothing is mounted at /dev/shm"

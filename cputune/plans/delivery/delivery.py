@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from cputune.inside import applying_script, recipe_script
 from cputune.inside.applying.force import Force
+from cputune.launch.located_words import without_options
 from cputune.plans.delivery.environment import plan_variables
 from cputune.plans.knobs import set_by
 from cputune.plans.knobs.batches import accumulation_of
@@ -115,13 +116,20 @@ def delivery_of(workload: Workload, plan: Plan, versions: Mapping[str, str]) -> 
     return replace(delivery, force=by_objects)
 
 
+# Options of TrainingArguments that need a process group.
+OF_SEVERAL = ("--ddp_backend", "--xpu_backend")
+
+
 def trial_command(workload: Workload, delivery: Delivery) -> tuple[str, ...]:
     """The arguments of python in a trial of a plan; ``tune --dry-run`` shows the same.
 
     A recipe is passed to its script as text, so that the command needs no other file.
     """
     if workload.recipe is None:
-        return (*workload.argv, *delivery.flags)
+        argv = workload.argv
+        if delivery.world_size == 1 < workload.launch_ranks and workload.parses_arguments:
+            argv = without_options(argv, OF_SEVERAL)  # for one process they are an error
+        return (*argv, *delivery.flags)
     recipe = json.dumps(workload.recipe.to_json(), ensure_ascii=False)
     # A trial writes nothing to "out": its hooks lead it elsewhere.
     return (str(recipe_script()), recipe, "--output_dir", "out", *delivery.flags)

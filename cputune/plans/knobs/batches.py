@@ -219,7 +219,7 @@ OF_LIKE_LENGTH = LeftOut(
     what="order=length",
     why="samples of a step would be of like length, and where a label goes with the length a step "
     "has more of one label",
-    option="--keep distribution",
+    option="--fix order=length",
 )
 
 
