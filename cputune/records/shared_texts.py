@@ -57,6 +57,9 @@ class Verdict:
         return self.means, self.do_line, f"How sure: {self.sure}"
 
 
+# Within a note: the time was too short for some plans, and the command that tries more.
+OTHERS_MAY_BE_FASTER = ", and others may be faster: "
+
 # Knobs that are named in the verdict; the report has all of them.
 MOST_NAMED = 3
 

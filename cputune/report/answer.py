@@ -17,6 +17,7 @@ from cputune.records.claims import FASTER, factor, machine_name
 from cputune.records.ladder import changes_between, checked
 from cputune.records.next_command import KEEP_THE_LAUNCH
 from cputune.records.result import Result
+from cputune.records.shared_texts import OTHERS_MAY_BE_FASTER
 from cputune.report.show import ResultToShow, blocks, changes_of, launch_commands
 from cputune.report.study_table import speed_text
 from cputune.report.writing import Block, Labelled, print_blocks
@@ -230,8 +231,12 @@ def _sure(shown: ResultToShow) -> Pairs:
 
 
 def _untried(shown: ResultToShow) -> Pairs:
-    """What was not tried and may be faster."""
+    """What was not tried and may be faster; first the plans for which the time was too short."""
     rows: Pairs = []
+    for note in shown.result.notes:
+        what, says, command = note.partition(OTHERS_MAY_BE_FASTER)
+        if says:
+            rows = [("Not tried", f"{what[:1].lower()}{what[1:]}"), ("$", command)]
     for gain in shown.result.untried[:_MOST_UNTRIED]:
         label = "" if rows else "Not tried"
         if gain.takes == "one command":

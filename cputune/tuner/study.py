@@ -39,7 +39,7 @@ from cputune.records.result import (
     Result,
     Trial,
 )
-from cputune.records.shared_texts import RESUME, duration, exactly
+from cputune.records.shared_texts import OTHERS_MAY_BE_FASTER, RESUME, duration, exactly
 from cputune.records.steps import (
     CheckingRunner,
     Contended,
@@ -261,10 +261,7 @@ class TuningStudy:
         tried = len({trial.plan for trial in result.trials if not trial.plan.as_found})
         seconds = max(2 * self._timer.used_seconds, self._findings.usual_seconds)
         command = command_of(NextStep(kind="tune", seconds=seconds), result)
-        return (
-            f"The time was enough to try {tried} of {plans} plans, and others may be faster: "
-            f"{command}"
-        )
+        return f"The time was enough to try {tried} of {plans} plans{OTHERS_MAY_BE_FASTER}{command}"
 
     def _conclusion(self, busy: Sequence[str]) -> Result:
         return conclude(

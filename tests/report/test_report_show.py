@@ -16,6 +16,7 @@ from tuner.fakes import SMALL
 from cputune import Result
 from cputune.plans.knobs.record import LeftOut
 from cputune.plans.untried import UntriedGain
+from cputune.records.shared_texts import OTHERS_MAY_BE_FASTER
 from cputune.report.answer import MOST_LINES, end_blocks
 from cputune.report.show import ResultToShow, blocks, document, time_rows
 from cputune.report.writing import print_blocks
@@ -78,6 +79,13 @@ def test_what_would_pay_has_its_command_in_a_line_of_its_own() -> None:
     text = in_terminal(ResultToShow(result=replace(tuned(), untried=(pays,))), 80, short=True)
     gain = "Not tried  tcmalloc is not installed: ×1.12–1.30, 2 x86 cores"
     assert f"{gain}\n$          {do}\n" in text
+
+
+def test_plans_for_which_the_time_was_too_short_are_in_the_answer() -> None:
+    do = "cputune tune --max-time 5m -- train.py"
+    note = f"The time was enough to try 1 of 128 plans{OTHERS_MAY_BE_FASTER}{do}"
+    text = in_terminal(ResultToShow(result=replace(tuned(), notes=(note,))), 80, short=True)
+    assert f"Not tried  the time was enough to try 1 of 128 plans\n$          {do}\n" in text
 
 
 @every_row("case", CASES.values(), ids=CASES.keys())
