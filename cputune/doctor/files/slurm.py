@@ -193,7 +193,11 @@ def _alone(text: str, file: ShellFile, context: Context) -> Iterator[Finding]:
     for launch in file.launches[-1:]:
         program = launch.program.rpartition("/")[2]
         evidence = f"the job has {nodes} nodes, and {program} starts on the first"
-        yield first_node.finding(context.at(launch.line, evidence))
+        severity = None
+        if launch.launcher == "torchrun" and (launch.machines or 1) > 1:
+            evidence += f" and waits for {launch.machines} nodes"
+            severity = Severity.ERROR
+        yield first_node.finding(context.at(launch.line, evidence), severity=severity)
 
 
 def _steps(tree: Tree, context: Context) -> Iterator[Finding]:
