@@ -511,7 +511,7 @@ def _format(
         reader_notes = notes(job)
         reserve = note_of_reserve(job, measured)
         if reserve is not None:
-            reader_notes += (reserve,)
+            reader_notes = (reserve, *reader_notes)  # it says that the plan is another one
         recipe = job.workload.recipe is not None
         title = f"Launch of {job.workload.name} as a {kind}."
         values = {

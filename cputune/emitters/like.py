@@ -31,7 +31,9 @@ from cputune.emitters.command import (
 )
 from cputune.emitters.format import Emission, EmittedFile, LaunchJob
 from cputune.emitters.hand import bound as binds, without_code
+from cputune.emitters.manifest import decided
 from cputune.emitters.prepared import make_job, target_facts, versions_of
+from cputune.emitters.promise import Promise
 from cputune.errors import UsageError
 from cputune.host import Host
 from cputune.launch.edit import Edit, apply
@@ -442,4 +444,19 @@ def _promised(text: str, name: str, job: LaunchJob, format: str) -> str:
     if trained is not None:
         filled = any(re.search(r"[$`]", word) for word in file_words)
         trained = replace(trained, words=() if filled else file_words)
-    return ended + replace(job.promise, format=format, trained=trained).line()
+    promise = replace(job.promise, format=format, trained=trained)
+    if is_yaml(text, name):
+        promise = _of_document(promise, text, name)
+    return ended + promise.line()
+
+
+def _of_document(promise: Promise, text: str, name: str) -> Promise:
+    """The promise with what the job's document decides; a flag may stand for a variable."""
+    jobs = [one.value for one in read_documents(text, name) if one.get("kind") in _FORMATS]
+    document = decided(jobs[-1])
+    set_there = {key.rpartition(": ")[2] for key in document}
+    environment = {}
+    for variable, value in (promise.environment or {}).items():
+        if variable in set_there:
+            environment[variable] = value
+    return replace(promise, environment=environment, document=document)

@@ -37,7 +37,9 @@ def _of_pytorchjob(job: Any) -> Iterator[tuple[str, Any]]:
     pods = 0
     for replica in replicas.values():
         number = at(replica, "replicas")
-        if isinstance(number, int):
+        if number is None:
+            pods += 1  # the operator's default
+        elif isinstance(number, int):
             pods += number
     yield PODS, pods
     for role, replica in replicas.items():

@@ -245,6 +245,11 @@ def expectation(artefact: Artefact, result: Result | None, **options: Any) -> Ex
         plan = replace(best.plan, nodes=nodes, as_found=False)
         if promise.document is not None:
             plan = with_emitted_threads(plan, promise.plan)
+        environment = plan.environment()
+        if promise.document is not None and promise.environment is not None:
+            # A file of yours may have a flag in place of a variable.
+            kept = promise.environment.keys() & environment.keys()
+            environment = {name: environment[name] for name in kept}
         fixed = None
         if workload.batch_per_rank is None:
             fixed = workload.global_batch_size
@@ -253,7 +258,7 @@ def expectation(artefact: Artefact, result: Result | None, **options: Any) -> Ex
             promise,
             plan=plan,
             samples_per_second=best.samples_per_second if nodes == best.plan.nodes else None,
-            environment=plan.environment(),
+            environment=environment,
             sequence_length=promise.sequence_length if recipe is None else recipe.every_length,
             global_batch_size=promise.global_batch_size or fixed,
         )

@@ -23,7 +23,7 @@ from cputune.doctor.files.kubeflow import job_faults
 from cputune.doctor.files.yaml_spans import Document
 from cputune.emitters.container import PLACE_SCRIPT
 from cputune.emitters.manifest import NOTHING, PLAN, PODS, RANKS, decided
-from cputune.emitters.promise import promise_of
+from cputune.emitters.promise import Promise, promise_in, promise_of
 from cputune.host import Host, read_document
 from cputune.plans.delivery.environment import is_cleared
 from cputune.plans.plan import Plan
@@ -77,13 +77,21 @@ def judge_documents(artefact: Artefact, expected: Expected, host: Host) -> Answe
     claims = _claims(documents, artefact)
     for job in jobs:
         distribution, operator, through = OPERATORS[job["kind"]]
-        yield compared_with_plan(job, expected)
-        promise = promise_of(at(job, "metadata", "annotations", PLAN))
+        promise = _promise(job, artefact)
+        yield compared_with_plan(job, expected, promise.document or {})
         yield from folder_check(artefact, promise.folder, job)
         yield from checks_without_plan(job, claims)
         yield round_trip(job, distribution, through)
         yield admission(job, operator)
         yield not_checked("launch", NOT_STARTED, AS_A_SCRIPT, left_out=True)
+
+
+def _promise(job: Manifest, artefact: Artefact) -> Promise:
+    """What the annotation of a job promises, else the last line of its file."""
+    annotation = at(job, "metadata", "annotations", PLAN)
+    if annotation is None:
+        return promise_in(artefact.text)
+    return promise_of(annotation)
 
 
 # The format of a job that names no plan, or whose plan cannot be read because it is not YAML.
@@ -187,10 +195,12 @@ YOURS = frozenset(["tries again"])
 IN_PODS = frozenset(["LD_PRELOAD", "CCL_WORKER_AFFINITY", "HF_HOME"])
 
 
-def compared_with_plan(job: Manifest, expected: Expected) -> Outcome:
+def compared_with_plan(
+    job: Manifest, expected: Expected, emitted: Mapping[str, str]
+) -> Outcome:
     """What the document decides, compared with its decision when it was emitted, and the plan."""
     shown = decided(job)
-    promised = _promised_values(job, expected, shown)
+    promised = _promised_values(expected, shown, emitted)
     names = [name for name in promised if name not in YOURS]
     for name in shown:
         if name not in promised and not _may_be_added(name):
@@ -213,11 +223,16 @@ def compared_with_plan(job: Manifest, expected: Expected) -> Outcome:
     return judged("plan", "the plan in the file", wrong, good, wrong=difference)
 
 
-def _promised_values(job: Manifest, expected: Expected, shown: Manifest) -> dict[str, str]:
+def _promised_values(
+    expected: Expected, shown: Manifest, emitted: Mapping[str, str]
+) -> dict[str, str]:
     """What the document decided when it was emitted, with the plan and its variables."""
-    promised = dict(promise_of(at(job, "metadata", "annotations", PLAN)).document or {})
-    promised[RANKS] = str(expected.plan.processes_per_node)
-    promised[PODS] = str(expected.plan.nodes)
+    promised = dict(emitted)
+    planned = {RANKS: expected.plan.processes_per_node, PODS: expected.plan.nodes}
+    for name, number in planned.items():
+        # One is what the operator starts where your own document names no number.
+        if number > 1 or emitted.get(name) != NOTHING:
+            promised[name] = str(number)
     variables = {}
     for name, value in (expected.environment or {}).items():
         if name not in IN_PODS:

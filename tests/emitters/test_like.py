@@ -13,7 +13,7 @@ from golden_texts import Golden
 from in_process import ran
 from rows import every_row
 
-from cputune import Result, UsageError, Workload
+from cputune import Result, UsageError, Workload, verify
 from cputune.emitters.format import Emission
 from cputune.emitters.like import Rewritten, launch_in, like
 from cputune.emitters.promise import promise_in
@@ -190,7 +190,7 @@ spec:
 """
 
 
-def test_a_job_of_a_cluster_gets_ranks_variables_and_flags() -> None:
+def test_a_job_of_a_cluster_gets_ranks_variables_and_flags(tmp_path: Path) -> None:
     done = rewritten(JOB, name="job.yaml")
     assert '  nprocPerNode: "1"   # of the nodes that we had\n' in done.text
     assert 'name: OMP_NUM_THREADS\n                  value: "4"\n' in done.text
@@ -198,6 +198,15 @@ def test_a_job_of_a_cluster_gets_ranks_variables_and_flags() -> None:
     assert "                - --bf16\n" in done.text
     assert any("LD_PRELOAD" in note for note in done.notes)
     assert promise_in(done.text).format == "pytorchjob"
+    # verify holds the document against its last line, with the plan of a result too.
+    path, result = tmp_path / "job.yaml", tmp_path / "cputune.json"
+    tuned().save(result)
+    for text, state in ((done.text, "passed"), (done.text.replace("- --bf16", "- --fp16"), "failed")):
+        path.write_text(text, encoding="utf-8")
+        for plan in (None, result):
+            (verdict,) = verify([path], result=plan, run=False)
+            (seen,) = [check for check in verdict.checks if check.name == "plan"]
+            assert seen.state == state, seen
 
 
 def test_a_configuration_of_accelerate_holds_ranks_and_precision(golden: Golden) -> None:

@@ -15,6 +15,7 @@ from rows import every_row
 from verifier.jobs import Job, container, pod, variable
 
 from cputune import Cluster, emit, verify
+from cputune.emitters.promise import promise_in
 from cputune.verifier import promised_of
 from cputune.verifier.kubernetes import compared_with_plan
 from cputune.verifier.records import Expected
@@ -120,9 +121,10 @@ def test_what_a_team_adds_is_its_own(format: str, tmp_path: Path) -> None:
 
 
 def test_a_document_is_compared_with_another_result_too(tmp_path: Path, golden: Golden) -> None:
-    job = yaml.safe_load(emitted("pytorchjob", tmp_path / "launch").read_text(encoding="utf-8"))
+    text = emitted("pytorchjob", tmp_path / "launch").read_text(encoding="utf-8")
     other = replace(one_socket().result.best.plan, threads_per_process=2, nodes=3)
-    seen = compared_with_plan(job, Expected(plan=other, environment=other.environment()))
+    expected = Expected(plan=other, environment=other.environment())
+    seen = compared_with_plan(yaml.safe_load(text), expected, promise_in(text).document or {})
     assert seen.state == "failed"
     golden(seen.summary)
 
