@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _AT_ONCE = " before its first step"
 _TAIL_LINES = 40  # of an output, in which an error is looked for
 # Known errors that mean that memory was short.
-_NO_MEMORY = frozenset({"cannot-allocate", "killed"})
+_NO_MEMORY = frozenset({"cannot-allocate", "killed", "killed-in-pod", "killed-in-step"})
 
 
 def failure(

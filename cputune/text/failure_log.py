@@ -599,11 +599,20 @@ class _Decision:
         return next(filter(self._is_known_cause, self.of("error")), None)
 
     def known_consequence(self) -> Failure | None:
-        for role in ("consequence", "reporter"):
-            for failure in self.of("exception") + self.of("error"):
-                standing = self.standing_of(failure)
-                if standing.known and standing.role == role:
-                    return failure
+        return self._known("consequence") or self.abort() or self._known("reporter")
+
+    def abort(self) -> Failure | None:
+        """SIGABRT in a log without any error line that could be its reason."""
+        aborts = [signal for signal in self.of("signal") if signal.name == "SIGABRT"]
+        if self.unknown_error() is None:
+            return _first(aborts)
+        return None
+
+    def _known(self, role: Role) -> Failure | None:
+        for failure in self.of("exception") + self.of("error"):
+            standing = self.standing_of(failure)
+            if standing.known and standing.role == role:
+                return failure
         return None
 
     def unknown_error(self) -> Failure | None:
