@@ -22,6 +22,7 @@ from cputune.host.process import folder, machine_name
 from cputune.launch.launch import CONFINERS, Launch, launch_of, launcher_at
 from cputune.launch.launchers import BY_MODULE
 from cputune.launch.located_words import number_of, pairs
+from cputune.launch.shell import read_launches
 
 EXAMPLE = "cputune tune -- train.py --its-arguments"
 _AFTER_DASHES = "after -- give the script, then its arguments: -- train.py --epochs 3"
@@ -178,6 +179,7 @@ def _program(command: tuple[str, ...], python: Interpreter) -> Typed:
     first, name = command[0], os.path.basename(command[0])
     if name == "trl" and not is_file("trl"):  # a checkout of it may lie here
         return _script_of_trl(command, python)
+    _refuse_shell_script(command)
     if exists(first):
         return Typed(argv=command)
     if re.match(r"[A-Za-z_][A-Za-z0-9_]*=", first):
@@ -309,6 +311,34 @@ def _ranks_of(launch: Launch) -> int:
             f"{requested!r} is not a number of processes", hint="give a whole number, 1 or more"
         )
     return ranks
+
+
+# What starts a shell script, or hands it to a cluster.
+_SHELLS = ("bash", "sh", "dash", "zsh", "sbatch", "source", ".")
+_OF_SHELL = re.compile(r"#!.*\b(?:bash|dash|zsh|sh)\b|#(?:SBATCH|PBS|BSUB)\b")
+
+
+def _refuse_shell_script(command: Sequence[str]) -> None:
+    """Raise UsageError for a script of the shell, with the training command that is in it."""
+    started = os.path.basename(command[0]) in _SHELLS
+    words = command[1:] if started else command[:1]
+    path = next((Path(word) for word in words if is_file(word)), None)
+    if path is None:
+        return
+    try:
+        text = read_document(path, most_bytes=MOST_BYTES)
+    except OSError:
+        return
+    by_name = path.suffix in (".sh", ".bash", ".slurm", ".sbatch")
+    if not (started or by_name or _OF_SHELL.match(text)):
+        return
+    launches = read_launches(text, str(path))
+    hint = f"name the training command that is in it: {EXAMPLE}"
+    if launches:
+        launch = launches[-1]
+        typed = " ".join(map(str, launch.words[len(launch.before) :]))
+        hint = f"name the command that is in it: cputune tune -- {typed}"
+    raise UsageError(f"{path} is a shell script, which starts a training", hint=hint)
 
 
 def _refuse_wrapper(name: str) -> None:

@@ -201,7 +201,8 @@ def test_a_job_of_a_cluster_gets_ranks_variables_and_flags(tmp_path: Path) -> No
     # verify holds the document against its last line, with the plan of a result too.
     path, result = tmp_path / "job.yaml", tmp_path / "cputune.json"
     tuned().save(result)
-    for text, state in ((done.text, "passed"), (done.text.replace("- --bf16", "- --fp16"), "failed")):
+    other = done.text.replace("- --bf16", "- --fp16")
+    for text, state in ((done.text, "passed"), (other, "failed")):
         path.write_text(text, encoding="utf-8")
         for plan in (None, result):
             (verdict,) = verify([path], result=plan, run=False)

@@ -130,6 +130,19 @@ def test_what_is_no_training_command_is_refused(typed: str, said: str) -> None:
     assert caught.value.hint
 
 
+@pytest.mark.parametrize("typed", ["./train.sh", "bash -e train.sh", "sbatch job"])
+def test_of_a_shell_script_the_command_in_it_is_named(
+    typed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = "#!/bin/bash\nsrun -n 2 python train.py --output_dir $OUT\n"
+    for name in ("train.sh", "job"):
+        Path(name).write_text(text, encoding="utf-8")
+    with pytest.raises(UsageError, match="is a shell script") as caught:
+        Workload.script(typed.split())
+    assert str(caught.value.hint).endswith(": cputune tune -- python train.py --output_dir $OUT")
+
+
 @pytest.mark.parametrize("name", ["taskset -c 0", "numactl -N 0"])
 def test_what_confines_a_launch_may_be_before_cputune(name: str) -> None:
     with pytest.raises(UsageError) as caught:
