@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,7 @@ from cputune.cli.inputs import (
     tuned,
 )
 from cputune.cli.option_defaults import ConfiguredCommand, script_of
+from cputune.cli.output import print_line
 from cputune.errors import CannotError, MissingPackageError, UsageError
 from cputune.host.facts import HostFacts
 from cputune.host.interpreter import Interpreter
@@ -259,6 +261,8 @@ def _train_as_typed(workload: Workload, facts: HostFacts, *, dry_run: bool) -> N
         workload, plan, os.environ, facts.training_python, fill=not dry_run
     )
     line = typed.line_of(command, os.environ)
+    for fault in _faults_of(workload, facts):
+        print_line(fault)
     if dry_run:
         click.echo(line)
         return
@@ -275,6 +279,16 @@ def _train_as_typed(workload: Workload, facts: HostFacts, *, dry_run: bool) -> N
         f"no plan is known for this command; set {what}; not measured (cputune tune measures)"
     )
     typed.become(command)
+
+
+def _faults_of(workload: Workload, facts: HostFacts) -> Iterator[str]:
+    """What is wrong in the words of a launcher that were typed, each with its remedy."""
+    from cputune.doctor.typed_launch import faults_of_words
+
+    if not workload.launch:
+        return
+    for finding in faults_of_words(workload.launch, facts):
+        yield f"warning: {finding.title} ({finding.evidence}): {finding.command or finding.remedy}"
 
 
 def _train(

@@ -28,7 +28,7 @@ from cputune.doctor.script_calls import (
     refused_arguments,
 )
 from cputune.errors import UsageError
-from cputune.host import Around, Host, Interpreter, process
+from cputune.host import Around, Host, Interpreter, LiveHost, process
 from cputune.host.facts import HostFacts
 from cputune.host.files import exists, is_folder, real_path
 from cputune.host.interpreter import shebang
@@ -123,6 +123,21 @@ def of_the_launch(
     if not is_own(launch, Context(name=NAME, facts=facts, host=host)):
         return findings
     return tuple(one for one in findings if one.code != ranks_alone.code)
+
+
+def faults_of_words(argv: Sequence[str], facts: HostFacts) -> tuple[Finding, ...]:
+    """What makes a typed launch fail or train something else, by its words alone.
+
+    Nothing is started or imported, so this takes no time.
+    """
+    host = LiveHost()
+    launch = read_launch(argv, facts.training_python)
+    findings = judge_launches([launch], Context(name=NAME, facts=facts, host=host))
+    return tuple(
+        one
+        for one in by_severity(of_the_launch(tuple(findings), launch, facts, host))
+        if one.severity is Severity.ERROR or one.code == ranks_alone.code
+    )
 
 
 def judge_typed(launch: Launch, facts: HostFacts, host: Host) -> tuple[Finding, ...]:

@@ -180,6 +180,17 @@ def test_if_no_plan_is_known_the_command_is_started_as_typed(bare: Path) -> None
     assert "not measured" in said
 
 
+def test_a_launch_whose_ranks_would_train_alone_is_warned_of(bare: Path) -> None:
+    script = "from transformers import Trainer, TrainingArguments\n"
+    (bare / "train.py").write_text(f"if False:\n    {script}")
+    done = started(bare, "--dry-run", "--", "torchrun", "--nproc_per_node", "2", "train.py")
+    said = done.stderr.splitlines()
+    assert said == [
+        "warning: Every rank trains alone (the launch: accelerate 1.15.0, without --use_cpu, 2 "
+        "ranks here): export ACCELERATE_USE_CPU=true"
+    ]
+
+
 def test_what_was_asked_for_by_hand_stays(bare: Path) -> None:
     done = started(bare, "--", "train.py", OMP_NUM_THREADS="1", LD_PRELOAD="")
     rank = json.loads(done.stdout)
