@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from cputune.doctor.other_libraries import (
     VALUES,
     class_of_several,
+    distribution_of,
     gone_argument,
     missing_submodule,
     name_without_home,
@@ -264,10 +265,22 @@ def _new_name(package: str, called: str, name: str) -> str:
     for new in interface.renamed(package, name):
         if new in taken:
             return new
-    config = re.sub(r"Trainer$", "Config", called)
-    if newest and config != called and name in interface.arguments(package, config, newest):
+    return _of_its_config(package, re.sub(r"Trainer$", "Config", called), name)
+
+
+def _of_its_config(package: str, config: str, name: str) -> str:
+    """The argument of a trainer's configuration that an argument of the trainer became."""
+    presence = interface.argument(package, config, name)
+    if presence is None:
+        return ""
+    if presence.still:
         return f"{name} of {config}"
-    return ""
+    later = [new for new in interface.renamed(package, name) if new]
+    for new in later:
+        newer = interface.argument(package, config, new)
+        if newer is not None and newer.still:
+            return f"{name} of {config} ({presence.range_text()}, then {new})"
+    return f"{name} of {config} ({presence.range_text()})"
 
 
 def _old_name(package: str, called: str, name: str) -> str:
@@ -524,8 +537,38 @@ def _member(match: re.Match[str], failure: Failure, versions: Versions) -> Answe
         if presence is not None:
             if always and match["owner"]:
                 return _other_class(package, owner, name)
+            if match["owner"] and _asks_itself(package, name, failure):
+                return _asked_by_newer(package, owner, name, presence, failure)
             return _of_class(package, owner, "has", name, presence, failure, versions)
     return value_without(owner, name)
+
+
+def _asks_itself(package: str, name: str, failure: Failure) -> bool:
+    """Whether a line of the library asks for it, so that the release that ran knows it."""
+    last = failure.frames[-1:]
+    return any(one.package == package and f".{name}" in one.code for one in last)
+
+
+def _asked_by_newer(
+    package: str, owner: str, name: str, presence: interface.Presence, failure: Failure
+) -> Answer:
+    """An object of a library's class of the same name, which is older than what asks it."""
+    since = f"{presence.first.major}.{presence.first.minor}"
+    others = [one.package for one in failure.frames]
+    others = [one for one in others if one not in ("", "python", "torch", package)]
+    library = f"the library whose {owner} this is"
+    command = None
+    if others:
+        library = others[-1]
+        command = f"pip install -U {distribution_of(others[-1])}"
+    return Answer(
+        title=f"This {owner} is another class than that of {package}, and older",
+        cause=f"{package} itself asks for {name}, which its own {owner} has "
+        f"{presence.range_text()}. The object comes from a library that has a class of that name "
+        "(setfit, sentence_transformers), or was saved by an older release.",
+        fix=f"upgrade {library}; if it has no newer release, install {package} below {since}",
+        command=command,
+    )
 
 
 def _not_set_up(package: str, owner: str, name: str) -> Answer:

@@ -235,11 +235,29 @@ def class_of_several(owner: str, name: str) -> Answer | None:
     )
 
 
+def _passed_through(caller: str, called: str, name: str, failure: Failure) -> Answer:
+    """The answer about an argument of a call of yours that a library hands on as it is."""
+    at = ""
+    own = [frame for frame in failure.frames if not frame.package]
+    if own:
+        at = f" ({own[-1].file}, line {own[-1].line})"
+    return Answer(
+        title=f"{called} does not take {name}, which your code gives to {caller}",
+        cause=f"{caller} hands the arguments of your call{at} on to a class that has no {name}: "
+        "it is misspelled, of another model or release, or of a copy of the library that the "
+        "project has changed.",
+        fix=f"remove {name} from the call; if the project comes with its own {caller}, install "
+        "that (pip install -e its folder)",
+    )
+
+
 def refused_argument(called: str, name: str, failure: Failure) -> Answer | None:
     """The answer about an argument that a callable of a library that was not read does not take."""
     caller = caller_of(failure)
     if not failure.frames:
         return None
+    if caller and "**" in failure.frames[-1].code:
+        return _passed_through(caller, called, name, failure)
     if caller:
         pip = distribution_of(caller)
         return Answer(

@@ -178,9 +178,9 @@ _BOXED = re.compile(
     r"(?:\w+(?:Error|Exception|Interrupt)\s|─ )\s*Traceback \(most recent call last\)"
 )
 _FRAME = re.compile(
-    r'\s+(?:\| )?File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?'
+    r'\s*(?:\| )?File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?'
 )
-_CALL = re.compile(r'\s+File "[^"]+", line \d+, in \S')
+_CALL = re.compile(r'\s*File "[^"]+", line \d+, in \S')
 _CELL = re.compile(r"(?:File )?(?P<file>[~/\w.-]+\.py):(?P<line>\d+),? in (?P<function>[\w.<>]+)")
 # Before IPython 8 a frame had no number; Colab makes a link of its file.
 _OLD_CELL = re.compile(
@@ -203,6 +203,8 @@ _ALONE = re.compile(
     r"|(?:[a-z_]\w*\.)+[A-Z]\w*(?:Failed|Timeout|Exhausted|NotFound|Fault|Invalid|Raised))"
     r"(?:: (?P<message>.*)|:)?"
 )
+# With the module of its class it needs no ending that tells an exception.
+_OF_MODULE = re.compile(r"(?:[a-z_]\w*\.)+[A-Z]\w*: \S.*")
 # As hydra and pools print an exception of another process.
 _REPR = re.compile(
     r"(?P<name>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception))"
@@ -270,7 +272,7 @@ class _Stream:
             return True
         if self.message is not None:
             return self._in_message(text)
-        if _CALL.match(text):
+        if _CALL.match(text) or _OLD_CELL.fullmatch(text.rstrip()):
             # An excerpt, without the first line of its traceback.
             self.frames = []
             self.is_excerpt = True
@@ -293,7 +295,7 @@ class _Stream:
                 frames[-1] = replace(frames[-1], code=code[:300])
             return True
         raised = _RAISED.fullmatch(text)
-        if self.is_excerpt and not _ALONE.fullmatch(text):
+        if self.is_excerpt and not (_ALONE.fullmatch(text) or _OF_MODULE.fullmatch(text)):
             self.frames = None  # a stack that is printed ends in no exception
             return False
         if raised is None:
