@@ -392,12 +392,24 @@ def _of_script(
     keep_secrets(script, secret=tuple(hidden))
     if os.path.exists(typed.argv[0]):  # the script may not be on this machine
         require_trainable(typed.argv, python=python)
-    if result is None or result.workload.program != typed.program:
+    if result is None or not _is_tuned(result.workload, typed):
         return typed
     if keeps_batch:
         _refuse_other_batch(result.workload, typed)
     names = ("argv", "secrets", "launch", "launch_ranks")
     return replace(result.workload, **{name: getattr(typed, name) for name in names})
+
+
+def _is_tuned(tuned_job: Workload, typed: Workload) -> bool:
+    """Whether a script is the tuned one: by its path, or by its name if it lies in an image."""
+    if tuned_job.program == typed.program:
+        return True
+    there, tuned_script = typed.argv[0], tuned_job.argv[:1]
+    same_name = [os.path.basename(there)] == [os.path.basename(one) for one in tuned_script]
+    if typed.argv[0] == "-m" or os.path.exists(there) or not same_name:
+        return False
+    print_note(f"{there} is not on this machine: it is taken for the tuned {tuned_script[0]}")
+    return True
 
 
 def _refuse_other_batch(tuned_job: Workload, typed: Workload) -> None:

@@ -105,9 +105,9 @@ def like(text: str, name: str, result: Result | None, options: Emission) -> Rewr
     job = standing_alone(make_job(result, options))
     if job.plan.nodes > 1 or machines > 1:
         raise UsageError(
-            f"the plan is for {count(job.plan.nodes, 'node')}, {name} for "
-            f"{count(machines, 'node')}: that changes who starts the ranks",
-            hint="cputune emit --format mpirun, or slurm, writes such launches",
+            f"--like changes launches of one machine; the plan is for "
+            f"{count(job.plan.nodes, 'node')}, {name} for {count(machines, 'node')}",
+            hint="cputune emit --format slurm --nodes N, or mpirun, writes launches of several",
         )
     if launch is None:
         return _configuration(current, job)

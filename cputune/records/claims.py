@@ -305,7 +305,10 @@ _DESCRIPTIVE = ("name", "description", "source")
 
 def _other_work(measured: Workload, now: Workload) -> Iterator[str]:
     if _recipe(measured) != _recipe(now) or measured.program != now.program:
-        yield f"for {now.name}"
+        name = now.name
+        if name == measured.name:
+            name = " ".join(now.program)  # another file of that name
+        yield f"for {name}"
         return
     if measured.argv != now.argv:
         yield "with these arguments"

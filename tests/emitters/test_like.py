@@ -14,6 +14,7 @@ from in_process import ran
 from rows import every_row
 
 from cputune import Result, UsageError, Workload, verify
+from cputune.cli.inputs import launched
 from cputune.emitters.format import Emission
 from cputune.emitters.like import Rewritten, launch_in, like
 from cputune.emitters.promise import promise_in
@@ -208,6 +209,17 @@ def test_a_job_of_a_cluster_gets_ranks_variables_and_flags(tmp_path: Path) -> No
             (verdict,) = verify([path], result=plan, run=False)
             (seen,) = [check for check in verdict.checks if check.name == "plan"]
             assert seen.state == state, seen
+
+
+def test_a_script_of_the_image_is_taken_for_the_tuned_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    job = launched(tuned(), ("/app/run_qa.py", "--output_dir", "/data"))
+    assert (job.framework, job.argv[0]) == ("trainer", "/app/run_qa.py")
+    assert launched(tuned(), ("/app/train.py",)).framework is None
+    Path("run_qa.py").write_text("", encoding="utf-8")  # another one, which is here
+    assert launched(tuned(), (f"{tmp_path}/run_qa.py",)).framework is None
 
 
 def test_a_configuration_of_accelerate_holds_ranks_and_precision(golden: Golden) -> None:
