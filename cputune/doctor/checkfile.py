@@ -69,6 +69,11 @@ def check_file(
         raise UsageError(f"{name} has {len(text)} characters", hint=f"{LETTERS_AT_MOST} are read")
     if "\0" in text:
         raise UsageError(f"{name} is not a text file", hint=_HINT)
+    if name.endswith(".py"):
+        raise UsageError(
+            f"{name} is a script of Python, and no launch of one",
+            hint=f"cputune doctor -- python {name} --its-arguments judges how it is started",
+        )
     context = Context(name=name, facts=facts, host=host or Host())
     if _is_dockerfile(text, name):
         places = Places(text, sets="ENV")

@@ -26,6 +26,7 @@ from cputune.launch.launchers.mpirun import (
     unbound,
 )
 from cputune.launch.write import LaunchLine, ShellText, array, start
+from cputune.text.plain import count
 
 HYDRA_HOSTS = "hosts.hydra"
 OPENMPI_HOSTS = "hosts.openmpi"
@@ -138,7 +139,8 @@ def host_files(
             f"{DIALECTS[dialects[0]]} cannot read the address {ipv6} in a host file",
             hint="give the host a name (/etc/hosts will do)",
         )
-    head = comment([f"Hosts of {job.workload.name}: {ranks} ranks on each.", "", *job.header])
+    title = f"Hosts of {job.workload.name}: {count(ranks, 'rank')} on each."
+    head = comment([title, "", *job.header])
     files = dict[str, EmittedFile]()
     for dialect in dialects:
         file = host_file(dialect)

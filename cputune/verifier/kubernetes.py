@@ -195,9 +195,7 @@ YOURS = frozenset(["tries again"])
 IN_PODS = frozenset(["LD_PRELOAD", "CCL_WORKER_AFFINITY", "HF_HOME"])
 
 
-def compared_with_plan(
-    job: Manifest, expected: Expected, emitted: Mapping[str, str]
-) -> Outcome:
+def compared_with_plan(job: Manifest, expected: Expected, emitted: Mapping[str, str]) -> Outcome:
     """What the document decides, compared with its decision when it was emitted, and the plan."""
     shown = decided(job)
     promised = _promised_values(expected, shown, emitted)
@@ -230,7 +228,7 @@ def _promised_values(
     promised = dict(emitted)
     planned = {RANKS: expected.plan.processes_per_node, PODS: expected.plan.nodes}
     for name, number in planned.items():
-        # One is what the operator starts where your own document names no number.
+        # One is what the operator starts if your own document names no number.
         if number > 1 or emitted.get(name) != NOTHING:
             promised[name] = str(number)
     variables = {}

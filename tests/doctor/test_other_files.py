@@ -159,6 +159,9 @@ def test_a_file_of_hosts_is_in_the_words_of_its_mpirun(
     facts = replace(FACTS, launchers=(launcher,))
     found = check_file(text, "hostfile", facts)
     assert [one.code for one in found] == ["file-hosts"] * faults
+    # The launch that was emitted beside it takes the file of its own mpirun.
+    of_loopback = "localhost" in text
+    assert bool(check_file(text, "launch/hosts.hydra", facts)) == of_loopback
 
 
 @every_row(
