@@ -31,6 +31,7 @@ from cputune.doctor.files import (
     yaml_spans,
 )
 from cputune.doctor.files.context import Context
+from cputune.doctor.files.judged_launch import JudgedLaunch
 from cputune.doctor.files.proven import Proof, refused, replaced, without_ccl, worse
 from cputune.doctor.finding import Check, Finding, Severity, by_severity, checks_of, fault
 from cputune.errors import UsageError
@@ -413,13 +414,14 @@ def _configurations(launches: Iterable[Launch], context: Context) -> Iterator[Fi
     """The faults of the configurations of accelerate that launches name, each once."""
     seen = set[str]()
     for launch in launches:
-        path, document = configuration.configuration_of(launch, context)
+        judged = JudgedLaunch.of(launch, context)
+        path, document = configuration.configuration_of(judged)
         if not path or path in seen:
             continue
         seen.add(path)
         if document is None:
             text = f"{configuration.NAMES} {path}: it cannot be read here"
-            yield part_unread.finding(context.at(launch.line, text))
+            yield part_unread.finding(judged.at(text))
         elif accelerate.is_configuration(document):
             beside = replace(context, name=path, places=None)
             for finding in accelerate.judge_accelerate(document, beside):

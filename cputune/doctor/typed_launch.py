@@ -17,7 +17,7 @@ from cputune.doctor.checks.launch import ranks_alone
 from cputune.doctor.deep import how_it_ended, messages_of, run_look
 from cputune.doctor.files.context import Context
 from cputune.doctor.files.judge import judge_launches
-from cputune.doctor.files.script_kind import is_own
+from cputune.doctor.files.judged_launch import JudgedLaunch
 from cputune.doctor.finding import Finding, Severity, by_severity, checks_of, fault
 from cputune.doctor.rehearsed_launch import launcher_starts, rehearsal_late, rehearsed
 from cputune.doctor.script_calls import (
@@ -98,7 +98,7 @@ def port_of(launch: Launch, variables: Mapping[str, str]) -> str:
 
 def address_of(launch: Launch) -> str:
     """The address of rank 0 that an option names; empty if none does, or only running shows it."""
-    inside = launch.inner or launch
+    inside = launch.inside
     endpoint = inside.meant("rendezvous endpoint") or ""
     address = re.sub(r":\d*$", "", endpoint) or inside.meant("address") or ""
     if "$" in address:
@@ -120,7 +120,7 @@ def of_the_launch(
 
     A script that starts its process group itself does not ask accelerate.
     """
-    if not is_own(launch, Context(name=NAME, facts=facts, host=host)):
+    if not JudgedLaunch.of(launch, Context(name=NAME, facts=facts, host=host)).is_own:
         return findings
     return tuple(one for one in findings if one.code != ranks_alone.code)
 

@@ -10,6 +10,7 @@ from itertools import chain
 from cputune.doctor.checkfile import judge_document
 from cputune.doctor.files.context import Context
 from cputune.doctor.files.judge import judge_everywhere, one_process
+from cputune.doctor.files.judged_launch import JudgedLaunch
 from cputune.doctor.files.yaml_spans import Document
 from cputune.doctor.finding import Finding, Severity, by_severity
 from cputune.emitters.assembled import apply_plan_file
@@ -290,8 +291,8 @@ def _faults_of(file: EmittedFile, job: LaunchJob) -> tuple[Finding, ...]:
     """What is wrong with the launches of a file, or with its document, wherever it runs."""
     context = context_of(job.workload, job.machine.target, job.machine.host, name=file.name)
     on_target = context.on(file.target)
-    each = (judge_everywhere(launch, on_target) for launch in file.launches)
-    findings = list(dict.fromkeys(chain.from_iterable(each)))
+    launches = (JudgedLaunch.of(launch, on_target) for launch in file.launches)
+    findings = list(dict.fromkeys(chain.from_iterable(map(judge_everywhere, launches))))
     if file.document is not None:
         findings += judge_document(Document(value=file.document), context) or ()
     return by_severity(findings)

@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 from cputune.doctor.checkfile import fix_text, is_yaml
 from cputune.doctor.files.accelerate import MARKS
 from cputune.doctor.files.context import Context
+from cputune.doctor.files.judged_launch import JudgedLaunch
 from cputune.doctor.files.kubeflow import RANKS, job_launches
-from cputune.doctor.files.script_kind import reader_of
 from cputune.doctor.files.yaml_spans import read_documents
 from cputune.emitters.bash import variables
 from cputune.emitters.checked_words import ShellWord
@@ -149,7 +149,7 @@ def _workload(
     if launch is None or workload is None or workload.framework is not None:
         return workload
     context = Context(name="", facts=facts, host=host)  # type: ignore[arg-type]
-    if reader_of("--bf16", launch, context) != "trainer":
+    if not JudgedLaunch.of(launch, context).is_trainers("--bf16"):
         return workload
     ranks = launch.ranks or 1
     return replace(workload, framework="trainer", parses_arguments=True, launch_ranks=ranks)

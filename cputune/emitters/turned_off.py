@@ -8,7 +8,7 @@ from types import MappingProxyType
 from cputune.doctor.files.arguments import asks_for_tf32
 from cputune.doctor.files.context import Context
 from cputune.doctor.files.judge import faulty_words
-from cputune.doctor.files.script_kind import reader_of
+from cputune.doctor.files.judged_launch import JudgedLaunch
 from cputune.host.facts import HostFacts
 from cputune.launch.launch import launch_of
 from cputune.plans.delivery.delivery import Delivery
@@ -120,11 +120,12 @@ def refused_unneeded(workload: Workload, delivery: Delivery, context: Context) -
 
     A word whose absence would change the run (``--evaluation_strategy``) is not one of them.
     """
-    launch = launch_of(("python", *workload.argv))
-    if launch is None:
+    typed_launch = launch_of(("python", *workload.argv))
+    if typed_launch is None:
         return {}
+    launch = JudgedLaunch.of(typed_launch, context)
     refused: dict[str, str] = {}
-    for word, reader in faulty_words(launch, context):
+    for word, reader in faulty_words(launch):
         reason = _why_unneeded(word, delivery)
         if reader == "trainer" and word.state is Fate.REFUSED and reason is not None:
             reasons = (f"{word.reader} refuses it", reason)
@@ -132,14 +133,14 @@ def refused_unneeded(workload: Workload, delivery: Delivery, context: Context) -
     planned = dict(_set_by(delivery))
     for flag in OF_BACKEND:
         typed = launch.argument(flag)
-        if typed is None or reader_of(flag, launch, context) != "trainer":
+        if typed is None or not launch.is_trainers(flag):
             continue
         if delivery.world_size == 1:
             refused[flag] = "one process needs no backend"
         elif context.versions.transformers is None and planned.get(flag, typed) != typed:
             # argparse refuses a value that it does not know, also before one that replaces it.
             refused[flag] = f"the plan has {planned[flag]}"
-    if asks_for_tf32(launch, context):
+    if asks_for_tf32(launch):
         refused["--tf32"] = "it needs a GPU"
     return refused
 

@@ -131,12 +131,22 @@ class Launch:
         value = self.argument(name)
         return value is not None and value.lower() not in ("false", "no", "0")
 
+    @property
+    def inside(self) -> Launch:
+        """The launcher that starts the ranks: that behind an mpirun, or this one."""
+        return self.inner or self
+
     @cached_property
     def total(self) -> str | None:
         """The requested ranks, of all machines or of each, as written."""
         if self.launcher == "mpirun":
             return self.meant("ranks")
         return self.meant("ranks", "ranks per node")
+
+    @cached_property
+    def total_ranks(self) -> int | None:
+        """The requested ranks as a number; None if it is a word such as ``auto``."""
+        return number_of(self.total)
 
     @cached_property
     def ranks(self) -> int | None:
@@ -149,12 +159,11 @@ class Launch:
             if self.launcher in ("torchrun", "accelerate"):
                 return 1
             return None
-        total = number_of(self.total)
         machines = 1
         if self.launcher in ("mpirun", "accelerate"):
             machines = self.machines
-        if total and not self.host_file:
-            return max(1, total // machines)
+        if self.total_ranks and not self.host_file:
+            return max(1, self.total_ranks // machines)
         return None
 
     @cached_property
@@ -186,7 +195,7 @@ class Launch:
     def machines(self) -> int:
         """The least number of machines that take part, as far as the words say."""
         if self.launcher == "mpirun":
-            total, here = number_of(self.total), self.ranks_per_node
+            total, here = self.total_ranks, self.ranks_per_node
             return max(1, len(self.hosts), -(-total // here) if total and here else 1)
         count = self.meant("nodes") or value_of(self.before, "-N", "--nodes")
         if not count:
@@ -199,7 +208,7 @@ class Launch:
         """Whether more than one rank takes part, on this machine or on several."""
         if self.part or self.machines > 1 or (self.ranks_per_node or 1) > 1:
             return True
-        return self.total is not None and number_of(self.total) not in (0, 1)
+        return self.total is not None and self.total_ranks not in (0, 1)
 
     @property
     def threads(self) -> str | None:
@@ -216,10 +225,9 @@ class Launch:
     @property
     def precision(self) -> str:
         """The words that request a precision: ``--bf16``, ``--mixed_precision fp16``; or ""."""
-        inside = self.inner or self
         requested = None
-        if inside.launcher == "accelerate":
-            requested = inside.meant("precision")
+        if self.inside.launcher == "accelerate":
+            requested = self.inside.meant("precision")
         if self.switched_on("--bf16"):
             return "--bf16"
         if requested in ("bf16", "fp16"):
@@ -242,8 +250,7 @@ class Launch:
         of_gpus = [word for word in self.before if re.match(r"--gpus|--gres=.*gpu|-G\d", word)]
         if of_gpus or self.total == "gpu":
             return True
-        accelerate = self.inner or self
-        if accelerate.launcher == "accelerate" and accelerate.option(*ON_GPUS) is not None:
+        if self.inside.launcher == "accelerate" and self.inside.option(*ON_GPUS) is not None:
             return True
         for name, value in self.environment.items():
             if name.startswith("NCCL_") or (name in _VISIBLE and value not in ("", "-1")):

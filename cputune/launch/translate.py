@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 
 from cputune.launch.launch import Launch
 from cputune.launch.launchers import BY_NAME
-from cputune.launch.located_words import number_of
 from cputune.launch.option import Given
 
 _RANKS = ("ranks", "ranks per node")
@@ -121,9 +120,9 @@ def _in_torchrun(one: Given, means: str) -> str | None:
 
 def by_mpirun(launch: Launch) -> Translated:
     """Ranks on the machines of a host file, by an mpirun of hydra (Intel MPI, MPICH)."""
-    each, machines = number_of(launch.total) or 1, launch.machines
+    each, machines = launch.total_ranks or 1, launch.machines
     new, host_file = Translated(words=()), list[str]()
-    if launch.total is not None and number_of(launch.total) is None:
+    if launch.total is not None and launch.total_ranks is None:
         new.refused.append(f"{launch.total} ranks on each machine")
     for one in launch.given:
         means = meaning(one)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cputune.doctor.files.context import Context
-from cputune.doctor.files.script_kind import may_be_trainers, reader_of
+from cputune.doctor.files.judged_launch import JudgedLaunch
 from cputune.doctor.finding import Finding, Severity, checks_of, fault
+from cputune.host.facts import HostFacts
 from cputune.launch.edit import Edit
-from cputune.launch.launch import Launch
 from cputune.launch.places import Places
 from cputune.launch.script import are_trainers
 from cputune.stack.uses import bitsandbytes_steps_on_cpu, fuses_on_cpu
@@ -69,48 +68,44 @@ def sharded() -> None:
     """
 
 
-def judge_arguments(launch: Launch, context: Context) -> Iterator[Finding]:
+def judge_arguments(launch: JudgedLaunch) -> Iterator[Finding]:
     """Every argument that cannot work."""
-    yield from _sharded(launch, context)
-    if context.facts.accelerators:
+    yield from _sharded(launch)
+    if launch.facts.accelerators:
         return
-    yield from _of_gpus(launch, context)
-    yield from _optimizer(launch, context)
+    yield from _of_gpus(launch)
+    yield from _optimizer(launch)
 
 
-def asks_for_tf32(launch: Launch, context: Context) -> bool:
+def asks_for_tf32(launch: JudgedLaunch) -> bool:
     """Whether ``--tf32`` asks a Trainer for what no CPU has."""
-    given = launch.switched_on("--tf32") and not context.facts.accelerators
-    sure = _is_trainers("--tf32", launch, context)
-    likely = are_trainers(launch.arguments) and may_be_trainers("--tf32", launch, context)
+    given = launch.switched_on("--tf32") and not launch.facts.accelerators
+    sure = launch.is_trainers("--tf32")
+    likely = are_trainers(launch.arguments) and launch.may_be_trainers("--tf32")
     return given and (sure or likely)
 
 
-def _is_trainers(flag: str, launch: Launch, context: Context) -> bool:
-    return reader_of(flag, launch, context) == "trainer"
-
-
-def _sharded(launch: Launch, context: Context) -> Iterator[Finding]:
+def _sharded(launch: JudgedLaunch) -> Iterator[Finding]:
     for name in _SHARDED:
         value = launch.argument(name)
-        if value in (None, "", "None") or not may_be_trainers(name, launch, context):
+        if value in (None, "", "None") or not launch.may_be_trainers(name):
             continue
         text = f"{name} {value}: it divides a model over accelerators"
         severity = None
-        if not _is_trainers(name, launch, context):
+        if not launch.is_trainers(name):
             if not are_trainers(launch.arguments):
                 continue
             severity = Severity.WARNING
             text += ", if the script parses TrainingArguments"
-        yield sharded.finding(context.at(launch.line, text), severity=severity)
+        yield sharded.finding(launch.at(text), severity=severity)
 
 
-def _of_gpus(launch: Launch, context: Context) -> Iterator[Finding]:
-    if asks_for_tf32(launch, context):
+def _of_gpus(launch: JudgedLaunch) -> Iterator[Finding]:
+    if asks_for_tf32(launch):
         text = "--tf32 needs a GPU (Ampere or newer), and is refused"
-        evidence = context.at(launch.line, text)
-        if _is_trainers("--tf32", launch, context):
-            edits = context.edits_by(Places.without_value, launch, "--tf32")
+        evidence = launch.at(text)
+        if launch.is_trainers("--tf32"):
+            edits = launch.edits_by(Places.without_value, "--tf32")
             yield no_cpu.finding(evidence, edits=edits, dropped=(f"{evidence}: it is removed",))
         else:
             unsure = f"{evidence}, if the script parses TrainingArguments"
@@ -118,71 +113,68 @@ def _of_gpus(launch: Launch, context: Context) -> Iterator[Finding]:
     attention = launch.argument("--attn_implementation") or ""
     if attention.startswith("flash_attention"):
         text = f"--attn_implementation {attention} needs CUDA: CPUs have sdpa"
-        edits = _value(launch, context, "--attn_implementation", attention, "sdpa")
-        yield no_cpu.finding(context.at(launch.line, text), edits=edits)
+        edits = _value(launch, "--attn_implementation", attention, "sdpa")
+        yield no_cpu.finding(launch.at(text), edits=edits)
     backend = launch.backend or ""
-    torch = context.facts.package("torch")
-    cpu_build = torch is None or torch.build in (None, "cpu") or context.facts.accelerators == ()
-    of_trainer = may_be_trainers("--ddp_backend", launch, context)
+    torch = launch.facts.package("torch")
+    cpu_build = torch is None or torch.build in (None, "cpu") or launch.facts.accelerators == ()
+    of_trainer = launch.may_be_trainers("--ddp_backend")
     if backend in ("nccl", "mpi") and cpu_build and of_trainer:
         lacks = "torch's wheels are built without MPI"
         if backend == "nccl":
             lacks = "NCCL is for GPUs"
         text = f"--ddp_backend {backend}: {lacks}; write gloo"
-        edits = _value(launch, context, "--ddp_backend", backend, "gloo")
+        edits = _value(launch, "--ddp_backend", backend, "gloo")
         severity = None
         if backend != "nccl":
             severity = Severity.WARNING
-        yield no_cpu.finding(context.at(launch.line, text), severity=severity, edits=edits)
+        yield no_cpu.finding(launch.at(text), severity=severity, edits=edits)
 
 
-def _optimizer(launch: Launch, context: Context) -> Iterator[Finding]:
+def _optimizer(launch: JudgedLaunch) -> Iterator[Finding]:
     name = launch.argument("--optim") or ""
-    if name and not may_be_trainers("--optim", launch, context):
+    if name and not launch.may_be_trainers("--optim"):
         return
     parts = name.split("_")
-    torch = context.versions.torch
+    torch = launch.context.versions.torch
     if "fused" in parts and torch is not None and not fuses_on_cpu(torch):
         text = f"--optim {name}: torch {torch} has no fused AdamW for CPUs; write adamw_torch"
-        edits = _value(launch, context, "--optim", name, "adamw_torch")
-        yield no_cpu.finding(context.at(launch.line, text), edits=edits)
+        edits = _value(launch, "--optim", name, "adamw_torch")
+        yield no_cpu.finding(launch.at(text), edits=edits)
     modules = dict.fromkeys(module for word, module in _OPTIMIZERS.items() if word in parts)
     for module in modules:
-        if _is_installed(module, context) is False:
+        if _is_installed(module, launch.facts) is False:
             text = f"--optim {name} needs {module}, which is not installed"
             if module == "bitsandbytes":
                 text += "; write adamw_torch (other moments: another training)"
-            evidence = context.at(launch.line, text)
+            evidence = launch.at(text)
             yield lacks_package.finding(evidence, command=f"pip install {module}")
         elif module == "bitsandbytes":
-            yield from _old_bnb(name, launch, context)
+            yield from _old_bnb(name, launch)
 
 
-def _old_bnb(name: str, launch: Launch, context: Context) -> Iterator[Finding]:
-    package = context.facts.package("bitsandbytes")
+def _old_bnb(name: str, launch: JudgedLaunch) -> Iterator[Finding]:
+    package = launch.facts.package("bitsandbytes")
     version = None
     if package:
         version = package.version
     if bitsandbytes_steps_on_cpu(version) is False:
         text = f"--optim {name}: bitsandbytes {version} works only on GPUs (on CPUs from 0.50)"
-        yield no_cpu.finding(context.at(launch.line, text))
+        yield no_cpu.finding(launch.at(text))
 
 
-def _is_installed(module: str, context: Context) -> bool | None:
+def _is_installed(module: str, facts: HostFacts) -> bool | None:
     """Whether a package is installed; None if that is not known, as for a named stack."""
-    if context.facts.package(module) is not None:
+    if facts.package(module) is not None:
         return True
-    installed = context.facts.packages
-    if installed and not context.facts.recorded:
+    if facts.packages and not facts.recorded:
         return False
     return None
 
 
-def _value(
-    launch: Launch, context: Context, name: str, value: str, instead: str
-) -> tuple[Edit, ...]:
+def _value(launch: JudgedLaunch, name: str, value: str, instead: str) -> tuple[Edit, ...]:
     """The edits that give an argument another value."""
-    return context.edits_by(Places.change_flag, launch, f"{name} {value}", f"{name} {instead}")
+    return launch.edits_by(Places.change_flag, f"{name} {value}", f"{name} {instead}")
 
 
 CHECKS = checks_of(__name__)

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from cputune.doctor.files.context import Context
-from cputune.doctor.files.ended import BRINGS, by_another
-from cputune.doctor.files.script_kind import is_own, text_of
+from cputune.doctor.files.ended import by_another, may_bring_programs
+from cputune.doctor.files.judged_launch import JudgedLaunch
 from cputune.doctor.finding import Finding, Severity, checks_of, fault
 from cputune.doctor.variables import without_gpu
+from cputune.host.facts import HostFacts
 from cputune.launch.edit import Edit
 from cputune.launch.launch import Launch
 from cputune.launch.launchers import BY_PROGRAM
-from cputune.launch.launchers.srun import Step
 from cputune.launch.launchers.torchrun import DEPRECATED
 from cputune.launch.line_continuations import Break
 from cputune.launch.located_words import Word, number_of, span_of
@@ -52,28 +52,26 @@ def wrapper_missing() -> None:
     """
 
 
-def _wrappers(launch: Launch, context: Context) -> Iterator[Finding]:
-    if context.target.elsewhere or not context.host.live:
-        return
-    if context.places is not None and BRINGS.search(context.places.code):
+def _wrappers(launch: JudgedLaunch) -> Iterator[Finding]:
+    host = launch.context.host
+    if launch.context.target.elsewhere or not host.live or may_bring_programs(launch.context):
         return
     end = len(launch.words) - len(launch.argv)
     names = dict.fromkeys(word.rpartition("/")[2] for word in launch.words[: max(end, 0)])
     needed = [name for name in names if name in _WRAPPERS]
-    by_deepspeed = launch.launcher == "deepspeed" and context.facts.package("deepspeed")
+    by_deepspeed = launch.launcher == "deepspeed" and launch.facts.package("deepspeed")
     if by_deepspeed and launch.option("--bind_cores_to_rank") is not None:
         needed.append("numactl")
     for name in dict.fromkeys(needed):
-        if context.host.which(name) is None:
+        if host.which(name) is None:
             text = f"{name} is not on the PATH of this machine"
             remedy = f"Install {name}, or start the launch without {name} and its options."
-            evidence = context.at(launch.line, text)
-            command = _install(name, context)
-            yield wrapper_missing.finding(evidence, remedy=remedy, command=command)
+            command = _install(name, launch.facts)
+            yield wrapper_missing.finding(launch.at(text), remedy=remedy, command=command)
 
 
-def _install(name: str, context: Context) -> str | None:
-    package, distribution = _WRAPPERS[name], context.facts.settings.distribution
+def _install(name: str, facts: HostFacts) -> str | None:
+    package, distribution = _WRAPPERS[name], facts.settings.distribution
     if not package or distribution is None:
         return None
     family = {distribution.id, *distribution.like}
@@ -99,17 +97,17 @@ def srun_one_cpu() -> None:
     """
 
 
-def _srun_cpus(launch: Launch, context: Context) -> Iterator[Finding]:
-    step, cpus = launch.step, context.target.cpus_per_task
+def _srun_cpus(launch: JudgedLaunch) -> Iterator[Finding]:
+    step, cpus = launch.step, launch.context.target.cpus_per_task
     if step is None or step.asks_cpus or cpus is None or cpus < 2:
         return
-    if "SRUN_CPUS_PER_TASK" in context.variables(launch):
+    if "SRUN_CPUS_PER_TASK" in launch.variables:
         return
     text = f"srun without --cpus-per-task, in a job of {cpus} CPUs for each task"
     line = "SRUN_CPUS_PER_TASK", "$SLURM_CPUS_PER_TASK"
-    edits = context.edits_by(lambda places: places.line_before(launch, places.setting(*line)))
+    edits = launch.edits_by(lambda places, at: places.line_before(at, places.setting(*line)))
     command = "export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK"
-    yield srun_one_cpu.finding(context.at(launch.line, text), command=command, edits=edits)
+    yield srun_one_cpu.finding(launch.at(text), command=command, edits=edits)
 
 
 @fault("srun-ranks-alone", Severity.WARNING)
@@ -134,34 +132,25 @@ _MAPS = re.compile(
 )
 
 
-def _tasks(launch: Launch, context: Context) -> int:
+def _tasks(launch: JudgedLaunch) -> int:
     """Tasks that the srun of this launch starts, as far as its options and the job say."""
     step = launch.step
     if step is None or step.unknown:
         return 0
     if step.tasks is not None:
         return step.tasks
-    of_each_node = step.tasks_per_node or context.target.tasks_per_node
-    return _nodes(step, context) * (of_each_node or 1)
+    of_each_node = step.tasks_per_node or launch.context.target.tasks_per_node
+    return (launch.job_nodes or 1) * (of_each_node or 1)
 
 
-def _nodes(step: Step, context: Context) -> int:
-    """The machines on which this srun starts tasks: by its option, or all of the job."""
-    if step.nodes:
-        return step.nodes
-    return context.target.nodes or 1
-
-
-def _srun_tasks(launch: Launch, context: Context) -> Iterator[Finding]:
-    tasks = _tasks(launch, context)
-    step = launch.step
-    if tasks < 2 or step is None:
+def _srun_tasks(launch: JudgedLaunch) -> Iterator[Finding]:
+    tasks, nodes = _tasks(launch), launch.job_nodes or 1
+    if tasks < 2:
         return
-    nodes = _nodes(step, context)
     if launch.launcher == "python":
-        text = text_of(launch, context)
+        text = launch.script_text
         command = " ".join(launch.words)
-        mapped = {"RANK", "WORLD_SIZE", "LOCAL_RANK"} & context.variables(launch).keys()
+        mapped = {"RANK", "WORLD_SIZE", "LOCAL_RANK"} & launch.variables.keys()
         if mapped or "SLURM_PROCID" in command or (text is not None and _MAPS.search(text)):
             return
         evidence = f"srun starts {tasks} tasks of {launch.script}, and nothing sets RANK in them"
@@ -171,14 +160,14 @@ def _srun_tasks(launch: Launch, context: Context) -> Iterator[Finding]:
             severity = Severity.ADVICE
             title = "Each task trains alone if this script does not read SLURM_PROCID"
             evidence += "; the script could not be read"
-        elif is_python and not is_own(launch, context):
+        elif is_python and not launch.is_own:
             severity = Severity.ERROR
-        evidence = context.at(launch.line, evidence)
+        evidence = launch.at(evidence)
         yield srun_alone.finding(evidence, severity=severity, title=title)
     elif launch.launcher in ("torchrun", "accelerate") and tasks > nodes:
         evidence = f"srun starts {tasks} tasks on {nodes} machines, each with a {launch.launcher}"
         remedy = "Start one task on each machine: srun --ntasks-per-node=1."
-        yield nested.finding(context.at(launch.line, evidence), remedy=remedy)
+        yield nested.finding(launch.at(evidence), remedy=remedy)
 
 
 @fault("launch-nested", Severity.ERROR)
@@ -196,17 +185,17 @@ def nested() -> None:
     """
 
 
-def _nested(launch: Launch, context: Context) -> Iterator[Finding]:
+def _nested(launch: JudgedLaunch) -> Iterator[Finding]:
     inner = launch.inner
     if inner is not None and inner.launcher in ("torchrun", "deepspeed") and launch.several:
-        each = launch.ranks or number_of(launch.total)
+        each = launch.ranks or launch.total_ranks
         if (each or 1) > 1 and (inner.ranks or 1) > 1:
             text = f"{launch.program} starts {inner.launcher} with {inner.ranks} ranks {each} times"
-            yield nested.finding(context.at(launch.line, text))
+            yield nested.finding(launch.at(text))
     script = launch.script.rpartition("/")[2]
     if launch.launcher != "python" and script in (*BY_PROGRAM, "accelerate"):
         text = f"{launch.program} runs {script}, which is a launcher, not a script"
-        yield nested.finding(context.at(launch.line, text))
+        yield nested.finding(launch.at(text))
 
 
 @fault("file-launcher-deprecated", Severity.WARNING)
@@ -224,12 +213,12 @@ def deprecated() -> None:
     """
 
 
-def _deprecated(launch: Launch, context: Context) -> Iterator[Finding]:
-    inside = launch.inner or launch
+def _deprecated(launch: JudgedLaunch) -> Iterator[Finding]:
+    inside = launch.inside
     if inside.launcher != "torchrun" or DEPRECATED not in launch.words:
         return
     text = "python -m torch.distributed.launch passes --local-rank to the script"
-    script = text_of(launch, context)
+    script = launch.script_text
     severity = None
     if inside.option("--use_env") is not None:
         text = "python -m torch.distributed.launch is deprecated"
@@ -237,9 +226,9 @@ def _deprecated(launch: Launch, context: Context) -> Iterator[Finding]:
         text += f", which {launch.script} does not declare"
         severity = Severity.ERROR
     if inside is not launch:
-        yield deprecated.finding(context.at(launch.line, text), severity=severity)
+        yield deprecated.finding(launch.at(text), severity=severity)
         return
-    finding = by_another(deprecated, text, by_torchrun(launch), launch, context)
+    finding = by_another(deprecated, text, by_torchrun(launch), launch)
     yield finding if severity is None else replace(finding, severity=severity)
 
 
@@ -260,8 +249,8 @@ def node_rank_fixed() -> None:
     """
 
 
-def _node_rank(launch: Launch, context: Context) -> Iterator[Finding]:
-    inside = launch.inner or launch
+def _node_rank(launch: JudgedLaunch) -> Iterator[Finding]:
+    inside = launch.inside
     rank = inside.meant("node rank")
     if rank is None or inside.machines < 2 or inside.meant("rendezvous endpoint"):
         return
@@ -278,11 +267,11 @@ def _node_rank(launch: Launch, context: Context) -> Iterator[Finding]:
     name = written[-1].name
     if number_of(rank) is not None and _is_written(written[-1], launch):
         text = f"{name} {rank}, with {inside.machines} machines"
-        yield node_rank_fixed.finding(context.at(launch.line, text))
+        yield node_rank_fixed.finding(launch.at(text))
     elif by_slurm and outside and launch.span is not None:
         text = f"{name} {rank} is read before srun starts: it is 0 on every machine"
         severity = Severity.ERROR
-        yield node_rank_fixed.finding(context.at(launch.line, text), severity=severity)
+        yield node_rank_fixed.finding(launch.at(text), severity=severity)
 
 
 def _has_place(value: str, launch: Launch) -> bool:
@@ -326,15 +315,15 @@ def endpoint_wrong() -> None:
 _INTERFACE = re.compile(r"(?:eth|ib|bond|br|wlan|team|docker|veth)\d+|en[opsx]\w*\d\w*|lo|mlx\w*")
 
 
-def _endpoint(launch: Launch, context: Context) -> Iterator[Finding]:
-    inside = launch.inner or launch
+def _endpoint(launch: JudgedLaunch) -> Iterator[Finding]:
+    inside = launch.inside
     if inside.launcher != "torchrun":
         return
     endpoint, nodes = inside.meant("rendezvous endpoint"), inside.meant("nodes") or "1"
     host, _, port = (endpoint or "").rpartition(":")
     least, between, most = nodes.partition(":")
     several = nodes not in ("1", "1:1")
-    yield from _address_unread(launch, inside, several, context)
+    yield from _address_unread(launch, several)
     if endpoint and not endpoint.startswith("$") and several:
         name = host or port
         faults = list[str]()
@@ -348,10 +337,10 @@ def _endpoint(launch: Launch, context: Context) -> Iterator[Finding]:
             severity = None
             if not sure:
                 severity = Severity.WARNING
-            yield endpoint_wrong.finding(context.at(launch.line, text), severity=severity)
+            yield endpoint_wrong.finding(launch.at(text), severity=severity)
     if between and number_of(least) != number_of(most) and number_of(least) is not None:
         text = f"--nnodes {nodes}: {least} may train without the others"
-        yield fewer_nodes.finding(context.at(launch.line, text))
+        yield fewer_nodes.finding(launch.at(text))
 
 
 @fault("rendezvous-address", Severity.WARNING)
@@ -369,22 +358,21 @@ def address_unread() -> None:
     """
 
 
-def _address_unread(
-    launch: Launch, inside: Launch, several: bool, context: Context
-) -> Iterator[Finding]:
+def _address_unread(launch: JudgedLaunch, several: bool) -> Iterator[Finding]:
+    inside = launch.inside
     backend, address = inside.meant("rendezvous backend"), inside.meant("address")
     if backend in (None, "static") or address is None or not several:
         return
     endpoint = inside.meant("rendezvous endpoint")
     if endpoint is None:
         text = f"--rdzv_backend {backend} with --master_addr {address}, without --rdzv_endpoint"
-        yield address_unread.finding(context.at(launch.line, text), severity=Severity.ERROR)
+        yield address_unread.finding(launch.at(text), severity=Severity.ERROR)
     else:
         text = f"--master_addr {address} has no effect: --rdzv_endpoint {endpoint} is read"
         severity = None
         if re.sub(r":[^:]*$", "", endpoint) == address:
             severity = Severity.ADVICE
-        yield address_unread.finding(context.at(launch.line, text), severity=severity)
+        yield address_unread.finding(launch.at(text), severity=severity)
 
 
 @fault("nodes-elastic", Severity.WARNING)
@@ -484,11 +472,10 @@ def port_refused() -> None:
     """
 
 
-def _port(launch: Launch, context: Context) -> Iterator[Finding]:
-    inside = launch.inner or launch
-    for one in inside.given:
+def _port(launch: JudgedLaunch) -> Iterator[Finding]:
+    for one in launch.inside.given:
         if one.option and one.option.means == "port" and (number_of(one.value) or 0) > 65535:
-            yield port_refused.finding(context.at(launch.line, f"{one.name} {one.value}"))
+            yield port_refused.finding(launch.at(f"{one.name} {one.value}"))
 
 
 @fault("numa-binding-gpu", Severity.ERROR)
@@ -506,29 +493,29 @@ def binding_by_gpu() -> None:
     """
 
 
-def _numa_binding(launch: Launch, context: Context) -> Iterator[Finding]:
-    inside = launch.inner or launch
+def _numa_binding(launch: JudgedLaunch) -> Iterator[Finding]:
+    inside = launch.inside
     bound = inside.meant("bind")
-    if inside.launcher != "torchrun" or bound is None or not without_gpu(context.facts):
+    if inside.launcher != "torchrun" or bound is None or not without_gpu(launch.facts):
         return
     text = f"--numa-binding {bound} asks for the NUMA node of a GPU, and there is no GPU"
     edits = tuple[Edit, ...]()
     for name in ("--numa-binding", "--numa_binding"):
-        edits += context.edits_by(Places.change_flag, launch, f"{name} {bound}", "")
-    yield binding_by_gpu.finding(context.at(launch.line, text), edits=edits)
+        edits += launch.edits_by(Places.change_flag, f"{name} {bound}", "")
+    yield binding_by_gpu.finding(launch.at(text), edits=edits)
 
 
-def judge_around(launch: Launch, context: Context) -> Iterator[Finding]:
+def judge_around(launch: JudgedLaunch) -> Iterator[Finding]:
     """Faults in what surrounds a launch."""
-    yield from _deprecated(launch, context)
-    yield from _nested(launch, context)
-    yield from _node_rank(launch, context)
-    yield from _endpoint(launch, context)
-    yield from _port(launch, context)
-    yield from _srun_tasks(launch, context)
-    yield from _srun_cpus(launch, context)
-    yield from _wrappers(launch, context)
-    yield from _numa_binding(launch, context)
+    yield from _deprecated(launch)
+    yield from _nested(launch)
+    yield from _node_rank(launch)
+    yield from _endpoint(launch)
+    yield from _port(launch)
+    yield from _srun_tasks(launch)
+    yield from _srun_cpus(launch)
+    yield from _wrappers(launch)
+    yield from _numa_binding(launch)
 
 
 CHECKS = checks_of(__name__)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from cputune.doctor.files.context import Context
+from cputune.doctor.files.judged_launch import JudgedLaunch
 from cputune.doctor.files.yaml_spans import Document, read_documents
 from cputune.errors import UsageError
-from cputune.launch.launch import Launch
 
 NAMES = "--config_file"
 MACHINE = "machine_rank"
@@ -25,9 +24,9 @@ def options_of(document: Document) -> Iterator[str]:
             yield f"--{key}={value}"
 
 
-def configuration_of(launch: Launch, context: Context) -> tuple[str, Document | None]:
+def configuration_of(launch: JudgedLaunch) -> tuple[str, Document | None]:
     """The file that a launch names, and its content; None if it cannot be read."""
-    path = (launch.inner or launch).option(NAMES)
+    path = launch.inside.option(NAMES)
     if not path:
         return "", None
     folder, _, name = path.rpartition("/")
@@ -35,7 +34,7 @@ def configuration_of(launch: Launch, context: Context) -> tuple[str, Document | 
         path = name
     text = None
     if "$" not in path:
-        text = context.text_of(path)
+        text = launch.context.text_of(path)
     if text is None:
         return path, None
     try:
@@ -47,14 +46,14 @@ def configuration_of(launch: Launch, context: Context) -> tuple[str, Document | 
     return path, None
 
 
-def configured(launch: Launch, context: Context) -> Launch:
+def configured(launch: JudgedLaunch) -> JudgedLaunch:
     """The launch with the options of its configuration; what is typed takes precedence.
 
     If the file cannot be read, neither ranks nor addresses are known.
     """
     if launch.launcher != "accelerate":
         return launch
-    path, document = configuration_of(launch, context)
+    path, document = configuration_of(launch)
     if not path:
         return launch
     options = ["--main_process_ip=$unknown"]

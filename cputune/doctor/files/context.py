@@ -8,7 +8,6 @@ import posixpath
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
 from typing import Concatenate, ParamSpec
 
 from packaging.version import Version
@@ -17,7 +16,6 @@ from cputune.host import Host
 from cputune.host.facts import Core, HostFacts, Topology
 from cputune.host.probing import probe
 from cputune.launch.edit import Edit
-from cputune.launch.launch import Launch
 from cputune.launch.places import Places
 from cputune.launch.target import HERE, Target
 from cputune.stack import Versions, versions_of
@@ -104,16 +102,6 @@ class Context:
             facts = with_gpus(facts)
         return replace(self, facts=facts, host=FilesOf(self.host), target=target)
 
-    def of_a_task(self, launch: Launch) -> Context:
-        """The same with the CPUs of one srun task, if there is one."""
-        step = launch.step
-        if not self.target.elsewhere or step is None:
-            return self
-        cpus = step.cpus_per_task or self.target.cpus_per_task
-        if cpus is None and self.target.cpus_per_node is not None:
-            cpus = 1
-        return replace(self, facts=facts_elsewhere(self.facts, cpus))
-
     def edits_by(
         self,
         make: Callable[Concatenate[Places, _More], tuple[Edit, ...]],
@@ -142,18 +130,6 @@ class Context:
         if self.versions.accelerate:
             absent = ""
         return f"accelerate {self.accelerate}{absent}"
-
-    def variables(self, launch: Launch) -> dict[str, str]:
-        """The environment of the launcher: ours, as changed by the file."""
-        if self.here:
-            around = self.facts.environment
-        else:
-            around = {}
-        kept = {}
-        for name, text in around.items():
-            if not any(fnmatchcase(name, removed) for removed in launch.removed):
-                kept[name] = text
-        return {**kept, **launch.environment}
 
     def reads_variable(self, name: str) -> bool:
         """Whether the file itself uses the value of a variable."""

@@ -9,16 +9,15 @@ from collections.abc import Iterator
 
 from cputune.doctor.files import fixing
 from cputune.doctor.files.context import Context
-from cputune.doctor.files.script_kind import by_library, reader_of
+from cputune.doctor.files.judged_launch import JudgedLaunch
 from cputune.doctor.finding import Check, Finding, Severity, checks_of, fault
-from cputune.launch.launch import Launch
 from cputune.launch.places import Places
 from cputune.launch.translate import Translated
 from cputune.launch.write import translated
 from cputune.stack.tables import load
 
 # Commands that may put a launcher on PATH.
-BRINGS = re.compile(r"(?m)^\s*(?:module|ml|spack|conda|micromamba|source|\.)\s|\bPATH=")
+_BRINGS = re.compile(r"(?m)^\s*(?:module|ml|spack|conda|micromamba|source|\.)\s|\bPATH=")
 
 
 @fault("file-launcher-missing", Severity.ERROR)
@@ -55,27 +54,31 @@ def variable_unread() -> None:
     """
 
 
-def _variables(launch: Launch, context: Context) -> Iterator[Finding]:
-    version = context.versions.transformers
+def may_bring_programs(context: Context) -> bool:
+    """Whether a command of the file may put a launcher on PATH."""
+    return context.places is not None and _BRINGS.search(context.places.code) is not None
+
+
+def _variables(launch: JudgedLaunch) -> Iterator[Finding]:
+    version = launch.context.versions.transformers
     for row in load().transformers.variables:
         value = launch.environment.get(row.name)
         if value is None or version is None or row.covers(version):
             continue
         instead = row.instead(version) or ""
         text = f"{row.name} is not read by transformers {version}: write {instead}"
-        edits = context.edits_by(Places.rename_variable, row.name, instead)
-        yield variable_unread.finding(context.at(launch.line, text), edits=edits)
+        edits = launch.context.edits_by(Places.rename_variable, row.name, instead)
+        yield variable_unread.finding(launch.at(text), edits=edits)
     ccl = [name for name in launch.environment if name.startswith("CCL_")]
-    accelerate = context.versions.accelerate
-    absent = context.versions.oneccl is None and "oneccl" not in context.versions.unreadable
+    accelerate = launch.context.versions.accelerate
     lacks_ccl = accelerate is not None and load().accelerate.does("no-ccl", accelerate)
-    if ccl and absent and lacks_ccl and context.here:
+    if ccl and _is_without_ccl(launch.context) and lacks_ccl and launch.context.here:
         text = f"{', '.join(ccl)}: oneCCL is not installed, and accelerate {accelerate} has no ccl"
         edits = ()
-        if by_library(launch, context):
+        if launch.by_library:
             for name in ccl:
-                edits += context.edits_by(Places.unset_variable, launch, name)
-        yield variable_unread.finding(context.at(launch.line, text), edits=edits)
+                edits += launch.edits_by(Places.unset_variable, name)
+        yield variable_unread.finding(launch.at(text), edits=edits)
 
 
 @fault("file-instances", Severity.ERROR)
@@ -93,64 +96,63 @@ def instances_alone() -> None:
     """
 
 
-def judge_ended(launch: Launch, context: Context) -> Iterator[Finding]:
+def judge_ended(launch: JudgedLaunch) -> Iterator[Finding]:
     """Launchers that are gone, and variables that nothing reads."""
-    yield from _launcher(launch, context)
-    yield from _variables(launch, context)
+    yield from _launcher(launch)
+    yield from _variables(launch)
 
 
 # Arguments of a script that uses deepspeed itself, so that no other launcher starts it.
 _OF_DEEPSPEED = ("--deepspeed", "--deepspeed_config", "--zero_stage")
 
 
-def _own_deepspeed(launch: Launch, context: Context) -> str | None:
+def _own_deepspeed(launch: JudgedLaunch) -> str | None:
     """The argument that shows that a script uses deepspeed without Trainer, or None."""
     used = [name for name in _OF_DEEPSPEED if launch.argument(name) is not None]
     if launch.launcher != "deepspeed" or not used:
         return None
-    return None if reader_of(used[0], launch, context) == "trainer" else used[0]
+    return None if launch.is_trainers(used[0]) else used[0]
 
 
-def _launcher(launch: Launch, context: Context) -> Iterator[Finding]:
+def _launcher(launch: JudgedLaunch) -> Iterator[Finding]:
     rows = {row.name: row for row in load().launchers}
     row = rows.get(launch.launcher)
-    if row is not None and context.facts.package(row.package) is None:
+    if row is not None and launch.facts.package(row.package) is None:
         text = f"{launch.launcher} comes with {row.package}, which is not installed: {row.why}"
-        own = _own_deepspeed(launch, context)
+        own = _own_deepspeed(launch)
         if own is None:
             replacement = fixing.plain_launcher(launch)
-            yield by_another(launcher_missing, text, replacement, launch, context)
+            yield by_another(launcher_missing, text, replacement, launch)
         else:
             text = f"deepspeed is not installed, and the script uses it itself ({own})"
-            evidence = context.at(launch.line, text)
+            evidence = launch.at(text)
             yield launcher_missing.finding(evidence, command="pip install deepspeed")
-    brought = context.places is not None and BRINGS.search(context.places.code)
-    may_be_missing = context.here and context.host.live and row is None and not brought
+    context = launch.context
+    may_be_missing = context.here and context.host.live and launch.launcher == "mpirun"
     if (
         may_be_missing
-        and launch.launcher == "mpirun"
+        and row is None
+        and not may_bring_programs(context)
         and context.host.which(launch.program) is None
     ):
         text = f"{launch.program} is not on the PATH of this machine"
-        yield launcher_missing.finding(context.at(launch.line, text))
+        yield launcher_missing.finding(launch.at(text))
     if launch.launcher == "run_cpu" and launch.several:
         text = f"run_cpu --ninstances {launch.total}"
-        yield by_another(instances_alone, text, fixing.plain_launcher(launch), launch, context)
+        yield by_another(instances_alone, text, fixing.plain_launcher(launch), launch)
 
 
-def by_another(
-    check: Check, text: str, replacement: Translated, launch: Launch, context: Context
-) -> Finding:
+def by_another(check: Check, text: str, replacement: Translated, launch: JudgedLaunch) -> Finding:
     """The finding for a launcher to replace, with the edits or the reason against them."""
-    edits = context.edits_by(fixing.relaunched, launch, replacement)
-    if replacement.refused and context.places is not None and launch.script:
+    edits = launch.edits_by(fixing.relaunched, replacement)
+    if replacement.refused and launch.context.places is not None and launch.script:
         program = " ".join(replacement.words)
         text += f"; {program} has no option for {', '.join(dict.fromkeys(replacement.refused))}"
-    elif not edits and context.places is not None and "$" not in launch.script != "":
+    elif not edits and launch.context.places is not None and "$" not in launch.script != "":
         # Its words are in variables, or in another shell: they are not searched for.
         text += f"; write: {translated(launch, replacement)} …"
-    dropped = tuple(context.at(launch.line, one) for one in replacement.left_out)
-    return check.finding(context.at(launch.line, text), edits=edits, dropped=dropped)
+    dropped = tuple(launch.at(one) for one in replacement.left_out)
+    return check.finding(launch.at(text), edits=edits, dropped=dropped)
 
 
 @fault("file-sourced-missing", Severity.ERROR)
@@ -173,11 +175,9 @@ def judge_sourced(context: Context) -> Iterator[Finding]:
     """Sourced files of oneCCL, oneAPI or an environment that do not exist."""
     if context.places is None:
         return
-    versions = context.versions
-    absent = versions.oneccl is None and "oneccl" not in versions.unreadable
     for line, path, of_bindings, edits in fixing.sourced(context.places):
         if of_bindings:
-            gone = absent
+            gone = _is_without_ccl(context)
         else:
             gone = _is_gone(path, context)
         if gone:
@@ -188,6 +188,11 @@ def judge_sourced(context: Context) -> Iterator[Finding]:
             # Without another one than setvars.sh another Python would train.
             removes = path.endswith("setvars.sh") and (of_bindings or not _brings_mpi(context))
             yield sourced_missing.finding(text, edits=edits if removes else ())
+
+
+def _is_without_ccl(context: Context) -> bool:
+    """Whether the bindings of oneCCL are known to be absent."""
+    return context.versions.oneccl is None and "oneccl" not in context.versions.unreadable
 
 
 def _brings_mpi(context: Context) -> bool:

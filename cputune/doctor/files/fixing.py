@@ -33,9 +33,8 @@ def by_command(places: Places, launch: Launch, command: str | None) -> tuple[Edi
 
 def force_cpu(places: Places, launch: Launch) -> tuple[Edit, ...]:
     """Ask for the CPU: accelerate launch by its option, a script by its flag."""
-    inside = launch.inner or launch
-    if inside.launcher == "accelerate" and launch.script:
-        return behind_program(places, inside, "--cpu")
+    if launch.inside.launcher == "accelerate" and launch.script:
+        return behind_program(places, launch.inside, "--cpu")
     return places.add_flags(launch, "--use_cpu")
 
 

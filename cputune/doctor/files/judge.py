@@ -22,20 +22,12 @@ from cputune.doctor.files.around import judge_around
 from cputune.doctor.files.configuration import configured
 from cputune.doctor.files.context import Context, with_gpus
 from cputune.doctor.files.ended import by_another, judge_ended
+from cputune.doctor.files.judged_launch import JudgedLaunch
 from cputune.doctor.files.needs import judge_needs
-from cputune.doctor.files.script_kind import (
-    asks_for_cpu,
-    by_library,
-    is_by_mpi,
-    is_own,
-    may_be_trainers,
-    reader_of,
-    text_of,
-)
 from cputune.doctor.finding import Finding, Severity, checks_of, fault, findings_of
 from cputune.doctor.variables import TRUE
 from cputune.host import Host
-from cputune.host.facts import HostFacts, Network
+from cputune.host.facts import Network
 from cputune.host.probing.installed import dead_preloads
 from cputune.launch.edit import Edit
 from cputune.launch.launch import CONFINERS, Launch
@@ -43,7 +35,6 @@ from cputune.launch.launchers.mpirun import REFUSED, dialect_of, is_openmpi
 from cputune.launch.located_words import number_of
 from cputune.launch.places import Places
 from cputune.launch.script import are_trainers, is_example
-from cputune.launch.target import Target
 from cputune.plans.cores import usable_cores
 from cputune.stack import LEAST_CCL_WORKERS, has_argument, why_too_few_ccl_workers
 from cputune.stack.tables import load
@@ -53,48 +44,43 @@ from cputune.text import cpulist
 
 def judge_launches(launches: Iterable[Launch], context: Context) -> Iterator[Finding]:
     """Every fault of these launches, wherever they run and on the machine of the context."""
-    machine = context
-    found = set(findings_of(MACHINE_CHECKS, machine.facts))
-    for launch in (_in_batch(one, machine.target) for one in launches):
-        launch = configured(launch, machine)
-        context = _for_gpus(launch, machine)
+    found = set(findings_of(MACHINE_CHECKS, context.facts))
+    for one in launches:
+        launch = _for_gpus(configured(_in_batch(JudgedLaunch.of(one, context))))
         machine_findings = found
-        if context is not machine:
-            machine_findings = set(findings_of(MACHINE_CHECKS, context.facts))
-        yield from judge_everywhere(launch, context)
-        if context.here and not _is_behind_unknown(launch):
-            of_task = context.of_a_task(launch)
-            yield from judge_needs(launch, of_task)
-            yield from _of_a_rank(launch, of_task, machine_findings)
+        if launch.context is not context:
+            machine_findings = set(findings_of(MACHINE_CHECKS, launch.facts))
+        yield from judge_everywhere(launch)
+        if launch.context.here and not _is_behind_unknown(launch):
+            task = launch.of_a_task
+            yield from judge_needs(task)
+            yield from _of_a_rank(task, machine_findings)
 
 
-def _for_gpus(launch: Launch, context: Context) -> Context:
-    """The context with GPUs, if the launch asks for them on another machine than this one."""
-    if context.target.elsewhere and launch.asks_for_gpus and not _runs_on_cpu(launch, context):
-        return replace(context, facts=with_gpus(context.facts))
-    return context
+def _for_gpus(launch: JudgedLaunch) -> JudgedLaunch:
+    """The launch on a machine with GPUs, if it asks for them on another machine than this one."""
+    if launch.context.target.elsewhere and launch.asks_for_gpus and not _runs_on_cpu(launch):
+        return replace(launch, context=replace(launch.context, facts=with_gpus(launch.facts)))
+    return launch
 
 
-def judge_everywhere(launch: Launch, context: Context) -> Iterator[Finding]:
+def judge_everywhere(launch: JudgedLaunch) -> Iterator[Finding]:
     """The faults that a launch has on every machine with these packages.
 
     If a launch begins with an unknown variable, which may hold any launcher, only its arguments are
     judged.
     """
     for judge in JUDGES_OF_ARGUMENTS if _is_behind_unknown(launch) else JUDGES:
-        yield from judge(launch, context)
+        yield from judge(launch)
 
 
 def _is_behind_unknown(launch: Launch) -> bool:
     return any(word.startswith("$") for word in launch.before)
 
 
-def _in_batch(launch: Launch, target: Target) -> Launch:
+def _in_batch(launch: JudgedLaunch) -> JudgedLaunch:
     """The launch on as many machines as the header of its batch script asks for."""
-    step = launch.step
-    nodes = target.nodes
-    if step is not None and step.nodes is not None:
-        nodes = step.nodes
+    nodes = launch.job_nodes
     if nodes is None or not (launch.part or launch.launcher == "mpirun"):
         return launch
     return replace(launch, environment={"SLURM_NNODES": str(nodes), **launch.environment})
@@ -132,63 +118,51 @@ def flag_ignored() -> None:
     """
 
 
-def _flags(launch: Launch, context: Context) -> Iterator[Finding]:
+def _flags(launch: JudgedLaunch) -> Iterator[Finding]:
     """Flags of TrainingArguments that these versions refuse or ignore."""
-    for word, parser in faulty_words(launch, context):
+    for word, parser in faulty_words(launch):
         notes = filter(None, (word.reason, word.advice))
         evidence = f"{word.spelling} is {word.state.value} by {word.reader}"
         evidence = ": ".join(filter(None, (evidence, "; ".join(notes))))
-        # Another parser may have a flag of this name that does what it says.
-        if parser == "trainer":
-            edits = _without_word(word, launch, context)
-        else:
-            edits = ()
         dropped = tuple[str, ...]()
         if not (word.instead or "").startswith("--"):
-            dropped = (context.at(launch.line, f"{word.spelling} is removed: {evidence}"),)
+            dropped = (launch.at(f"{word.spelling} is removed: {evidence}"),)
+        check, edits, severity = flag_refused, tuple[Edit, ...](), None
         if word.state is Fate.IGNORED:
-            if parser != "trainer":
-                evidence += _IF_TRAINERS
-            yield flag_ignored.finding(
-                context.at(launch.line, evidence), edits=edits, dropped=dropped
-            )
-            continue
-        unsure = _IF_TRAINERS
+            check = flag_ignored
         if parser == "trainer":
-            unsure = ""
-        severity = None
-        if unsure:
+            edits = _without_word(word, launch)
+        else:  # another parser may have a flag of this name that does what it says
+            evidence += _IF_TRAINERS
             severity = Severity.WARNING
-        evidence = context.at(launch.line, evidence + unsure)
-        yield flag_refused.finding(evidence, severity=severity, edits=edits, dropped=dropped)
+        yield check.finding(launch.at(evidence), severity=severity, edits=edits, dropped=dropped)
 
 
 _IF_TRAINERS = ", if the script parses TrainingArguments"
 
 
-def _without_word(word: Word, launch: Launch, context: Context) -> tuple[Edit, ...]:
+def _without_word(word: Word, launch: JudgedLaunch) -> tuple[Edit, ...]:
     """The edit that writes a flag as these versions spell it, or removes it."""
-    if context.places is None:
-        return ()
     if word.instead and word.instead.startswith("--"):
-        return context.places.change_flag(launch, word.spelling, word.instead)
+        return launch.edits_by(Places.change_flag, word.spelling, word.instead)
     if " " in word.spelling:
-        return context.places.change_flag(launch, word.spelling, "")
-    return context.places.without_value(launch, word.spelling)
+        return launch.edits_by(Places.change_flag, word.spelling, "")
+    return launch.edits_by(Places.without_value, word.spelling)
 
 
-def faulty_words(launch: Launch, context: Context) -> Iterator[tuple[Word, str]]:
+def faulty_words(launch: JudgedLaunch) -> Iterator[tuple[Word, str]]:
     """The flags that are refused or ignored, each with its reader: trainer, or unknown."""
-    for word in vocabulary(context.versions):
+    versions = launch.context.versions
+    for word in vocabulary(versions):
         flag, _, choice = word.spelling.partition(" ")
         given = None
         if flag.startswith("--"):
             given = launch.argument(flag)
         if word.state is Fate.ACCEPTED or given is None or (choice and given != choice):
             continue
-        parser = reader_of(flag, launch, context)
+        parser = launch.reader_of(flag)
         off = not choice and not launch.switched_on(flag)
-        harmless = off and (word.state is Fate.IGNORED or has_argument(context.versions, flag[2:]))
+        harmless = off and (word.state is Fate.IGNORED or has_argument(versions, flag[2:]))
         if parser != "its own" and not harmless:
             yield word, parser
 
@@ -208,22 +182,22 @@ def use_cpu_missing() -> None:
     """
 
 
-def _runs_on_cpu(launch: Launch, context: Context) -> bool:
+def _runs_on_cpu(launch: JudgedLaunch) -> bool:
     """Whether the launch asks for the CPU in any way."""
-    inside = launch.inner or launch
+    inside = launch.inside
     options = inside.option("--cpu", "--use_cpu", "--config_file") is not None
     flags = launch.switched_on("--use_cpu") or launch.switched_on("--no_cuda")
-    set_so = context.variables(launch).get("ACCELERATE_USE_CPU", "").lower() in TRUE
+    set_so = launch.variables.get("ACCELERATE_USE_CPU", "").lower() in TRUE
     if set_so or flags or (inside.launcher == "accelerate" and options):
         return True
-    return asks_for_cpu(launch, context)
+    return launch.asks_for_cpu
 
 
-def _bf16(launch: Launch, context: Context) -> Iterator[Finding]:
+def _bf16(launch: JudgedLaunch) -> Iterator[Finding]:
     precision = launch.precision
-    if precision == "--bf16" and not may_be_trainers(precision, launch, context):
+    if precision == "--bf16" and not launch.may_be_trainers(precision):
         return
-    cpu = _runs_on_cpu(launch, context) or bool(context.facts.accelerators)
+    cpu = _runs_on_cpu(launch) or bool(launch.facts.accelerators)
     # Without use_cpu, several ranks of accelerate have a graver fault: ranks-alone.
     if (
         precision.endswith("bf16")
@@ -233,15 +207,13 @@ def _bf16(launch: Launch, context: Context) -> Iterator[Finding]:
         text = f"{precision} without --use_cpu means bf16 on a GPU, and is refused"
         edits: tuple[Edit, ...] = ()
         severity = None
-        if _reads_trainer_flags(launch, context):
-            edits = context.edits_by(fixing.force_cpu, launch)
-        elif may_be_trainers("--use_cpu", launch, context):
+        if _reads_trainer_flags(launch):
+            edits = launch.edits_by(fixing.force_cpu)
+        elif launch.may_be_trainers("--use_cpu"):
             severity = Severity.WARNING
             text += _IF_TRAINERS
-            if context.places is not None:
-                by_variable = "export ACCELERATE_USE_CPU=true"
-                edits = fixing.by_command(context.places, launch, by_variable)
-        yield use_cpu_missing.finding(context.at(launch.line, text), severity=severity, edits=edits)
+            edits = launch.edits_by(fixing.by_command, "export ACCELERATE_USE_CPU=true")
+        yield use_cpu_missing.finding(launch.at(text), severity=severity, edits=edits)
 
 
 @fault("file-backend", Severity.ERROR)
@@ -259,21 +231,21 @@ def wrong_backend() -> None:
     """
 
 
-def _backend(launch: Launch, context: Context) -> Iterator[Finding]:
+def _backend(launch: JudgedLaunch) -> Iterator[Finding]:
     backend = launch.backend
-    if backend and not may_be_trainers("--ddp_backend", launch, context):
+    if backend and not launch.may_be_trainers("--ddp_backend"):
         return
     numbered = any(n in launch.environment for n in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
     if backend and launch.launcher == "python" and not (launch.part or numbered):
         text = f"--ddp_backend {backend} with one process raises ValueError"
-        edits = context.edits_by(Places.without_value, launch, "--ddp_backend")
+        edits = launch.edits_by(Places.without_value, "--ddp_backend")
         remedy = "Remove --ddp_backend."
-        evidence = context.at(launch.line, text)
+        evidence = launch.at(text)
         yield wrong_backend.finding(evidence, remedy=remedy, edits=edits, dropped=(evidence,))
-    few = why_too_few_ccl_workers(context.variables(launch).get("CCL_WORKER_COUNT"))
-    if backend == "ccl" and context.versions.oneccl is not None and few:
+    few = why_too_few_ccl_workers(launch.variables.get("CCL_WORKER_COUNT"))
+    if backend == "ccl" and launch.context.versions.oneccl is not None and few:
         yield wrong_backend.finding(
-            context.at(launch.line, f"--ddp_backend ccl: {few}, and refuses"),
+            launch.at(f"--ddp_backend ccl: {few}, and refuses"),
             command=f"export CCL_WORKER_COUNT={LEAST_CCL_WORKERS}",
         )
 
@@ -294,12 +266,12 @@ def one_process() -> None:
     """
 
 
-def _accelerate(launch: Launch, context: Context) -> Iterator[Finding]:
+def _accelerate(launch: JudgedLaunch) -> Iterator[Finding]:
     if launch.launcher != "accelerate" or launch.option("--config_file") is not None:
         return
     single = (launch.option("--distributed_type") or "").upper() in ("NO", "FALSE")
     unnamed = launch.option("--mpirun_hostfile") is None
-    if launch.several and (single or unnamed) and not context.facts.accelerators:
+    if launch.several and (single or unnamed) and not launch.facts.accelerators:
         missing = ""
         if unnamed:
             missing = " without --mpirun_hostfile"
@@ -308,13 +280,13 @@ def _accelerate(launch: Launch, context: Context) -> Iterator[Finding]:
             kind = ", --distributed_type NO"
         text = f"--num_processes {launch.total}{missing}{kind}"
         replacement = fixing.ranks_by_torchrun(launch)
-        yield by_another(one_process, text, replacement, launch, context)
-    version = context.versions.accelerate
+        yield by_another(one_process, text, replacement, launch)
+    version = launch.context.versions.accelerate
     for option in load().accelerate.options if version is not None and launch.script else ():
         if launch.option(option.name) is not None and not option.covers(version):
             text = f"accelerate launch {option.name} is refused by accelerate {version}"
-            edits = context.edits_by(Places.without_value, launch, option.name)
-            evidence = context.at(launch.line, text)
+            edits = launch.edits_by(Places.without_value, option.name)
+            evidence = launch.at(text)
             yield flag_refused.finding(evidence, edits=edits, dropped=(evidence,))
 
 
@@ -365,18 +337,18 @@ def bound_behind() -> None:
     """
 
 
-def _typed_dialect(launch: Launch, facts: HostFacts) -> str:
+def _typed_dialect(launch: JudgedLaunch) -> str:
     """The MPI of the program that the launch names; empty if it is not known."""
-    launchers = [(item.name, item.path, item.dialect) for item in facts.launchers]
+    launchers = [(item.name, item.path, item.dialect) for item in launch.facts.launchers]
     return dialect_of(launch.program, launchers) or ""
 
 
-def _mpirun(launch: Launch, context: Context) -> Iterator[Finding]:
+def _mpirun(launch: JudgedLaunch) -> Iterator[Finding]:
     if launch.launcher != "mpirun":
         return
     dialect = ""
-    if context.here:
-        dialect = _typed_dialect(launch, context.facts)
+    if launch.context.here:
+        dialect = _typed_dialect(launch)
     refused = dict[str, None]()
     for word in launch.options:
         option = word.partition("=")[0]
@@ -385,43 +357,40 @@ def _mpirun(launch: Launch, context: Context) -> Iterator[Finding]:
     if refused:
         program = launch.program.rpartition("/")[2]
         text = f"{', '.join(refused)}: refused by {dialect}, the installed {program}"
-        edits = context.edits_by(fixing.in_dialect, launch, dialect)
+        edits = launch.edits_by(fixing.in_dialect, dialect)
         dropped = tuple(
-            context.at(launch.line, f"{one} is removed: {dialect} has no such option")
+            launch.at(f"{one} is removed: {dialect} has no such option")
             for one in fixing.without_counterpart(launch, dialect)
         )
-        yield mpi_dialect.finding(context.at(launch.line, text), edits=edits, dropped=dropped)
+        yield mpi_dialect.finding(launch.at(text), edits=edits, dropped=dropped)
     binds = launch.option("--bind-to", "-bind-to", "--rankfile", "-rf", "--cpu-set") is not None
     binds |= ":pe=" in (launch.option("--map-by", "-map-by") or "").lower()
     if is_openmpi(dialect) and launch.total in ("1", "2") and not binds:
         text = f"mpirun -n {launch.total} without --bind-to"
-        edits = context.edits_by(fixing.behind_program, launch, "--bind-to", "none")
-        yield one_core_each.finding(context.at(launch.line, text), edits=edits)
+        edits = launch.edits_by(fixing.behind_program, "--bind-to", "none")
+        yield one_core_each.finding(launch.at(text), edits=edits)
     behind = [word.rpartition("/")[2] for word in launch.words[len(launch.before) :]]
     if binder := next((name for name in behind if name in CONFINERS), None):
         text = f"{binder} behind mpirun binds every rank to the same CPUs"
-        yield bound_behind.finding(context.at(launch.line, text))
+        yield bound_behind.finding(launch.at(text))
 
 
-def _of_a_rank(
-    launch: Launch, context: Context, machine_findings: set[Finding]
-) -> Iterator[Finding]:
+def _of_a_rank(launch: JudgedLaunch, machine_findings: set[Finding]) -> Iterator[Finding]:
     """What the machine's checks find in a rank of this launch and not without it."""
-    variables, options = _set_in_a_rank(launch, context)
+    variables, options = _set_in_a_rank(launch)
     kept = {name: text for name, text in variables.items() if "$" not in text}
     unknown = [name for name in variables if name not in kept and name != "LD_PRELOAD"]
-    preload = _preload(variables, context.host)
+    preload = _preload(variables, launch.context.host)
     kept |= {"LD_PRELOAD": preload} if preload else {}
-    topology = context.facts.topology
-    nodes = max(launch.machines, number_of(launch.environment.get("SLURM_NNODES")) or 1)
-    each_is_known = context.target.kind == "hosts"
+    topology = launch.facts.topology
+    each_is_known = launch.context.target.kind == "hosts"
     facts = replace(
-        context.facts,
+        launch.facts,
         # The interfaces of one machine say nothing of the others.
-        network=Network() if nodes > 1 and not each_is_known else context.facts.network,
+        network=Network() if launch.nodes > 1 and not each_is_known else launch.facts.network,
         topology=replace(topology, allowed=_bound_to(launch, topology.allowed)),
         environment=kept,
-        preload_missing=dead_preloads(preload, context.host, context.facts),
+        preload_missing=dead_preloads(preload, launch.context.host, launch.facts),
     )
     for finding in findings_of(MACHINE_CHECKS, facts):
         if (
@@ -439,14 +408,14 @@ def _of_a_rank(
                 if command.startswith("unset "):
                     remedy = f"Change or remove {option}."
                 command = None
-        if _is_meant(finding, launch, context):
+        if _is_meant(finding, launch):
             continue
-        judged = _as_known(replace(finding, evidence=evidence), launch, context)
+        judged = _as_known(replace(finding, evidence=evidence), launch)
         evidence = judged.evidence
         for name, place in launch.set_in.items():
             if f"{name}={kept.get(name)}" in evidence:
                 evidence = f"{evidence}; {place} sets {name}"
-        evidence = context.at(launch.line, evidence)
+        evidence = launch.at(evidence)
         takes_out = (command or "").startswith("unset ")
         yield replace(
             judged,
@@ -454,11 +423,11 @@ def _of_a_rank(
             remedy=remedy,
             dropped=(f"{evidence}: it is removed",) if takes_out else (),
             command=command,
-            edits=_edits_of_a_rank(finding, options, launch, context),
+            edits=_edits_of_a_rank(finding, options, launch),
         )
 
 
-def _as_known(finding: Finding, launch: Launch, context: Context) -> Finding:
+def _as_known(finding: Finding, launch: JudgedLaunch) -> Finding:
     """A machine's finding as sure as what is known of the script and of the other machines."""
     evidence = finding.evidence
     if finding.code in _OF_LIBRARIES and launch.script and not is_example(launch.script):
@@ -466,7 +435,7 @@ def _as_known(finding: Finding, launch: Launch, context: Context) -> Finding:
         if finding.code == ranks_alone.code and not by_arguments:
             finding = replace(finding, severity=Severity.WARNING)
         by_hand = finding.code == master_addr.code and not _by_mpi(launch)
-        if text_of(launch, context) is None and not by_hand:
+        if launch.script_text is None and not by_hand:
             title, severity = _OF_LIBRARIES[finding.code]
             if by_arguments:
                 severity = Severity.WARNING
@@ -493,62 +462,60 @@ _OF_LIBRARIES = {
 
 def _trains_with_one_machine(launch: Launch) -> bool:
     """Whether an elastic launch (``--nnodes 1:4``) is content with this machine."""
-    least, between, _ = ((launch.inner or launch).meant("nodes") or "").partition(":")
+    least, between, _ = (launch.inside.meant("nodes") or "").partition(":")
     return bool(between) and number_of(least) == 1
 
 
-def _is_meant(finding: Finding, launch: Launch, context: Context) -> bool:
+def _is_meant(finding: Finding, launch: JudgedLaunch) -> bool:
     """Whether the file shows that what a machine's check finds is as it should be."""
     if finding.code == master_addr.code:
-        return is_by_mpi(launch, context)
+        return launch.is_by_mpi
     if finding.code == ranks_alone.code:
-        return is_own(launch, context)
+        return launch.is_own
     name = finding.evidence.partition("=")[0]
-    return finding.code == variable_mistyped.code and context.reads_variable(name)
+    return finding.code == variable_mistyped.code and launch.context.reads_variable(name)
 
 
-def _reads_trainer_flags(launch: Launch, context: Context) -> bool:
+def _reads_trainer_flags(launch: JudgedLaunch) -> bool:
     """Whether --use_cpu can be passed to the script, or --cpu to accelerate launch.
 
     A script that cannot be read may have its own parser, which would refuse the flag.
     """
-    if (launch.inner or launch).launcher == "accelerate":
+    if launch.inside.launcher == "accelerate":
         return True
-    is_readable = text_of(launch, context) is not None or is_example(launch.script)
-    return is_readable and reader_of("--use_cpu", launch, context) == "trainer"
+    is_readable = launch.script_text is not None or is_example(launch.script)
+    return is_readable and launch.is_trainers("--use_cpu")
 
 
-def _is_left_to_you(finding: Finding, launch: Launch, context: Context) -> bool:
+def _is_left_to_you(finding: Finding, launch: JudgedLaunch) -> bool:
     """Whether a fix could break what is not known here."""
     if finding.code == master_addr.code:  # rank 0 is on a machine of the file
-        return launch.host_file is not None and context.target.nodes != 1
+        return launch.host_file is not None and launch.context.target.nodes != 1
     if finding.code == ranks_alone.code:  # the job may have GPUs
-        return context.target.gpus is None
+        return launch.context.target.gpus is None
     takes_ccl = (finding.command or "").startswith("unset CCL_")
-    return takes_ccl and not by_library(launch, context)
+    return takes_ccl and not launch.by_library
 
 
 def _edits_of_a_rank(
-    finding: Finding, options: Mapping[str, str], launch: Launch, context: Context
+    finding: Finding, options: Mapping[str, str], launch: JudgedLaunch
 ) -> tuple[Edit, ...]:
     """The edits for a machine's finding: the deciding option, or the variable."""
-    if context.places is None:
+    if _is_left_to_you(finding, launch):
         return ()
-    if _is_left_to_you(finding, launch, context):
-        return ()
-    if finding.code == ranks_alone.code and _reads_trainer_flags(launch, context):
-        return fixing.force_cpu(context.places, launch)
+    if finding.code == ranks_alone.code and _reads_trainer_flags(launch):
+        return launch.edits_by(fixing.force_cpu)
     counted = options.get("PET_NPROC_PER_NODE", "")
     if counted.endswith(" gpu"):
         return ()
     if counted and "PET_NPROC_PER_NODE" in (finding.command or ""):
-        return context.places.change_flag(launch, counted, "--nproc_per_node 1")
+        return launch.edits_by(Places.change_flag, counted, "--nproc_per_node 1")
     precision = options.get("ACCELERATE_MIXED_PRECISION", "")
     if precision and "ACCELERATE_MIXED_PRECISION" in (finding.command or ""):
         if not precision.endswith("fp16"):
             return ()  # beside the option the variable would change nothing
-        return context.places.change_flag(launch, precision, "--mixed_precision no")
-    return fixing.by_command(context.places, launch, finding.command)
+        return launch.edits_by(Places.change_flag, precision, "--mixed_precision no")
+    return launch.edits_by(fixing.by_command, finding.command)
 
 
 # The options that set the address of rank 0; the default is 127.0.0.1.
@@ -600,12 +567,12 @@ class _RankVariables:
             source = f"{cores} threads (OMP_NUM_THREADS is unset)"
             self.decide("OMP_NUM_THREADS", source, str(cores))
 
-    def number(self, launch: Launch, machines: int, ranks: int | None) -> None:
+    def number(self, launch: JudgedLaunch, ranks: int | None) -> None:
         """The rank numbers that mpirun or torchrun gives to the first rank."""
         if ranks:
-            world = ranks * machines
+            world = ranks * launch.nodes
         else:
-            world = number_of(launch.total) or 0
+            world = launch.total_ranks or 0
         if _by_mpi(launch) and world:
             self.variables.update(PMI_RANK="0", PMI_SIZE=str(world))
         elif launch.launcher == "torchrun" and world:
@@ -621,33 +588,32 @@ def _by_mpi(launch: Launch) -> bool:
     return launch.launcher == "mpirun"
 
 
-def _set_in_a_rank(launch: Launch, context: Context) -> tuple[dict[str, str], dict[str, str]]:
+def _set_in_a_rank(launch: JudgedLaunch) -> tuple[dict[str, str], dict[str, str]]:
     """The variables of rank 0, and what decides some of them."""
-    rank = _RankVariables(context.variables(launch), {})
+    rank = _RankVariables(dict(launch.variables), {})
     variables, options = rank.variables, rank.options
-    machines = max(launch.machines, number_of(launch.environment.get("SLURM_NNODES")) or 1)
     ranks = None
-    if machines == launch.machines:
+    if launch.nodes == launch.machines:
         ranks = launch.ranks
     if launch.launcher == "accelerate" and not _by_mpi(launch):
         ranks = None
     precision = launch.precision
     rank.decide("ACCELERATE_MIXED_PRECISION", precision, precision[-4:])
-    if _runs_on_cpu(launch, context):
+    if _runs_on_cpu(launch):
         variables["ACCELERATE_USE_CPU"] = "true"
     elif "ACCELERATE_USE_CPU" not in variables:
         missing = "without --use_cpu"
         if launch.launcher == "accelerate":
             missing = "--use_cpu is missing"
         options["ACCELERATE_USE_CPU"] = missing
-    rank.of_launcher(launch, len(usable_cores(context.facts)), ranks)
+    rank.of_launcher(launch, len(usable_cores(launch.facts)), ranks)
     if launch.host_file and "MASTER_ADDR" not in variables:
         options["MASTER_ADDR"] = "-f"  # the first machine is in the file
     if launch.part or "RANK" in launch.environment:
         variables["SLURM_PROCID"] = "0"  # the variables of a launch are no left-over
-    if machines > 1:
-        variables["GROUP_WORLD_SIZE"] = str(machines)
-    rank.number(launch, machines, ranks)
+    if launch.nodes > 1:
+        variables["GROUP_WORLD_SIZE"] = str(launch.nodes)
+    rank.number(launch, ranks)
     return variables, options
 
 
@@ -679,7 +645,7 @@ def _bound_to(launch: Launch, allowed: tuple[int, ...]) -> tuple[int, ...]:
     return allowed
 
 
-Judge: TypeAlias = Callable[[Launch, Context], Iterator[Finding]]
+Judge: TypeAlias = Callable[[JudgedLaunch], Iterator[Finding]]
 JUDGES_OF_ARGUMENTS: tuple[Judge, ...] = (_flags, judge_arguments)
 # What is judged of a launch wherever it runs, in the order in which it is printed.
 JUDGES: tuple[Judge, ...] = (

@@ -254,7 +254,7 @@ def _takes_ranks(words: list[str]) -> bool:
     """
     launches = read_words(words)
     for launch in launches:
-        inside = launch.inner or launch
+        inside = launch.inside
         if inside.launcher == "torchrun" and inside.meant("ranks per node") is None:
             return True
     return not launches and not _is_other_program(words)
@@ -268,7 +268,7 @@ def _is_other_program(words: list[str]) -> bool:
 def _has_address(words: list[str]) -> bool:
     """Whether a launch names the machine at which its ranks meet."""
     for launch in read_words(words):
-        if (launch.inner or launch).meant("rendezvous endpoint", "address") is not None:
+        if launch.inside.meant("rendezvous endpoint", "address") is not None:
             return True
     return False
 
@@ -411,7 +411,7 @@ def _launches(document: Document, at: Path, of_container: dict[str, str]) -> Ite
 
 def _is_trainers(launch: Launch) -> bool:
     """Whether a script that cannot be read is one of Trainer or accelerate, by what is typed."""
-    if (launch.inner or launch).launcher == "accelerate" or is_example(launch.script):
+    if launch.inside.launcher == "accelerate" or is_example(launch.script):
         return True
     return are_trainers(launch.arguments)
 

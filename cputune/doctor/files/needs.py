@@ -9,12 +9,11 @@ import math
 import re
 from collections.abc import Iterator
 
-from cputune.doctor.files.context import Context
+from cputune.doctor.files.judged_launch import JudgedLaunch
 from cputune.doctor.finding import Finding, Severity, checks_of, fault
 from cputune.doctor.variables import TRUE, advised
-from cputune.host import Command
+from cputune.host import Command, Host
 from cputune.host.facts import HostFacts
-from cputune.launch.launch import Launch
 from cputune.launch.located_words import number_of
 from cputune.plans.cores import usable_cores
 from cputune.plans.memory import (
@@ -51,39 +50,40 @@ def compiler_missing() -> None:
     """
 
 
-def _compiler(launch: Launch, text: str, context: Context) -> Iterator[Finding]:
+def _compiler(launch: JudgedLaunch, text: str) -> Iterator[Finding]:
     named = launch.switched_on("--torch_compile")
     written = re.search(r"torch\.compile\(|torch_compile\s*=\s*True", text)
-    dynamo = context.variables(launch).get("ACCELERATE_DYNAMO_BACKEND", "").lower() == "inductor"
-    if not context.host.live or not (named or written or dynamo):
+    dynamo = launch.variables.get("ACCELERATE_DYNAMO_BACKEND", "").lower() == "inductor"
+    host = launch.context.host
+    if not host.live or not (named or written or dynamo):
         return
-    compiler = context.variables(launch).get("CXX") or "g++"
+    compiler = launch.variables.get("CXX") or "g++"
     option = "torch.compile"
     if named:
         option = "--torch_compile"
-    if context.host.which(compiler) is None:
+    if host.which(compiler) is None:
         evidence = f"{option}: {compiler} is not installed"
-    elif (missing := _lacks(compiler, context)) is not None:
+    elif (missing := _lacks(compiler, host)) is not None:
         evidence = f"{option}: {compiler}: {missing}"
     else:
         return
-    distribution = context.facts.settings.distribution
+    distribution = launch.facts.settings.distribution
     debian = distribution is not None and "debian" in (distribution.id, *distribution.like)
     command = None
     if debian:
         command = "apt-get update && apt-get install -y g++ python3-dev"
-    if compiler != "g++" and context.host.which("g++") is not None:
+    if compiler != "g++" and host.which("g++") is not None:
         command = "unset CXX"
-    yield compiler_missing.finding(context.at(launch.line, evidence), command=command)
+    yield compiler_missing.finding(launch.at(evidence), command=command)
 
 
-def _lacks(compiler: str, context: Context) -> str | None:
+def _lacks(compiler: str, host: Host) -> str | None:
     """What the compiler prints if it misses headers that inductor includes."""
     where = "import sysconfig; print(sysconfig.get_path('include'))"
     try:
-        result = context.host.run(Command(argv=(context.host.executable, "-c", where)))
+        result = host.run(Command(argv=(host.executable, "-c", where)))
         argv = (compiler, "-fopenmp", "-I", result.stdout.strip(), "-include", "omp.h", "-include")
-        done = context.host.run(
+        done = host.run(
             Command(
                 argv=(*argv, "Python.h", "-E", "-x", "c++", "/dev/null"),
                 timeout_seconds=COMPILE_SECONDS,
@@ -113,8 +113,8 @@ def memory_short() -> None:
     """
 
 
-def _memory(launch: Launch, context: Context) -> Iterator[Finding]:
-    around, ranks = context.facts.surroundings, launch.ranks or 1
+def _memory(launch: JudgedLaunch) -> Iterator[Finding]:
+    around, ranks = launch.facts.surroundings, launch.ranks or 1
     weights, each = around.model_bytes, around.held_bytes
     basis = "as measured when this command was tuned"
     if each is None and weights is not None:
@@ -128,8 +128,8 @@ def _memory(launch: Launch, context: Context) -> Iterator[Finding]:
         each = PROCESS_BYTES + values * weights
         basis = f"for weights of {weights / GIB:.1f} GiB, before activations"
     if each is not None:
-        evidence = context.at(launch.line, f"{ranks} × {each / GIB:.1f} GiB {basis}")
-        yield from _exceeded(evidence, ranks, each, context.facts)
+        evidence = launch.at(f"{ranks} × {each / GIB:.1f} GiB {basis}")
+        yield from _exceeded(evidence, ranks, each, launch.facts)
 
 
 def _exceeded(evidence: str, ranks: int, each: int, facts: HostFacts) -> Iterator[Finding]:
@@ -174,7 +174,7 @@ def timeout_short() -> None:
     """
 
 
-def _timeout(launch: Launch, text: str, context: Context) -> Iterator[Finding]:
+def _timeout(launch: JudgedLaunch, text: str) -> Iterator[Finding]:
     if not launch.several and not launch.part:
         return
     seconds = number_of(launch.argument("--ddp_timeout"))
@@ -186,9 +186,7 @@ def _timeout(launch: Launch, text: str, context: Context) -> Iterator[Finding]:
         seconds = int(call[2]) * (60 if call[1] == "minutes" else 1)
         option = call[0]
     if seconds < SHORT_SECONDS:
-        yield timeout_short.finding(
-            context.at(launch.line, f"{option}: less than {SHORT_SECONDS} s")
-        )
+        yield timeout_short.finding(launch.at(f"{option}: less than {SHORT_SECONDS} s"))
 
 
 @fault("tokenizer-threads", Severity.WARNING)
@@ -211,21 +209,21 @@ def tokenizer_threads() -> None:
 _PREPARING = ("--preprocessing_num_workers", "--dataset_num_proc", "--num_proc")
 
 
-def _tokenizer(launch: Launch, context: Context) -> Iterator[Finding]:
-    variables = context.variables(launch)
+def _tokenizer(launch: JudgedLaunch) -> Iterator[Finding]:
+    variables = launch.variables
     workers = launch.number("--dataloader_num_workers")
     preparing = max(launch.number(name) for name in _PREPARING)
     ranks = launch.ranks or 1
     several = ranks + workers > 1 or preparing > 1
     if variables.get("TOKENIZERS_PARALLELISM", "").lower() not in TRUE or not several:
         return
-    threads = number_of(variables.get("RAYON_NUM_THREADS")) or len(context.facts.topology.allowed)
+    threads = number_of(variables.get("RAYON_NUM_THREADS")) or len(launch.facts.topology.allowed)
     evidence = (
         f"TOKENIZERS_PARALLELISM=true: ranks {ranks}, loader workers {workers}, "
         f"processes that prepare data {max(1, preparing)}, {threads} threads each"
     )
     yield tokenizer_threads.finding(
-        context.at(launch.line, evidence), command="export TOKENIZERS_PARALLELISM=false"
+        launch.at(evidence), command="export TOKENIZERS_PARALLELISM=false"
     )
 
 
@@ -248,7 +246,7 @@ def loader_threads() -> None:
 _PASSES_WORKERS = re.compile(r"\bnum_workers\s*=\s*(?:\w+\.)+(?P<option>\w+)")
 
 
-def _workers(launch: Launch, text: str) -> int:
+def _workers(launch: JudgedLaunch, text: str) -> int:
     """Loader workers of each rank: of Trainer, or of the script's own option."""
     workers = launch.number("--dataloader_num_workers")
     for match in _PASSES_WORKERS.finditer(text):
@@ -258,12 +256,12 @@ def _workers(launch: Launch, text: str) -> int:
     return workers
 
 
-def _loaders(launch: Launch, text: str, context: Context) -> Iterator[Finding]:
+def _loaders(launch: JudgedLaunch, text: str) -> Iterator[Finding]:
     workers = _workers(launch, text)
-    ranks, cores = launch.ranks or 1, len(usable_cores(context.facts))
+    ranks, cores = launch.ranks or 1, len(usable_cores(launch.facts))
     if cores and ranks * workers > cores:
         evidence = f"{ranks} ranks × {workers} loader workers on {cores} usable cores"
-        yield loader_threads.finding(context.at(launch.line, evidence))
+        yield loader_threads.finding(launch.at(evidence))
     initializer = re.search(r"worker_init_fn\s*=\s*(\w+)", text)
     for setting in settings_of(text):
         if initializer is None or setting.function != initializer[1]:
@@ -288,16 +286,16 @@ def script_threads() -> None:
     """
 
 
-def _script(launch: Launch, text: str, context: Context) -> Iterator[Finding]:
-    ranks, cores = launch.ranks or 1, len(usable_cores(context.facts))
-    wanted = context.variables(launch).get("OMP_NUM_THREADS")
+def _script(launch: JudgedLaunch, text: str) -> Iterator[Finding]:
+    ranks, cores = launch.ranks or 1, len(usable_cores(launch.facts))
+    wanted = launch.variables.get("OMP_NUM_THREADS")
     share = max(1, cores // ranks)
     for setting in settings_of(text):
         if setting.kind != "threads" or setting.function:
             continue
         threads = number_of(setting.value)
         if threads is None and "cpu_count" in setting.code:
-            threads = len(context.facts.topology.online)
+            threads = len(launch.facts.topology.online)
         beside = f"OMP_NUM_THREADS is {wanted or 'unset'}, ranks {ranks}, usable cores {cores}"
         evidence = f"{named(setting, launch.script)}; {beside}"
         differs = wanted is not None and wanted != str(threads)
@@ -329,13 +327,13 @@ _EACH_CPU = re.compile(
 )
 
 
-def _processes(launch: Launch, text: str, context: Context) -> Iterator[Finding]:
+def _processes(launch: JudgedLaunch, text: str) -> Iterator[Finding]:
     match = _EACH_CPU.search(text)
     computes = re.search(r"(?m)^\s*(?:import|from)\b[^\n#]*\b(?:torch|numpy)\b", text)
     if match is None or computes is None or "set_num_threads" in text:
         return
-    cpus = len(context.facts.topology.allowed)
-    threads = number_of(context.variables(launch).get("OMP_NUM_THREADS"))
+    cpus = len(launch.facts.topology.allowed)
+    threads = number_of(launch.variables.get("OMP_NUM_THREADS"))
     if cpus < 2 or threads == 1 or "OMP_NUM_THREADS" in text:
         return
     line = text.count("\n", 0, match.start()) + 1
@@ -343,9 +341,7 @@ def _processes(launch: Launch, text: str, context: Context) -> Iterator[Finding]
         f"{launch.script}:{line} starts a process for each of {cpus} CPUs; each computes with "
         f"{threads or cpus} threads"
     )
-    yield script_processes.finding(
-        context.at(launch.line, evidence), command="export OMP_NUM_THREADS=1"
-    )
+    yield script_processes.finding(launch.at(evidence), command="export OMP_NUM_THREADS=1")
 
 
 @fault("batch-undivided", Severity.ADVICE)
@@ -364,10 +360,10 @@ def batch_undivided() -> None:
     """
 
 
-def _undivided(launch: Launch, context: Context) -> Iterator[Finding]:
+def _undivided(launch: JudgedLaunch) -> Iterator[Finding]:
     """A batch that cannot be divided over a rank per NUMA node."""
     each = launch.batch.per_step
-    ranks, nodes = launch.ranks, len(groups(usable_cores(context.facts), by_node=True))
+    ranks, nodes = launch.ranks, len(groups(usable_cores(launch.facts), by_node=True))
     if nodes < 2 or not (each and ranks):
         return
     world, batch = nodes * launch.machines, each * ranks * launch.machines
@@ -377,22 +373,20 @@ def _undivided(launch: Launch, context: Context) -> Iterator[Finding]:
     text = (
         f"a step takes {batch} samples, which cannot be divided over {world} NUMA nodes; {more} can"
     )
-    yield batch_undivided.finding(context.at(launch.line, text))
+    yield batch_undivided.finding(launch.at(text))
 
 
-def judge_needs(launch: Launch, context: Context) -> Iterator[Finding]:
+def judge_needs(launch: JudgedLaunch) -> Iterator[Finding]:
     """What this launch needs and this machine lacks."""
-    text = None
-    if launch.script and not launch.module:
-        text = context.text_of(launch.script)
-    yield from _compiler(launch, text or "", context)
-    yield from _memory(launch, context)
-    yield from _timeout(launch, text or "", context)
-    yield from _tokenizer(launch, context)
-    yield from _loaders(launch, text or "", context)
-    yield from _script(launch, text or "", context)
-    yield from _processes(launch, text or "", context)
-    yield from _undivided(launch, context)
+    text = launch.script_text or ""
+    yield from _compiler(launch, text)
+    yield from _memory(launch)
+    yield from _timeout(launch, text)
+    yield from _tokenizer(launch)
+    yield from _loaders(launch, text)
+    yield from _script(launch, text)
+    yield from _processes(launch, text)
+    yield from _undivided(launch)
 
 
 CHECKS = checks_of(__name__)

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from cputune.doctor.files.context import Context
+from cputune.doctor.files.judged_launch import JudgedLaunch
 from cputune.doctor.finding import Finding, Severity, checks_of, fault
 from cputune.launch.grammar import Tree
-from cputune.launch.launch import Launch
 from cputune.launch.launchers.srun import step_of
 from cputune.launch.located_words import span_of
 from cputune.launch.shell import ShellFile
@@ -166,7 +166,7 @@ def judge_slurm(text: str, file: ShellFile, context: Context) -> Iterator[Findin
     looped = list[Finding]()
     if (context.target.nodes or 2) > 1:
         for launch in file.launches:
-            looped += _loop(launch, tree, context)
+            looped += _loop(JudgedLaunch.of(launch, context), tree)
     yield from looped or _alone(text, file, context)
 
 
@@ -272,7 +272,7 @@ def _loop_around(node: Node) -> Node | None:
     return above
 
 
-def _loop(launch: Launch, tree: Tree, context: Context) -> Iterator[Finding]:
+def _loop(launch: JudgedLaunch, tree: Tree) -> Iterator[Finding]:
     """A launch in a loop over the nodes of the job that is not started on them."""
     programs = {word.rpartition("/")[2] for word in launch.words}
     if launch.span is None or programs & set(_REACHES):
@@ -282,7 +282,7 @@ def _loop(launch: Launch, tree: Tree, context: Context) -> Iterator[Finding]:
         if start <= launch.span.start < end and _is_over_nodes(loop, tree):
             program = launch.program.rpartition("/")[2]
             text = f"{program} in a loop over the nodes, without srun"
-            yield loop_local.finding(context.at(launch.line, text))
+            yield loop_local.finding(launch.at(text))
             return
 
 
