@@ -401,7 +401,7 @@ def _of_script(
 
 
 def _is_tuned(tuned_job: Workload, typed: Workload) -> bool:
-    """Whether a script is the tuned one: by its path, or by its name if it lies in an image."""
+    """Whether a script is the tuned one: by its path, or by its name if it is in an image."""
     if tuned_job.program == typed.program:
         return True
     there, tuned_script = typed.argv[0], tuned_job.argv[:1]
