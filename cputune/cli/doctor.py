@@ -337,7 +337,7 @@ def _look_at(host: Host, launch: Launch | None, options: Mapping[str, Any]) -> D
 
 
 def _look_at_words(facts: HostFacts, host: Host, options: Mapping[str, Any]) -> Diagnosis:
-    from cputune.doctor.checkfile import check_file, fix_text, offered
+    from cputune.doctor.checkfile import check_file, fix_text, offered, scripts_not_read
     from cputune.doctor.named_stack import judge_stack, pins_of, stack_facts
     from cputune.doctor.package_index import SECONDS, with_index
     from cputune.doctor.symptoms import judge_symptom
@@ -360,7 +360,8 @@ def _look_at_words(facts: HostFacts, host: Host, options: Mapping[str, Any]) -> 
         from cputune.verifier.schemas import refused_document
 
         findings = offered(findings, text, file, judged, host, refused_document)
-        return Diagnosis(facts=facts, findings=findings)
+        unread = scripts_not_read(text, file, judged, host)
+        return Diagnosis(facts=facts, findings=findings, unread=unread)
     if options["symptom"] is not None:
         findings = by_severity(judge_symptom(_log(options["symptom"]), judged))
         return Diagnosis(facts=facts, findings=findings)

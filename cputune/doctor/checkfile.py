@@ -305,6 +305,17 @@ def launches_in(text: str, name: str) -> tuple[Launch, ...]:
     return read_shell(text, name, target_of(text).variables).launches
 
 
+def scripts_not_read(text: str, name: str, facts: HostFacts, host: Host) -> tuple[str, ...]:
+    """The scripts of its launches that are not where the file names them, as it names them."""
+    context = Context(name=name, facts=facts, host=host)
+    absent = dict[str, None]()
+    for launch in launches_in(text, name):
+        is_file = launch.script.endswith(".py") and not launch.module
+        if is_file and "$" not in launch.script and context.text_of(launch.script) is None:
+            absent[launch.script] = None
+    return tuple(absent)
+
+
 def _once(edits: Iterable[Edit]) -> Iterator[Edit]:
     """The edits, without a line that sets the same for a later launch.
 

@@ -279,10 +279,14 @@ class FoundOn:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Diagnosis(FoundOn):
-    """Findings about one machine; ``recipe``: what a named recipe needs."""
+    """Findings about one machine.
+
+    ``recipe``: what a named recipe needs. ``unread``: the scripts of a file that are not here.
+    """
 
     facts: HostFacts
     recipe: str = ""
+    unread: tuple[str, ...] = ()
 
     def for_python(self, executable: str) -> Diagnosis:
         """The same, with pip commands for the environment of this Python."""

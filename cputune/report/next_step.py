@@ -46,7 +46,8 @@ def next_step(diagnosis: Diagnosis | HostsDiagnosis, examined: Examined) -> str:
     """The command to run next, what to do about an error text, or "nothing: ..."."""
     serious = [f for f in diagnosis.findings if f.severity is not Severity.ADVICE]
     if examined.file is not None:
-        return _for_file(diagnosis.findings, examined)
+        unread = diagnosis.unread if isinstance(diagnosis, Diagnosis) else ()
+        return _for_file(diagnosis.findings, examined, unread)
     if serious:
         return _for_finding(serious[0], diagnosis, examined)
     if examined.pid is not None:
@@ -72,7 +73,7 @@ def _for_no_fault(sentence: str) -> str:
     return f"nothing: {sentence}"
 
 
-def _for_file(findings: tuple[Finding, ...], examined: Examined) -> str:
+def _for_file(findings: tuple[Finding, ...], examined: Examined, unread: tuple[str, ...]) -> str:
     """The command that applies all fixes, or that explains the most severe finding."""
     assert examined.file is not None
     if any(finding.edits for finding in findings):
@@ -87,6 +88,9 @@ def _for_file(findings: tuple[Finding, ...], examined: Examined) -> str:
         return _explain(findings[0].code)
     if findings:
         return _for_no_fault("what was read is right; the evidence says what was not read")
+    if unread:
+        which = ", ".join(unread)
+        return _for_no_fault(f"no fault was found; {which} is not here, so it was not read")
     return _for_no_fault("the file can be used as it is")
 
 

@@ -7,7 +7,7 @@ from rows import every_row
 from stacks import TODAY, machine
 
 from cputune import Diagnosis, UsageError
-from cputune.doctor.checkfile import check_file, fix_text
+from cputune.doctor.checkfile import check_file, fix_text, scripts_not_read
 from cputune.host import Host
 from cputune.launch.shell import read_launches, read_shell
 from cputune.report.next_step import Examined, next_step
@@ -59,6 +59,15 @@ def test_what_is_not_read_is_said(line, evidence):
     step = next_step(diagnosis, Examined(file="run.sh"))
     assert "as it is" not in step
     assert "not read" in step
+
+
+def test_a_script_that_is_not_here_is_named():
+    host = FakeHost(files={"here.py": ""})
+    text = "python here.py\npython there.py\npython $NAME.py\npython -m pkg.train\n"
+    absent = scripts_not_read(text, "run.sh", FACTS, host)
+    assert absent == ("there.py",)
+    step = next_step(Diagnosis(facts=FACTS, findings=(), unread=absent), Examined(file="run.sh"))
+    assert step == "nothing: no fault was found; there.py is not here, so it was not read"
 
 
 def test_a_command_that_is_not_understood_is_not_judged():

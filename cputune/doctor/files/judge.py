@@ -16,12 +16,13 @@ from typing import TypeAlias
 from cputune.doctor.checks import CHECKS as MACHINE_CHECKS
 from cputune.doctor.checks.launch import master_addr, master_loopback, ranks_alone
 from cputune.doctor.checks.settings import variable_mistyped
+from cputune.doctor.checks.versions import stack_variable_ignored
 from cputune.doctor.files import fixing
 from cputune.doctor.files.arguments import judge_arguments
 from cputune.doctor.files.around import judge_around
 from cputune.doctor.files.configuration import configured
 from cputune.doctor.files.context import Context, with_gpus
-from cputune.doctor.files.ended import by_another, judge_ended
+from cputune.doctor.files.ended import by_another, judge_ended, variable_unread
 from cputune.doctor.files.judged_launch import JudgedLaunch
 from cputune.doctor.files.needs import judge_needs
 from cputune.doctor.finding import Finding, Severity, checks_of, fault, findings_of
@@ -50,11 +51,22 @@ def judge_launches(launches: Iterable[Launch], context: Context) -> Iterator[Fin
         machine_findings = found
         if launch.context is not context:
             machine_findings = set(findings_of(MACHINE_CHECKS, launch.facts))
-        yield from judge_everywhere(launch)
+        said = list(judge_everywhere(launch))
+        yield from said
         if launch.context.here and not _is_behind_unknown(launch):
             task = launch.of_a_task
             yield from judge_needs(task)
-            yield from _of_a_rank(task, machine_findings)
+            for finding in _of_a_rank(task, machine_findings):
+                if not _is_said(finding, said):
+                    yield finding
+
+
+def _is_said(finding: Finding, said: Iterable[Finding]) -> bool:
+    """Whether a variable that nothing reads was named already, with what to write instead."""
+    named = re.search(r"(\w+)=", finding.evidence)
+    if finding.code != stack_variable_ignored.code or named is None:
+        return False
+    return any(one.code == variable_unread.code and named[1] in one.evidence for one in said)
 
 
 def _for_gpus(launch: JudgedLaunch) -> JudgedLaunch:
