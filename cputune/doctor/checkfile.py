@@ -306,7 +306,7 @@ def launches_in(text: str, name: str) -> tuple[Launch, ...]:
 
 
 def scripts_not_read(text: str, name: str, facts: HostFacts, host: Host) -> tuple[str, ...]:
-    """The scripts of its launches that are not where the file names them, as it names them."""
+    """The scripts of its launches that are not here, as the file names them."""
     context = Context(name=name, facts=facts, host=host)
     absent = dict[str, None]()
     for launch in launches_in(text, name):
