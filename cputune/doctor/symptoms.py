@@ -16,6 +16,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Literal
 
 from cputune.doctor import diagnose
 from cputune.doctor.finding import Check, Finding, Severity, checks_of, fault
@@ -57,6 +58,7 @@ class Symptom:
         fix: ``{0}`` is the first group of the pattern, also in ``command``.
         unless: the row is another failure's if this is in the text.
         at: the row needs a call that this matches, as ``file function: code``.
+        near: the row needs this anywhere in the log.
         role: whether the failure is a cause, or follows from another one of the log.
         brings: later failures of the log that this matches follow from the row's failure, although
             the script went on after it.
@@ -76,6 +78,7 @@ class Symptom:
     command: str | None = None
     unless: str | None = None
     at: str | None = None
+    near: str | None = None
     role: Role = "cause"
     brings: str | None = None
     hopeless: bool = False
@@ -244,7 +247,8 @@ def _of_words(log: FailureLog, versions: Mapping[str, str]) -> Explanation | Non
     errors = [failure for failure in log.failures if failure.kind == "error"]
     lines: list[Failure] = []
     if len(log.lines) <= TYPED_LINES:
-        lines = [Failure(kind="error", line=n, text=text.strip()) for n, text in _numbered(log)]
+        for number, text in _numbered(log):
+            lines.append(_typed_line("error", number, text, log))
     later: list[Explanation] = []
     for failure in errors + lines:
         symptom = _known_symptom(failure, versions)
@@ -257,11 +261,17 @@ def _of_words(log: FailureLog, versions: Mapping[str, str]) -> Explanation | Non
             return later[0]
         return None
     for number, text in _numbered(log):
-        failure = Failure(kind="warning", line=number, text=text.strip())
+        failure = _typed_line("warning", number, text, log)
         symptom = _row(failure, TABLES, goes_on=True)
         if symptom is not None:
             return Explanation(failure=failure, symptom=symptom)
     return None
+
+
+def _typed_line(
+    kind: Literal["error", "warning"], number: int, text: str, log: FailureLog
+) -> Failure:
+    return Failure(kind=kind, line=number, text=text.strip(), log=log.text)
 
 
 _CAMEL = re.compile(r"(?P<name>(?:\w+\.)*[A-Z][a-z]\w*[A-Z]\w*): (?P<message>\S.*)")
@@ -399,10 +409,13 @@ class _Row:
     pattern: re.Pattern[str]
     unless: re.Pattern[str] | None
     at: re.Pattern[str] | None
+    near: re.Pattern[str] | None
 
     def has_evidence(self, failure: Failure, message: str) -> bool:
         """Whether the failure shows what the row needs beside its pattern."""
         if self.unless is not None and self.unless.search(message):
+            return False
+        if self.near is not None and self.near.search(failure.log or message) is None:
             return False
         if self.at is None:
             return True
@@ -415,7 +428,8 @@ def _compiled(tables: tuple[str, ...]) -> tuple[_Row, ...]:
     rows = []
     for row in symptoms(tables):
         pattern = re.compile(row.pattern, _FLAGS)
-        rows.append(_Row(row, pattern, _optional(row.unless), _optional(row.at)))
+        optional = map(_optional, (row.unless, row.at, row.near))
+        rows.append(_Row(row, pattern, *optional))
     return tuple(rows)
 
 

@@ -89,6 +89,7 @@ class Failure:
         stream: other prefixes of the lines of its process, such as the name of a pod.
         frames: the calls of the traceback, the outermost first.
         cause: the exception that was being handled, or that this one was raised from.
+        log: the whole text in which it is.
     """
 
     kind: Kind
@@ -100,6 +101,7 @@ class Failure:
     stream: str = ""
     frames: tuple[Frame, ...] = ()
     cause: Failure | None = None
+    log: str = field(default="", compare=False, repr=False)
 
     @property
     def type_name(self) -> str:
@@ -136,6 +138,7 @@ class Failure:
 class FailureLog:
     """All failures of a log in their order, and the versions of packages that it names."""
 
+    text: str = ""
     failures: tuple[Failure, ...]
     lines: tuple[str, ...]
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -427,9 +430,15 @@ def read_failures(text: str) -> FailureLog:
     for named in _VERSION_LINE.finditer(text):
         versions.setdefault(named[1] or named[3], named[2] or named[4])
     lines = [one.text for one in all_lines if one.text.strip() and one.number not in commands]
-    return FailureLog(
-        failures=_with_root_rank(failures, all_lines), lines=tuple(lines), versions=versions
-    )
+    placed = (_in_log(failure, text) for failure in _with_root_rank(failures, all_lines))
+    return FailureLog(text=text, failures=tuple(placed), lines=tuple(lines), versions=versions)
+
+
+def _in_log(failure: Failure, text: str) -> Failure:
+    cause = failure.cause
+    if cause is not None:
+        cause = _in_log(cause, text)
+    return replace(failure, cause=cause, log=text)
 
 
 _EDGE = re.compile(r"\s*-{50,}\s*")
