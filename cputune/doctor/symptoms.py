@@ -637,6 +637,11 @@ def judge_symptom(text: str, facts: HostFacts) -> Iterator[Finding]:
     installed = facts.installed_versions
     explanation = explain(text, installed)
     if explanation is None:
+        if read_failures(text[-MOST_CHARACTERS:]).ends_in_traceback:
+            raise CannotError(
+                "the text ends inside a traceback, before the line that says what failed",
+                hint="give the lines after it too, down to the name of the exception",
+            )
         count = len([line for line in text.splitlines() if line.strip()])
         raise CannotError(
             f"no error in this text ({count} lines): warnings and prints do not end a job",

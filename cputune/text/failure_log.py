@@ -136,11 +136,15 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureLog:
-    """All failures of a log in their order, and the versions of packages that it names."""
+    """All failures of a log in their order, and the versions of packages that it names.
+
+    ``ends_in_traceback``: its last traceback lacks the line with the exception.
+    """
 
     text: str = ""
     failures: tuple[Failure, ...]
     lines: tuple[str, ...]
+    ends_in_traceback: bool = False
     versions: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -431,7 +435,13 @@ def read_failures(text: str) -> FailureLog:
         versions.setdefault(named[1] or named[3], named[2] or named[4])
     lines = [one.text for one in all_lines if one.text.strip() and one.number not in commands]
     placed = (_in_log(failure, text) for failure in _with_root_rank(failures, all_lines))
-    return FailureLog(text=text, failures=tuple(placed), lines=tuple(lines), versions=versions)
+    return FailureLog(
+        text=text,
+        failures=tuple(placed),
+        lines=tuple(lines),
+        ends_in_traceback=any(stream.frames for stream in streams.values()),
+        versions=versions,
+    )
 
 
 def _in_log(failure: Failure, text: str) -> Failure:

@@ -149,6 +149,7 @@ def test_an_unknown_error_is_named_with_its_line_and_the_package_that_raised_it(
         "INFO: 4 GPUs required for the large preset, 0 for this one\n" * 9,
         "epoch 1\nloss 0.3\n",
         "",
+        'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    main()\n',
     ],
 )
 def test_prints_and_warnings_are_no_diagnosis(text: str, golden: Golden) -> None:
