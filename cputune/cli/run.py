@@ -30,6 +30,7 @@ from cputune.errors import CannotError, MissingPackageError, UsageError
 from cputune.host.facts import HostFacts
 from cputune.host.interpreter import Interpreter
 from cputune.host.process import keep_secrets
+from cputune.launch.launch import launch_of
 from cputune.plans.layout import baseline_plan, guide_plan, mild_plan
 from cputune.plans.training_command import require_trainable
 from cputune.plans.workload import Workload
@@ -308,6 +309,9 @@ def _train(
     from cputune.ranks import foreground, typed
 
     note = f"training with {plan.describe()} ({how})"
+    typed_launch = launch_of(workload.launch) if plan.as_found and workload.launch else None
+    if typed_launch is not None:
+        note = f"training with {how}: {typed_launch.program} {' '.join(typed_launch.options)}"
     if plan.nodes > 1 and hosts is not None:
         if dry_run:
             click.echo("\n".join(foreground.lines_on_hosts(workload, plan, hosts)))
