@@ -372,6 +372,8 @@ def _name(
     new = presence.instead or table("instead").get(name, "")
     if not new and elsewhere:
         new = f"{name} of {elsewhere}"
+    if not new and not presence.still:
+        new = _similar_now(package, home, name)
     question = Question(
         package=package,
         owner=home,
@@ -384,6 +386,16 @@ def _name(
         old=presence.instead,
     )
     return between(question)
+
+
+def _similar_now(package: str, home: str, name: str) -> str:
+    """A name of the newest release that is nearly the one that was removed; else empty."""
+    near = difflib.get_close_matches(name, interface.names(package, home), n=3, cutoff=0.8)
+    for other in near:
+        presence = interface.symbol(package, home, other)
+        if other != name and presence is not None and presence.still:
+            return other
+    return ""
 
 
 def _in_no_release(package: str, home: str, name: str) -> Answer | None:

@@ -74,7 +74,7 @@ def between(question: Question) -> Answer | None:
     too_new = version is not None and version > presence.last
     if version is None:
         too_old = presence.still
-        too_new = presence.always and not presence.still
+        too_new = not presence.still  # old code meets new packages more often than the reverse
     caller = _caller(question.failure, package)
     cause = f"in {package}, {question.what} {releases}"
     cause += f"; found: {package} {version}." if version is not None else "."
@@ -149,13 +149,23 @@ def _after(question: Question, caller: str, title: str, cause: str) -> Answer:
         if reason:
             fix = f"remove it: {reason}"
         return Answer(title=title, cause=cause, fix=fix, source=question.source)
+    older = _older_release(question)
     if question.new:
-        return Answer(title=title, cause=cause, fix=f"use {question.new}", source=question.source)
-    fix = (
-        "take a newer release of the code that uses it; in your own remove it: the release notes "
-        "say what replaces it"
-    )
+        fix = f"use {question.new}; {older}"
+        return Answer(title=title, cause=cause, fix=fix, source=question.source)
+    fix = f"take a newer release of the code that uses it; {older}"
     return Answer(title=title, cause=cause, fix=fix, source=question.source)
+
+
+def _older_release(question: Question) -> str:
+    """The last releases that have it, for code that cannot be changed."""
+    package, after = question.package, question.presence.after
+    if after is None:
+        return "in your own code remove it: the release notes say what replaces it"
+    below = f"pip install '{package}<{after.major}.{after.minor}'"
+    if question.failure.frames:
+        return f"code that was written for an older {package} needs that: {below}"
+    return f"if a library uses it, upgrade that library, or {below}"
 
 
 def _caller(failure: Failure, package: str) -> str:

@@ -12,6 +12,7 @@ explains it:
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -24,6 +25,7 @@ from cputune.doctor.interface_errors import answer_of, raised_by
 from cputune.doctor.other_libraries import distribution_of
 from cputune.errors import CannotError
 from cputune.host.facts import HostFacts
+from cputune.host.files import exists
 from cputune.text.documents import packaged_toml, record_of
 from cputune.text.failure_log import (
     Failure,
@@ -553,6 +555,10 @@ _INSTRUCTION = re.compile(
 )
 
 
+# A command that a message gives in quotes.
+_COMMAND = re.compile(r"[`'\"]((?:python -m )?(?:pip|conda|apt(?:-get)?) install [^`'\"\n]+)[`'\"]")
+
+
 def _refusal(failure: Failure) -> Explanation | None:
     """What a library refuses on purpose, if its message says what to do instead."""
     if failure.kind != "exception" or not _INSTRUCTION.search(failure.message):
@@ -563,12 +569,15 @@ def _refusal(failure: Failure) -> Explanation | None:
     if not by and not (in_library and package not in ("", "python", "torch")):
         return None
     told = _instruction_of(failure.message)
+    wanted = re.split(r"[.!?] +", told)[-1]
+    command = _COMMAND.search(failure.message)
     symptom = Symptom(
         name="refusal",
         pattern="",
         title=f"{failure.type_name}: {told}"[:LONGEST_LINE],
         cause=f"{by or package}: it refuses this on purpose, and says what it wants.",
-        fix=f"do what its message says{_called_from(failure)}",
+        fix=f"do what its message says{_called_from(failure)}: {wanted.rstrip('.')}",
+        command=command[1] if command else None,
         finds=(),
         source="",
         hopeless=True,
@@ -635,6 +644,8 @@ def judge_symptom(text: str, facts: HostFacts) -> Iterator[Finding]:
     Raises CannotError if the text shows no failure.
     """
     installed = facts.installed_versions
+    if not facts.recorded and _is_of_another_machine(text):
+        installed = {}  # what is installed here did not run
     explanation = explain(text, installed)
     if explanation is None:
         if read_failures(text[-MOST_CHARACTERS:]).ends_in_traceback:
@@ -664,6 +675,15 @@ def judge_symptom(text: str, facts: HostFacts) -> Iterator[Finding]:
         source=symptom.source or known_error.source,
     )
     yield from here
+
+
+_INSTALLED_IN = re.compile(r"(?:[A-Za-z]:\\|[~/])[^\s\"'():]*?[/\\](?:site|dist)-packages(?=[/\\])")
+
+
+def _is_of_another_machine(text: str) -> bool:
+    """Whether the text names folders of packages, and none of them is here."""
+    folders = set(_INSTALLED_IN.findall(text[-MOST_CHARACTERS:]))
+    return bool(folders) and not any(exists(os.path.expanduser(one)) for one in folders)
 
 
 def _severity(symptom: Symptom) -> Severity:

@@ -116,6 +116,16 @@ def test_what_this_machine_shows_of_the_cause_follows_with_its_numbers() -> None
     assert killed[0].command is None, "the command of this machine is in its own finding"
 
 
+def test_versions_of_this_machine_are_those_of_a_log_from_here_only() -> None:
+    here = Path(pytest.__file__).parent.parent
+    text = 'Traceback (most recent call last):\n  File "{}/transformers/x.py", line 3, in f\n{}'
+    raised = "KeyError: 'somewhere'"
+    (found, *_) = judge_symptom(text.format(here, raised), CLEAN)
+    assert "is installed here" in found.evidence
+    (found, *_) = judge_symptom(text.format("/elsewhere/site-packages", raised), CLEAN)
+    assert "is installed here" not in found.evidence
+
+
 UNKNOWN = """\
 CUDA not available, using CPU
 Traceback (most recent call last):
