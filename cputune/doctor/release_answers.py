@@ -117,15 +117,21 @@ def _has_it(question: Question, version: str) -> Answer:
 def _always(question: Question) -> Answer:
     """Every known release has it, so what ran is older, or not a release from PyPI."""
     package, oldest = question.package, question.presence.first
-    command = None
-    if package != "torch":  # which is gigabytes, and of another index
-        command = f"pip install -U --force-reinstall --no-deps {package}"
+    if package == "torch":  # one release was read; another is gigabytes, and of another index
+        return Answer(
+            title="torch is older than the code that uses it, or another file is imported",
+            cause=f"{question.what} in torch {oldest}, and not in the torch that ran.",
+            fix="upgrade torch, or install the release of the calling library that fits this "
+            "torch; if torch is new, a file torch.py of yours may hide it: python -c 'import "
+            "torch; print(torch)'",
+            source=question.source,
+        )
     return Answer(
         title=f"{package} is older than {oldest}, another file is imported, or files are missing",
         cause=f"{question.what} in every release of {package} from {oldest} on.",
         fix=f"look at what is imported (python -c 'import {package}; print({package})'): rename "
         f"a file of yours of that name, or install {package} again",
-        command=command,
+        command=f"pip install -U --force-reinstall --no-deps {package}",
         source=question.source,
     )
 
@@ -150,6 +156,8 @@ def _after(question: Question, caller: str, title: str, cause: str) -> Answer:
             fix = f"remove it: {reason}"
         return Answer(title=title, cause=cause, fix=fix, source=question.source)
     older = _older_release(question)
+    if question.new and question.verb == "takes":
+        return Answer(title=title, cause=cause, fix=f"use {question.new}", source=question.source)
     if question.new:
         fix = f"use {question.new}; {older}"
         return Answer(title=title, cause=cause, fix=fix, source=question.source)

@@ -12,7 +12,6 @@ explains it:
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -24,8 +23,8 @@ from cputune.doctor.finding import Check, Finding, Severity, checks_of, fault
 from cputune.doctor.interface_errors import answer_of, raised_by
 from cputune.doctor.other_libraries import distribution_of
 from cputune.errors import CannotError
+from cputune.host import Interpreter
 from cputune.host.facts import HostFacts
-from cputune.host.files import exists
 from cputune.text.documents import packaged_toml, record_of
 from cputune.text.failure_log import (
     Failure,
@@ -644,7 +643,7 @@ def judge_symptom(text: str, facts: HostFacts) -> Iterator[Finding]:
     Raises CannotError if the text shows no failure.
     """
     installed = facts.installed_versions
-    if not facts.recorded and _is_of_another_machine(text):
+    if not facts.recorded and _is_of_another_environment(text, facts.training_python):
         installed = {}  # what is installed here did not run
     explanation = explain(text, installed)
     if explanation is None:
@@ -680,10 +679,14 @@ def judge_symptom(text: str, facts: HostFacts) -> Iterator[Finding]:
 _INSTALLED_IN = re.compile(r"(?:[A-Za-z]:\\|[~/])[^\s\"'():]*?[/\\](?:site|dist)-packages(?=[/\\])")
 
 
-def _is_of_another_machine(text: str) -> bool:
-    """Whether the text names folders of packages, and none of them is here."""
+def _is_of_another_environment(text: str, python: Interpreter) -> bool:
+    """Whether the text names folders of packages, and none of them is of this Python."""
     folders = set(_INSTALLED_IN.findall(text[-MOST_CHARACTERS:]))
-    return bool(folders) and not any(exists(os.path.expanduser(one)) for one in folders)
+    for folder in folders:
+        searched = any(path.endswith(folder.lstrip("~")) for path in python.paths)
+        if searched or folder.startswith(f"{python.prefix}/"):
+            return False
+    return bool(folders)
 
 
 def _severity(symptom: Symptom) -> Severity:

@@ -13,6 +13,10 @@ from cputune.text.documents import toml
 HERE = Path(__file__).parent
 
 SPECIAL_ROWS = {
+    "slurm-script": ("slurm-dos",),
+    "library-mkl": ("mkl-without-openmp",),
+    "kubernetes-image": ("image-tag",),
+    "columns-removed": ("model-wrapped",),
     "attribute-absent": (
         "config-attribute",
         "interface",
@@ -34,6 +38,7 @@ SPECIAL_ROWS = {
         "extension-header",
         "library-absent",
         "library-mkl",
+        "library-of-mpi",
         "lock-removed",
         "musl",
         "numactl-absent",
@@ -56,7 +61,7 @@ SPECIAL_ROWS = {
     "kubernetes-restart": ("kubernetes-init",),
     "kubernetes-forbidden": ("kubernetes-quota",),
     "killed": ("evicted-for-memory", "killed-in-pod", "killed-in-step"),
-    "library-absent": ("library-mkl", "oneccl-library"),
+    "library-absent": ("library-mkl", "library-of-mpi", "oneccl-library"),
     "linker": ("cuda-linker",),
     "maps-many": ("map-large",),
     "mpi-daemons": ("mpi-no-ssh",),
@@ -81,6 +86,8 @@ SPECIAL_ROWS = {
         "slurm-account",
         "slurm-bind-inherited",
         "slurm-credential",
+        "slurm-dos",
+        "slurm-node",
         "slurm-processors",
         "slurm-request",
         "slurm-script",
@@ -95,7 +102,13 @@ SPECIAL_ROWS = {
     "tokenizer-newer": ("tokenizer-part",),
     "timed-out": ("ranks-missing", "store-silent"),
     "tracker-failed": ("mlflow-length", "wandb-login"),
-    "undefined-symbol": ("ipex-symbol", "mkl-symbol", "oneccl-symbol", "torchaudio-torch"),
+    "undefined-symbol": (
+        "ipex-symbol",
+        "mkl-symbol",
+        "mkl-without-openmp",
+        "oneccl-symbol",
+        "torchaudio-torch",
+    ),
     "wheel-build": ("wheel-rust",),
 }
 """For a general row those that say more about some of the texts that it knows."""
