@@ -41,7 +41,7 @@ from cputune.emitters.reserve import note_of_reserve, pod_cpus, with_reserve
 from cputune.errors import UsageError
 from cputune.records.options import SecretKey
 from cputune.stack import Versions, oneccl_module
-from cputune.text.documents import packaged_text
+from cputune.text.documents import at, packaged_text
 from cputune.text.plain import GIB, count
 
 # The Master of a PyTorchJob and, on several nodes, its Worker.
@@ -55,9 +55,25 @@ def merged(document: Manifest, patch: Mapping[str, Any] | None) -> Manifest:
     """
     if patch is None or patch.get("kind", document["kind"]) != document["kind"]:
         return document
-    result = _merged(document, dict(patch), "")
+    result = _as_placed(_merged(document, dict(patch), ""))
     assert isinstance(result, dict)
     return result
+
+
+def _as_placed(value: Any) -> Any:
+    """The document with place.py's number of CPUs as each container has them after a patch."""
+    if isinstance(value, list):
+        return [_as_placed(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    fields = {key: _as_placed(item) for key, item in value.items()}
+    arguments = fields.get("args")
+    resources = fields.get("resources") or fields.get("resourcesPerNode")
+    cpus = str(at(resources, "limits", "cpu"))
+    placed = isinstance(arguments, list) and str(arguments[0]).endswith(f"/{PLACE_SCRIPT}")
+    if placed and cpus.isdigit() and str(arguments[1]) != cpus:
+        fields["args"] = [arguments[0], YamlScalar(cpus), *arguments[2:]]
+    return fields
 
 
 def _merged(ours: Any, theirs: Any, where: str) -> Any:

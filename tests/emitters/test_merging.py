@@ -26,6 +26,7 @@ spec:
               env:
                 - {name: HF_HOME, value: /data/hub}
                 - {name: TOKENIZERS_PARALLELISM, value: "false"}
+              resources: {limits: {cpu: "7"}, requests: {cpu: "7"}}
 """
 
 
@@ -53,6 +54,7 @@ def test_mappings_and_named_items_are_merged_and_other_lists_are_taken() -> None
     assert variables["TOKENIZERS_PARALLELISM"] == "false"
     assert variables["OMP_NUM_THREADS"] == "3"  # of 8 cores one is the kubelet's
     assert [one["name"] for one in container["env"]].count("HF_HOME") == 1
+    assert container["args"][:2] == ["/workspace/place.py", "7"]  # as the pod has them then
 
 
 def test_null_takes_a_field_out_and_the_job_is_judged_without_it() -> None:
