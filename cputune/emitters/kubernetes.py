@@ -67,11 +67,11 @@ def _as_placed(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     fields = {key: _as_placed(item) for key, item in value.items()}
-    arguments = fields.get("args")
+    arguments = fields.get("args") or []
     resources = fields.get("resources") or fields.get("resourcesPerNode")
     cpus = str(at(resources, "limits", "cpu"))
-    placed = isinstance(arguments, list) and str(arguments[0]).endswith(f"/{PLACE_SCRIPT}")
-    if placed and cpus.isdigit() and str(arguments[1]) != cpus:
+    placed = str(at(arguments, 0)).endswith(f"/{PLACE_SCRIPT}")
+    if placed and cpus.isdigit():
         fields["args"] = [arguments[0], YamlScalar(cpus), *arguments[2:]]
     return fields
 
