@@ -552,7 +552,24 @@ def _member(match: re.Match[str], failure: Failure, versions: Versions) -> Answe
             if match["owner"] and _asks_itself(package, name, failure):
                 return _asked_by_newer(package, owner, name, presence, failure)
             return _of_class(package, owner, "has", name, presence, failure, versions)
-    return value_without(owner, name)
+    return value_without(owner, name) or _misspelled(owner, name, failure)
+
+
+def _misspelled(owner: str, name: str, failure: Failure) -> Answer | None:
+    """The answer about an attribute that is nearly a field of the class."""
+    for package in _nearest(failure):
+        newest = interface.newest(package)
+        if newest is None or not interface.callables(package, owner):
+            continue
+        fields = interface.arguments(package, owner, newest)
+        near = difflib.get_close_matches(name, fields, n=1, cutoff=0.85)
+        if near:
+            return Answer(
+                title=f"{owner} of {package} has {near[0]}, and no {name}",
+                cause=f"no release of {package} that was read has {name} there.",
+                fix=f"write {near[0]}",
+            )
+    return None
 
 
 def _asks_itself(package: str, name: str, failure: Failure) -> bool:
