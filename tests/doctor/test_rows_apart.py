@@ -13,6 +13,7 @@ from cputune.text.documents import toml
 HERE = Path(__file__).parent
 
 SPECIAL_ROWS = {
+    "address-space": ("folder-noexec",),
     "attribute-absent": (
         "chat-template-older",
         "config-attribute",
@@ -28,13 +29,14 @@ SPECIAL_ROWS = {
     "batch-mismatch": ("batch-images", "batch-labels", "column-of-text"),
     "best-metric": ("best-metric-loss", "best-metric-of-a-set"),
     "best-metric-loss": ("best-metric-of-a-set",),
-    "binary-incompatible": ("numpy-abi",),
+    "binary-incompatible": ("numpy-abi", "numpy-older-size"),
     "bus-error": ("shm-object",),
     "ccl-error": ("ccl-affinity", "ccl-provider"),
     "chat-template": ("chat-system", "chat-turns"),
     "choice-unknown": ("optimizer-unknown", "report-to"),
     "compile-error": ("wheel-headers",),
     "configuration-file": ("deepspeed-config", "omegaconf-key", "yaml-broken"),
+    "cuda-extension": ("deepspeed-cuda-home", "liger"),
     "data-cast": ("data-columns-differ", "data-null-column"),
     "data-collate": ("data-collate-none",),
     "data-compressed": ("hub-compressed",),
@@ -74,7 +76,7 @@ SPECIAL_ROWS = {
     "compile-cpp": ("compile-shared-cache",),
     "compile-failed": ("compile-cpp", "no-compiler"),
     "cannot-allocate": ("maps-many", "static-tls"),
-    "cuda-not-compiled": ("map-location", "torchrun-gpus"),
+    "cuda-not-compiled": ("map-location", "torchrun-gpus", "unsloth"),
     "forward-argument": (
         "forward-labels",
         "forward-loss-count",
@@ -114,8 +116,9 @@ SPECIAL_ROWS = {
     "no-release": ("index-no-network",),
     "no-space": ("shm-full",),
     "none-value": ("loss-none", "tokenizer-slow-absent"),
-    "not-imported": ("notebook-export", "parallelism-config"),
+    "not-imported": ("accelerate-name", "notebook-export", "parallelism-config", "torch-name"),
     "nothing-trained": ("checkpoint-gradient",),
+    "numpy-abi": ("numpy-older-size",),
     "omp-error": ("omp-shm", "openmp-two"),
     "optional-package": (
         "accelerate-missing",
@@ -161,6 +164,7 @@ SPECIAL_ROWS = {
     ),
     "state-sizes": ("state-classes", "state-divided", "state-vocabulary"),
     "state-vocabulary": ("state-divided",),
+    "syntax": ("syntax-characters", "syntax-fstring", "syntax-python2"),
     "tensor-dtype": ("embedding-floats", "mixed-dtype", "numpy-bfloat16"),
     "tensor-shapes": (
         "batch-dimension",
