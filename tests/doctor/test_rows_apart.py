@@ -37,6 +37,7 @@ SPECIAL_ROWS = {
     "compile-error": ("wheel-headers",),
     "configuration-file": ("deepspeed-config", "omegaconf-key", "yaml-broken"),
     "cuda-extension": ("deepspeed-cuda-home", "liger"),
+    "data-build": ("data-columns-differ",),
     "data-cast": ("data-columns-differ", "data-null-column"),
     "data-collate": ("data-collate-none",),
     "data-compressed": ("hub-compressed",),
