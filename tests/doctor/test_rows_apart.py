@@ -78,6 +78,7 @@ SPECIAL_ROWS = {
     "compile-failed": ("compile-cpp", "no-compiler"),
     "cannot-allocate": ("maps-many", "static-tls"),
     "cuda-not-compiled": ("map-location", "torchrun-gpus", "unsloth"),
+    "file-truncated": ("weights-pointer",),
     "forward-argument": (
         "forward-labels",
         "forward-loss-count",
@@ -135,7 +136,13 @@ SPECIAL_ROWS = {
     "parser-words": ("interface", "notebook-words"),
     "path-none": ("tokenizer-file-none",),
     "peer-closed": ("istio",),
-    "permission": ("home-root", "lock-of-another", "pip-rights", "start-denied"),
+    "permission": (
+        "attributes-denied",
+        "home-root",
+        "lock-of-another",
+        "pip-rights",
+        "start-denied",
+    ),
     "pip-conflict": ("conda-unsatisfiable", "pip-impossible", "pip-pair"),
     "remote-packages": ("remote-flash",),
     "repo-absent": ("path-as-name", "repo-file-absent", "repo-unknown"),
