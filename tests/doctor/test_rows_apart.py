@@ -81,6 +81,7 @@ SPECIAL_ROWS = {
         "torchrun-gpus",
         "unsloth",
     ),
+    "data-build": ("data-columns-differ",),
     "data-cast": (
         "data-columns-differ",
         "data-null-column",
@@ -103,6 +104,7 @@ SPECIAL_ROWS = {
     ),
     "data-verify": (
         "data-checksum",
+        "data-part",
         "data-splits-expected",
     ),
     "deepspeed-config": (
@@ -131,6 +133,7 @@ SPECIAL_ROWS = {
         "start-absent",
         "wheel-headers",
     ),
+    "file-truncated": ("weights-pointer",),
     "forward-argument": (
         "forward-labels",
         "forward-loss-count",
@@ -164,11 +167,16 @@ SPECIAL_ROWS = {
     "illegal-instruction": ("ipex-avx2",),
     "index-refused": ("ipex-index",),
     "input-output": ("terminal-gone",),
-    "json-number": ("json-grad-norm",),
+    "json-number": (
+        "json-grad-norm",
+        "json-state",
+    ),
+    "json-state": ("json-grad-norm",),
     "json-type": (
         "json-config",
         "json-grad-norm",
         "json-number",
+        "json-state",
     ),
     "killed": (
         "evicted-for-memory",
@@ -240,8 +248,6 @@ SPECIAL_ROWS = {
     "optional-package": (
         "accelerate-missing",
         "bitsandbytes-absent",
-        "metric-package",
-        "metric-sklearn",
         "quantized-training",
         "remote-flash",
         "remote-packages",
@@ -255,6 +261,7 @@ SPECIAL_ROWS = {
     "path-none": ("tokenizer-file-none",),
     "peer-closed": ("istio",),
     "permission": (
+        "attributes-denied",
         "home-root",
         "lock-of-another",
         "pip-rights",
