@@ -83,7 +83,10 @@ def between(question: Question) -> Answer | None:
         if question.old and not caller:
             fix += f", or use {question.old}"
         title = f"{package} is too old: {question.what} {releases}"
-        command = f"pip install -U '{package}>={since}'"
+        below = ""
+        if version is not None and version.major == presence.first.major:
+            below = f",<{version.major + 1}"  # the next major release would change more
+        command = f"pip install -U '{package}>={since}{below}'"
         return Answer(title=title, cause=cause, fix=fix, command=command, source=question.source)
     if too_new:
         after = presence.after

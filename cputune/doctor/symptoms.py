@@ -676,7 +676,10 @@ def judge_symptom(text: str, facts: HostFacts) -> Iterator[Finding]:
     yield from here
 
 
-_INSTALLED_IN = re.compile(r"(?:[A-Za-z]:\\|[~/])[^\s\"'():]*?[/\\](?:site|dist)-packages(?=[/\\])")
+_INSTALLED_IN = re.compile(
+    r"(?:[A-Za-z]:\\|[~/])[^\s\"'():]*?[/\\](?:site|dist)-packages(?=[/\\])"
+    r"|(?<=\()/[^\s\"'():]+(?=/\w+/__init__\.py\))"  # of what could not be imported from
+)
 
 
 def _is_of_another_environment(text: str, python: Interpreter) -> bool:

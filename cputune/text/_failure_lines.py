@@ -109,10 +109,11 @@ _REASON = re.compile(r"\bunable to (?:run|start|launch)\b")
 ROOT_RANK = re.compile(r"\s*rank\s*:\s*(?P<rank>\d+) \(local_rank: \d+\)")
 _ERROR = re.compile(
     r"(?i)\berror\b|\bfatal\b|\bfail(?:ed|ure|s)?\b|\babort|\bcannot\b|can't|could(?: not|n't)"
-    r"|\bunable\b|\bdenied\b|\bEvicted\b|\blow on resource\b"
+    r"|\bunable\b|\bdenied\b|\bnot permitted\b|\bEvicted\b|\blow on resource\b"
     r"|usage exceeds|\b[Tt]erminated?\b.*[Bb]ecause|will terminate"
     r"|not found|\bno such\b|\bexceeded\b|\brefused\b|\bnot implemented\b|unsupported"
     r"|\binvalid\b|does not support"
+    r"|^ssh: connect to host|^\[E\d* "
     r"|undefined symbol|_ERROR\||not enough|\bdisabled?\b|\bDisabling\b|already in use"
     r"|expected \d+, errno|MPI_ABORT|\w+NotFound:$|corrupted|no wheels|is unusable|no version of"
     rf"|BAD TERMINATION|No solution found|FailedMount|toomanyrequests|^(?-i:{_EVENT})"
@@ -151,6 +152,10 @@ _BENIGN = re.compile(
     r"|\b(?:error rate|(?:mean|absolute|squared|relative|test|training|validation) error)"
     r"\b[\w ]{0,30}[:=]\s*[-+]?\d"
 )
+
+
+# A bar of tqdm, if something else follows it on the line.
+_PROGRESS = re.compile(r"^.*\d%\|.*?\d(?:\.\d+)?\s?(?:\w+/s|s/\w+)[^\]\[]*\](?=\s*\S)")
 
 
 def begins_something(text: str) -> bool:
@@ -202,7 +207,7 @@ class Report:
 
 def report_of(text: str, following: str) -> Report | None:
     """Return what a line reports, or None. ``following`` is the next line of the log."""
-    text = text.strip()
+    text = _PROGRESS.sub("", text.strip())
     if not text or _BENIGN.search(text):
         return None
     text = without_command(text)

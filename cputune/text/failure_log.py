@@ -373,6 +373,9 @@ _VERSION_LINE = re.compile(
     r"(?:^|[\s`'\"(-])(torch|transformers|accelerate|datasets|peft|trl)"
     r"(?:==|-|`? version:? |[ ]v?)(\d+\.\d+(?:\.\d+)?)"
     r"|\"(transformers)_version\": \"(\d+\.\d+(?:\.\d+)?)"
+    # as pip and conda list them
+    r"|^(torch|transformers|accelerate|datasets|peft|trl) {2,}(\d+\.\d+(?:\.\d+)?)",
+    re.MULTILINE,
 )
 
 
@@ -432,7 +435,8 @@ def read_failures(text: str) -> FailureLog:
     failures.sort(key=lambda failure: failure.line)
     versions: dict[str, str] = {}
     for named in _VERSION_LINE.finditer(text):
-        versions.setdefault(named[1] or named[3], named[2] or named[4])
+        package, version = (text for text in named.groups() if text)
+        versions.setdefault(package, version)
     lines = [one.text for one in all_lines if one.text.strip() and one.number not in commands]
     placed = (_in_log(failure, text) for failure in _with_root_rank(failures, all_lines))
     return FailureLog(

@@ -27,10 +27,14 @@ SPECIAL_ROWS = {
         "wrapped-model",
     ),
     "autograd-inplace": ("buffers-broadcast",),
-    "barrier": ("collectives-of-logs",),
+    "barrier": (
+        "barrier-while-mapping",
+        "collectives-of-logs",
+    ),
     "batch-mismatch": (
         "batch-images",
         "batch-labels",
+        "batch-of-text",
         "column-of-text",
     ),
     "best-metric": (
@@ -120,6 +124,7 @@ SPECIAL_ROWS = {
         "dataset-name",
         "exec-interpreter",
         "extension-header",
+        "extension-not-built",
         "library-absent",
         "library-mkl-absent",
         "library-of-mpi",
@@ -213,6 +218,7 @@ SPECIAL_ROWS = {
     ),
     "metric-package": ("metric-sklearn",),
     "metrics-kind": ("metrics-multilabel",),
+    "mixed-dtype": ("labels-whole",),
     "mlflow-failed": (
         "mlflow-changed",
         "mlflow-length",
@@ -260,6 +266,7 @@ SPECIAL_ROWS = {
     ),
     "path-none": ("tokenizer-file-none",),
     "peer-closed": ("istio",),
+    "peft-modules": ("lora-none",),
     "permission": (
         "attributes-denied",
         "home-root",
@@ -305,6 +312,7 @@ SPECIAL_ROWS = {
     "ssh": (
         "host-with-slots",
         "ssh-port",
+        "ssh-silent",
     ),
     "start-absent": ("slurm-spool",),
     "state-model": (
@@ -329,6 +337,7 @@ SPECIAL_ROWS = {
     ),
     "tensor-dtype": (
         "embedding-floats",
+        "labels-whole",
         "mixed-dtype",
         "numpy-bfloat16",
     ),
@@ -339,6 +348,7 @@ SPECIAL_ROWS = {
         "linear-sizes",
         "view-labels",
     ),
+    "tensor-target": ("labels-whole",),
     "timed-out": (
         "init-file-left",
         "ranks-missing",
