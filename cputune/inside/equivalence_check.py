@@ -16,7 +16,7 @@ from typing import Any
 
 from cputune.inside import ASK_VARIABLE
 from cputune.inside.asked_points import Points
-from cputune.inside.cutting import samples_of
+from cputune.inside.cutting import rows_in
 from cputune.inside.draws import Draws
 from cputune.inside.messages import ModelAnswer
 from cputune.inside.nearness import Turn
@@ -108,7 +108,7 @@ class Asker:
         point, number = self._points.name, self._points.number
         parameters = self._trained_parameters(models)
         with self.turns.apart(parameters, self._optimizers, *models, beside):
-            count = samples_of(batch)
+            count = rows_in(batch)
             self._questions.see_rows(count, size)
             # What a draw makes of one sample alone is seen if the others have other draws.
             self.turns.is_spread = self._questions.rows == 1 and number % 2 == 0

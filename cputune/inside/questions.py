@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from cputune.inside.applying.trimming import cut, encodings_of, has_tail
 from cputune.inside.as_ranks import AsRanks
-from cputune.inside.cutting import UncutError, cut_into, samples_of
+from cputune.inside.cutting import UncutError, cut_into, rows_in
 from cputune.inside.draws import SEED, Draws
 from cputune.inside.later import at_step, later_steps
 from cputune.inside.messages import ModelAnswer
@@ -173,7 +173,7 @@ class Questions:
             rare_batch = self._sources.of_rare_samples()
         if rare_batch is not None:
             rare, size = rare_batch
-            count = samples_of(rare)
+            count = rows_in(rare)
             self.see_rows(count, size)
             uncut = yield from self._turns.of([rare], count)
             if uncut is not None:
