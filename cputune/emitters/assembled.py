@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 import pprint
-from pathlib import Path
 from typing import TypeAlias
 
 from cputune.inside import applying
@@ -15,7 +14,6 @@ from cputune.inside.applying.force import Force
 from cputune.inside.applying.parts import needed
 from cputune.text.documents import packaged_text
 
-FOLDER = Path(applying.__file__).parent
 PACKAGE = "cputune.inside.applying."
 
 # A module and a name that is imported from it; no name if it is imported as a whole.
@@ -37,39 +35,27 @@ from __future__ import annotations
 '''
 
 
-def apply_plan_file(force: Force | None, *, together: bool, guard: bool = False) -> str:
-    """The text of ``apply_plan.py`` for what a plan sets.
-
-    ``together``: the ranks of a script that ended well wait for each other, and leave together.
-    ``guard``: they are compared while they train.
-    """
+def apply_plan_file(force: Force) -> str:
+    """The text of ``apply_plan.py`` for what a plan sets. ``rank.py`` ends and compares ranks."""
     read = _Pieces()
     read.add("run_script")
-    made: list[str] = []
-    if together:
-        read.add("ending")
-        made.append("Ending()")
-    if guard:
-        read.add("guard")
-        made.append("Guard()")
-    for part in needed(force or Force()):
+    lines = ""
+    for part in needed(force):
         read.add(part.module)
-        made.append(f"{part.name}({part.takes})")
+        lines += f"        {part.name}({part.takes}),\n"
     text = START + _imports(read.imports, "")
     if read.typing:
         text += "\nif TYPE_CHECKING:\n" + _imports(read.typing, "    ")
     for code in read.code:
         text += f"\n\n{code}\n"
     listed = "[]"
-    if made:
-        lines = "".join(f"        {part},\n" for part in made)
+    if lines:
         listed = f"[\n{lines}    ]"
     setting = ""
     if "force" in read.seen:
-        text += f"\n\nPLAN = {_as_literal(force or Force())}\n"
+        text += f"\n\nPLAN = {_as_literal(force)}\n"
         setting = "    setting = Setting(Force(**PLAN), refuse, say)\n"
-    run = ", run_together" if together else ""
-    text += f'\n\nif __name__ == "__main__":\n{setting}    main({listed}{run})\n'
+    text += f'\n\nif __name__ == "__main__":\n{setting}    main({listed})\n'
     return text
 
 

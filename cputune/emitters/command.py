@@ -180,8 +180,8 @@ def companions(job: LaunchJob) -> tuple[EmittedFile, ...]:
     if job.self_contained and job.plan.world_size > 1:
         text = packaged_text("cputune.inside", "rank.py")
         files.append(EmittedFile(name=RANK_SCRIPT, text=text, executable=True))
-    if Beside(APPLY_SCRIPT) in applied(job):
-        text = apply_plan_file(job.force, together=False)
+    if job.force is not None and Beside(APPLY_SCRIPT) in applied(job):
+        text = apply_plan_file(job.force)
         files.append(EmittedFile(name=APPLY_SCRIPT, text=text, executable=True))
     return (*files, *_recipe_files(job.workload))
 

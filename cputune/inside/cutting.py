@@ -13,7 +13,8 @@ class UncutError(Exception):
     """A batch cannot be cut into its samples; why."""
 
 
-def samples_of(batch: object) -> int:
+def rows_in(batch: object) -> int:
+    """The first dimension of the first tensor that has one; 0 without one."""
     counts = (int(tensor.shape[0]) for tensor in tensors_of(batch) if len(tensor.shape))
     return next(filter(None, counts), 0)
 

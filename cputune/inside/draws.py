@@ -35,12 +35,15 @@ class Draws:
     samples: of the batch that is trained on.
     drew: something was drawn while it was on.
     once: the last batch drew something without a row for each sample.
+    in_updates: something was drawn between a gradient and its update.
     """
 
     def __init__(self) -> None:
         self.samples = 0
         self.drew = False
         self.once = False
+        self.in_updates = False
+        self._after_gradient: object = None
         self._number = 0
         self._rows_seed = SEED
         self._first: int | None = None
@@ -69,6 +72,16 @@ class Draws:
                 self.once = _comparable(_state()) != seeded
                 self.drew = self.drew or self._number > 0 or self.once
                 _put_back(kept)
+
+    def after_gradient(self) -> None:
+        """Note the state of all generators after a backward pass."""
+        self._after_gradient = _comparable(_state())
+
+    def after_update(self) -> None:
+        """Note whether anything was drawn since."""
+        if self._after_gradient is not None and not self.in_updates:
+            self.in_updates = self._after_gradient != _comparable(_state())
+        self._after_gradient = None
 
     def _set(self, torch: Any) -> Iterator[tuple[object, str, Callable[..., object]]]:
         for name in _IN_PLACE:
@@ -208,11 +221,6 @@ def _seed(seed: int) -> None:
     sys.modules["torch"].default_generator.manual_seed(seed)
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(seed)
-
-
-def state_of_all() -> tuple[object, ...]:
-    """The state of every generator that a script shares with libraries, to be compared."""
-    return _comparable(_state())
 
 
 def _state() -> tuple[Any, Any, Any]:

@@ -115,7 +115,7 @@ class FirstSteps:
         self._alike.close()
         if self._asker.looks_at_samples:
             self._asker.sources.trained()
-            self._asker.after_gradient()
+            self._asker.draws.after_gradient()
         if self._steps < LOOKED_AT:
             nothing = 0 if is_given_batches() else None  # rank 0 takes the samples of all
             self._samples.append(self._fetched.popleft() if self._fetched else nothing)
@@ -128,7 +128,7 @@ class FirstSteps:
 
     def step(self, optimizer: object) -> TrainedStep | None:
         """What to report of this step; None once enough was reported."""
-        self._asker.after_update()
+        self._asker.draws.after_update()
         if self._steps >= LOOKED_AT:
             return None
         self._steps += 1
@@ -182,7 +182,7 @@ class FirstSteps:
     @property
     def _rests(self) -> bool:
         """Whether dropout is off now; never if a plan draws the masks in another way."""
-        first = self._steps == 0 or self._asker.asking
+        first = self._steps == 0 or self._asker.turns.are_on
         return first and "dropout" not in the_parts()
 
     # Dropout is off until the first step is over; not in what torch.compile compiles.

@@ -230,7 +230,7 @@ class Loops:
             if items is not None:
                 keywords["num_items_in_batch"] = items * int(factor)
             with contextlib.suppress(Exception):  # the question has no answer then
-                asker.trained(original(batch, **keywords))
+                asker.turns.trained(original(batch, **keywords))
 
     def _step_end(
         self, original: Original, handler: Any, *args: object, **kwargs: object
@@ -344,7 +344,7 @@ class Loops:
         for part, _ in asker.batches(batch, self._models, size=self.meter.facts.get("batch")):
             for _ in range(AHEAD):
                 yield part
-                if asker.is_answered:
+                if asker.turns.is_trained:
                     break
 
     def _is_evaluation(self, backwards: int) -> bool:
@@ -374,8 +374,9 @@ class Loops:
     ) -> None:
         self._require_optimizer(loss)
         original(loss, *args, **kwargs)
-        if self.meter.asker.asking:
-            self.meter.asker.went_backward()
+        turns = self.meter.asker.turns
+        if turns.are_on:
+            turns.went_backward()
         if self.trains_by("pytorch"):
             self.backward(loss)
 
@@ -402,7 +403,7 @@ class Loops:
         return done
 
     def _gather(self, original: Original, accelerator: Accelerator, tensor: object) -> object:
-        return self.meter.asker.gathered(original(accelerator, tensor))
+        return self.meter.asker.turns.gathered(original(accelerator, tensor))
 
     def _reduce(
         self,
@@ -413,7 +414,7 @@ class Loops:
         scale: float = 1.0,
     ) -> object:
         reduced = original(accelerator, tensor, reduction, scale)
-        return self.meter.asker.gathered(reduced, reduction=reduction)
+        return self.meter.asker.turns.gathered(reduced, reduction=reduction)
 
     def backward(self, loss: object, accelerator: Accelerator | None = None) -> None:
         """Note that a loss went backward; a batch with several losses is one batch.
@@ -422,8 +423,8 @@ class Loops:
         first step are counted, for scripts that accumulate by hand.
         """
         meter = self.meter
-        if meter.asker.asking:
-            meter.asker.trained(loss)
+        if meter.asker.turns.are_on:
+            meter.asker.turns.trained(loss)
             return
         samples, batch = self._fetched.popleft() if self._fetched else (0, None)
         if meter.steps == 0 and samples:

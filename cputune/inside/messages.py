@@ -14,12 +14,12 @@ import select
 import socket
 import threading
 from collections.abc import Iterator
-from typing import Any, BinaryIO, Literal, NoReturn, TypedDict
+from typing import Any, BinaryIO, Literal, NoReturn, TypeAlias, TypedDict
 
 from cputune.inside import SCRATCH_VARIABLE, SOCKET_VARIABLE, TURNS_VARIABLE
 
 # What a script trains with; "pytorch" is its own loop over torch alone.
-Framework = Literal["trainer", "accelerate", "pytorch"]
+Framework: TypeAlias = Literal["trainer", "accelerate", "pytorch"]
 
 
 class Hello(TypedDict):
@@ -152,7 +152,7 @@ class RankState(TypedDict, total=False):
     command: list[str]
 
 
-class StateMessage(RankState):
+class StateMessage(RankState, TypedDict):
     """The state of a rank, sent before its first step."""
 
     event: Literal["state"]
@@ -284,7 +284,7 @@ class Ended(TypedDict):
     steps: int
 
 
-RankMessage = (
+RankMessage: TypeAlias = (
     Hello
     | Note
     | StateMessage

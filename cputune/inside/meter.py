@@ -27,6 +27,7 @@ from cputune.inside.applying.figures import Figures, Trained
 from cputune.inside.applying.hooking import Hook, Original
 from cputune.inside.applying.parts import did, the_parts
 from cputune.inside.applying.trimming import counted, tensors_of
+from cputune.inside.cutting import rows_in
 from cputune.inside.equivalence_check import Asker
 from cputune.inside.first_steps import FirstSteps
 from cputune.inside.messages import Framework, RankState, Speaker
@@ -294,12 +295,11 @@ class Meter:
 
 
 def samples_in(batch: object) -> int:
-    """How many samples a batch holds: the first dimension of its first tensor that has one.
+    """How many samples a batch holds: its rows.
 
     A batch without tensors is a list of rows: prompts, from which a trainer of TRL generates.
     """
-    counts = (int(tensor.shape[0]) for tensor in tensors_of(batch) if len(tensor.shape))
-    count = next(filter(None, counts), 0)
+    count = rows_in(batch)
     rows = isinstance(batch, list) and all(isinstance(row, Mapping) for row in batch)
     return len(batch) if rows and not count else count  # type: ignore[arg-type]
 

@@ -5,14 +5,34 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
+# Of fp32, relative.
+ROUNDING = 1e-7
+
+# Turns that differ by less differ by rounding only.
+ALIKE = 1e-4
+
 # A loss is compared with at least this: one near zero (GRPO's) is a difference of larger ones.
 LEAST_LOSS = 1.0
+
+
+class Turn(NamedTuple):
+    """What a model makes of a batch, or of its parts together.
+
+    Attributes:
+        loss: of the batch.
+        gradients: of each parameter, after each loss of the batch.
+        norm: of the gradients; of parts that of the largest one, scaled to the whole.
+    """
+
+    loss: float
+    gradients: Sequence[Any]
+    norm: float
 
 
 def norm(gradients: Sequence[Tensor | None]) -> float:
@@ -46,17 +66,17 @@ def sum_of(total: Any, value: Any, share: float) -> Any:
     return total + part
 
 
-def gradients_apart(one: Any, other: Any) -> float:
+def gradients_apart(one: Turn, other: Turn) -> float:
     """The norm of the difference of two gradients, relative."""
-    scale = max(norm(one[1]), other[2])
-    return norm(plus(list(one[1]), other[1], -1.0)) / scale if scale else 0.0
+    scale = max(norm(one.gradients), other.norm)
+    return norm(plus(list(one.gradients), other.gradients, -1.0)) / scale if scale else 0.0
 
 
-def distance(one: Any, other: Any) -> float:
+def distance(one: Turn, other: Turn) -> float:
     """The larger relative difference of loss and gradient."""
-    if len(one[1]) != len(other[1]):
+    if len(one.gradients) != len(other.gradients):
         return math.inf
-    loss: float = abs(one[0] - other[0]) / max(abs(one[0]), abs(other[0]), LEAST_LOSS)
+    loss = abs(one.loss - other.loss) / max(abs(one.loss), abs(other.loss), LEAST_LOSS)
     return max(loss, gradients_apart(one, other))
 
 

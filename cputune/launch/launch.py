@@ -203,6 +203,12 @@ class Launch:
         # Of a range of an elastic job (2:4) the most; it may also be a variable.
         return max(1, number_of(count.rpartition(":")[2]) or 1)
 
+    @cached_property
+    def elastic_nodes(self) -> tuple[int | None, int | None] | None:
+        """The least and the most machines of an elastic launch (``--nnodes 1:4``), or None."""
+        least, between, most = (self.meant("nodes") or "").partition(":")
+        return (number_of(least), number_of(most)) if between else None
+
     @property
     def several(self) -> bool:
         """Whether more than one rank takes part, on this machine or on several."""

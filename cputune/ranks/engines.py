@@ -449,8 +449,8 @@ def is_here(host: str) -> bool:
 def reporting_files() -> dict[str, str]:
     """The files of cputune that ranks load, so that hosts need no installation of it.
 
-    Docstrings and the types of arguments are left out: what is sent has to be short
-    (``sent_lines``). A launch over hosts is not rehearsed.
+    Docstrings, the types of arguments and imports for them are left out: what is sent has to be
+    short (``sent_lines``). A launch over hosts is not rehearsed.
     """
     package = root_directory() / "cputune"
     files = {f"{LIBRARY}/cputune/__init__.py": ""}
@@ -472,6 +472,12 @@ def _code_alone(path: Path) -> str:
         node.body = [line for line in node.body if not _is_for_readers(line)] or [ast.Pass()]
         if not isinstance(node, ast.ClassDef):  # there a type makes a field
             node.body = [_without_type(line) for line in node.body]
+    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    for line in list(tree.body):
+        if isinstance(line, ast.ImportFrom) and line.module != "__future__":
+            line.names = [name for name in line.names if (name.asname or name.name) in used]
+            if not line.names:
+                tree.body.remove(line)
     return ast.unparse(ast.fix_missing_locations(tree))
 
 
@@ -482,9 +488,13 @@ def _without_type(line: ast.stmt) -> ast.stmt:
 
 
 def _is_for_readers(line: ast.stmt) -> bool:
-    """Whether a line does nothing: a text, or imports for type checkers."""
+    """Whether a line is a text, or for type checkers: an import, an alias, a TypedDict."""
     if isinstance(line, ast.If):
         return isinstance(line.test, ast.Name) and line.test.id == "TYPE_CHECKING"
+    if isinstance(line, ast.AnnAssign):
+        return isinstance(line.annotation, ast.Name) and line.annotation.id == "TypeAlias"
+    if isinstance(line, ast.ClassDef):
+        return any(isinstance(base, ast.Name) and base.id == "TypedDict" for base in line.bases)
     value = line.value if isinstance(line, ast.Expr) else None
     return isinstance(value, ast.Constant) and isinstance(value.value, str)
 

@@ -199,9 +199,9 @@ class Timer:
         used = max(self.used_seconds, self.step_seconds + running_seconds)
         return share * self.most_seconds - used
 
-    def up(self, share: float, running_seconds: float = 0.0) -> bool:
-        """Whether this share of the time is over, including the current run's seconds."""
-        return self.left(share, running_seconds) <= 0
+    def up(self, share: float) -> bool:
+        """Whether this share of the time is over."""
+        return self.left(share) <= 0
 
 
 def most_living(facts: HostFacts, trials: Sequence[Trial]) -> int:

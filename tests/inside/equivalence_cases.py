@@ -84,10 +84,10 @@ def answers(
         loss = net.loss(batch)
         loss.backward()
         optimizer.step()
-        asker.trained(loss)
+        asker.turns.trained(loss)
     assert not asker.due(OF_RECIPES[1] - 1)
     assert asker.due(OF_RECIPES[1])
-    assert not asker.asking
+    assert not asker.turns.are_on
     return {one["question"]: one for one in told if "why" not in one or one["question"]}
 
 

@@ -46,11 +46,14 @@ print("trained")
 """
 
 
+APPLYING = (sys.executable, str(applying_script()))
+
+
 def ran_with_plan(
     place: Path, plan: dict[str, int], *words: str, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run the file that is emitted for this plan, for ranks that end together."""
-    (place / "apply_plan.py").write_text(apply_plan_file(Force(**plan), together=True))  # type: ignore[arg-type]
+    """Run the file that is emitted for this plan."""
+    (place / "apply_plan.py").write_text(apply_plan_file(Force(**plan)))  # type: ignore[arg-type]
     return ran([sys.executable, "apply_plan.py", *words], cwd=place, env=environment)
 
 
@@ -86,11 +89,10 @@ def test_the_first_rank_says_what_was_changed(place: Path, rank: str | None, say
 
 
 def test_cputune_run_carries_the_same_with_what_is_installed(place: Path) -> None:
-    program = [sys.executable, str(applying_script())]
-    done = ran([*program, json.dumps({"world_size": 1}), "train.py"], cwd=place)
+    done = ran([*APPLYING, json.dumps({"world_size": 1}), "train.py"], cwd=place)
     said = "apply_plan.py: set for the plan: mixed_precision=no (was bf16)\n"
     assert (done.stdout, done.stderr) == ("trained\n", said)
-    assert ran(program, cwd=place).stderr == "usage: apply_plan.py PLAN SCRIPT ARGUMENTS...\n"
+    assert ran(APPLYING, cwd=place).stderr == "usage: apply_plan.py PLAN SCRIPT ARGUMENTS...\n"
 
 
 LEVERS = ("dropout", "padding", "order")
@@ -117,31 +119,28 @@ CLASSES = {
 }
 
 
-@every_row("together", [False, True])
 @every_row(("plan", "parts"), SETS)
 def test_the_file_has_the_parts_of_its_plan_alone(
-    plan: dict[str, object], parts: set[str], together: bool, tmp_path: Path
+    plan: dict[str, object], parts: set[str], tmp_path: Path
 ) -> None:
-    text = apply_plan_file(Force(**plan), together=together)  # type: ignore[arg-type]
+    text = apply_plan_file(Force(**plan))  # type: ignore[arg-type]
     # A loop over an Accelerator keeps its shuffles with what stands beside RanksPart.
     found = {name for name, code in CLASSES.items() if code in text}
     assert found - {"ranks"} == parts - {"ranks"}
     assert ("ranks" in found) == bool({"ranks", "loop"} & parts)
-    assert ("class Ending" in text) == together
     assert "cputune.inside" not in text
     (tmp_path / "apply_plan.py").write_text(text)
     (tmp_path / "train.py").write_text(
         "import sys; print(sorted(sys.modules['cputune_applied'].parts))"
     )
     done = ran([sys.executable, "apply_plan.py", "train.py"], cwd=tmp_path)
-    own = {"ending"} if together else set()
-    assert done.stdout == f"{sorted(parts | own)}\n", done.stderr
+    assert done.stdout == f"{sorted(parts)}\n", done.stderr
 
 
 def test_no_two_modules_of_the_file_define_the_same_name() -> None:
     """In one file the second would take the place of the first, in the functions of both."""
     defined: dict[str, str] = {}
-    for path in sorted(assembled.FOLDER.glob("[a-z]*.py")):
+    for path in sorted(applying_script().parent.glob("[a-z]*.py")):
         for statement in ast.parse(path.read_text(encoding="utf-8")).body:
             for name in names_defined(statement):
                 assert defined.setdefault(name, path.name) == path.name, name
@@ -172,7 +171,7 @@ def test_a_module_is_imported_as_a_whole_and_by_name(
         assembled, "packaged_text", lambda package, name: (tmp_path / name).read_text()
     )
     for parts in ({}, {"dropout": "bytes"}):
-        text = apply_plan_file(Force(torch=parts), together=False)
+        text = apply_plan_file(Force(torch=parts))
         (tmp_path / "apply_plan.py").write_text(text)
         assert ran([sys.executable, "apply_plan.py"], cwd=tmp_path).stdout == "/\n"
     assert "import os\nfrom os import path\n" in text
@@ -226,7 +225,7 @@ def test_ranks_that_end_well_end_together(
     (tmp_path / "torch" / "__init__.py").touch()
     (tmp_path / "torch" / "distributed.py").write_text(DISTRIBUTED)
     (tmp_path / "train.py").write_text(f"import torch.distributed\n{end}\n")
-    assert ran_with_plan(tmp_path, {}, "train.py", *words).stdout == said
+    assert ran([*APPLYING, "{}", "train.py", *words], cwd=tmp_path).stdout == said
 
 
 FREED = """
@@ -258,5 +257,5 @@ def test_a_group_that_is_destroyed_is_not_freed(tmp_path: Path, end: str, status
         (folder / "__init__.py").touch()
     (package / "distributed_c10d.py").write_text(FREED)
     (tmp_path / "train.py").write_text(DESTROYS + end)
-    done = ran_with_plan(tmp_path, {}, "train.py")
+    done = ran([*APPLYING, "{}", "train.py"], cwd=tmp_path)
     assert (done.stdout, done.returncode) == ("trained\nbye\n", status), done.stderr

@@ -56,9 +56,9 @@ def asked(
     for steps in POINTS:
         assert asker.due(steps)
         for part, _ in asker.batches(batch, [model], beside=beside, size=size):
-            loss = loss_of(model, part, *([asker.gathered] if exchanges else []))
+            loss = loss_of(model, part, *([asker.turns.gathered] if exchanges else []))
             loss.backward()
-            asker.trained(loss.detach())
+            asker.turns.trained(loss.detach())
     assert not asker.due(1000)
     assert told[-1]["question"] == ""
     return model_answers_of(told, dtype="float32")
@@ -284,7 +284,7 @@ def test_a_slow_model_is_asked_at_fewer_points_and_as_late(monkeypatch: pytest.M
                 for part, _ in asker.batches(torch.ones(8, 6), [model]):
                     clock[0] += seconds / 2
                     mean(model, part).backward()
-                    asker.trained(mean(model, part).detach())
+                    asker.turns.trained(mean(model, part).detach())
             clock[0] += seconds
         assert tuple(asked_at) == points
         assert told[-1]["question"] == ""
@@ -299,7 +299,7 @@ def test_questions_come_to_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     asker, model = Asker(told.append), torch.nn.Linear(6, 3)
     for part, _ in asker.batches(torch.ones(8, 6), [model]):
         mean(model, part).backward()
-        asker.trained(mean(model, part).detach())
+        asker.turns.trained(mean(model, part).detach())
     clock[0] = LONGEST_SECONDS + 1
     assert not asker.due(9)
     assert (told[-1]["question"], told[-1]["updates"]) == ("", 9)

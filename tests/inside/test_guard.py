@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 from numbered_ranks import Ended, numbered_ranks
 from rows import every_row
 
-from cputune.emitters.assembled import apply_plan_file
+from cputune.inside import applying_script
 from cputune.inside.applying.figures import Figures, described, how_apart
 from cputune.inside.applying.force import Force
 from cputune.inside.applying.guard import EXIT_STATUS
@@ -74,14 +75,14 @@ def test_ranks_are_compared_once_all_have_reported_the_same_step() -> None:
 
 
 PLAN = Force(world_size=2, samples_per_rank=4, accumulation=1, loop_alone=True)
-"""Of one fault: the guard stands in a file with other parts."""
+"""Of one fault: the guard is beside other parts."""
 
 
 def run(folder: Path, script: str, *words: str, guard: bool = True) -> list[Ended]:
     """How two ranks ended."""
-    force = PLAN if script == "unfreezing.py" else None
-    (folder / "apply_plan.py").write_text(apply_plan_file(force, together=True, guard=guard))
-    argv = ("apply_plan.py", str(SCRIPTS / script), *words)
+    plan = PLAN.changed() if script == "unfreezing.py" else {}
+    plan_text = json.dumps({**plan, "guard": guard})
+    argv = (str(applying_script()), plan_text, str(SCRIPTS / script), *words)
     return numbered_ranks(2, *argv, cwd=folder, seconds=200)
 
 

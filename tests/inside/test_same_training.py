@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from numbered_ranks import numbered_ranks
 
-from cputune.emitters.assembled import apply_plan_file
+from cputune.inside import applying_script
 from cputune.inside.applying.force import Force
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -106,10 +106,7 @@ def run(folder: Path, script: str, *words: str, ranks: int, force: Force | None)
     path.write_text(script, encoding="utf-8")
     carried = []
     if force is not None:
-        carried = [str(folder / "apply_plan.py")]
-        (folder / "apply_plan.py").write_text(
-            apply_plan_file(force, together=ranks > 1), encoding="utf-8"
-        )
+        carried = [str(applying_script()), json.dumps(force.changed())]
     ended = numbered_ranks(ranks, *carried, str(path), *words, cwd=folder, numbered=ranks > 1)
     assert [one.status for one in ended] == [0] * ranks, ended
     (line,) = [line for line in ended[0].out.splitlines() if line.startswith("SEEN")]

@@ -95,7 +95,7 @@ class TestTimer:
 
     def test_it_is_up_when_nothing_is_left(self) -> None:
         timer = Timer(clock=lambda: 0.0, most_seconds=10.0, started=0.0, step_seconds=7.0)
-        assert (timer.up(0.7), timer.up(0.71), timer.up(1.0, 3.0)) == (True, False, True)
+        assert (timer.up(0.7), timer.up(0.71), timer.left(1.0, 3.0)) == (True, False, 0)
 
 
 class TestTrials:

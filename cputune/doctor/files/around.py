@@ -321,7 +321,6 @@ def _endpoint(launch: JudgedLaunch) -> Iterator[Finding]:
         return
     endpoint, nodes = inside.meant("rendezvous endpoint"), inside.meant("nodes") or "1"
     host, _, port = (endpoint or "").rpartition(":")
-    least, between, most = nodes.partition(":")
     several = nodes not in ("1", "1:1")
     yield from _address_unread(launch, several)
     if endpoint and not endpoint.startswith("$") and several:
@@ -338,7 +337,8 @@ def _endpoint(launch: JudgedLaunch) -> Iterator[Finding]:
             if not sure:
                 severity = Severity.WARNING
             yield endpoint_wrong.finding(launch.at(text), severity=severity)
-    if between and number_of(least) != number_of(most) and number_of(least) is not None:
+    least, most = inside.elastic_nodes or (None, None)
+    if least is not None and least != most:
         text = f"--nnodes {nodes}: {least} may train without the others"
         yield fewer_nodes.finding(launch.at(text))
 

@@ -33,7 +33,6 @@ from cputune.host.probing.installed import dead_preloads
 from cputune.launch.edit import Edit
 from cputune.launch.launch import CONFINERS, Launch
 from cputune.launch.launchers.mpirun import REFUSED, dialect_of, is_openmpi
-from cputune.launch.located_words import number_of
 from cputune.launch.places import Places
 from cputune.launch.script import are_trainers, is_example
 from cputune.plans.cores import usable_cores
@@ -453,7 +452,8 @@ def _as_known(finding: Finding, launch: JudgedLaunch) -> Finding:
                 severity = Severity.WARNING
             evidence = f"{evidence}; the script could not be read"
             return replace(finding, title=title, severity=severity, evidence=evidence)
-    if finding.code == master_loopback.code and _trains_with_one_machine(launch):
+    elastic = launch.inside.elastic_nodes
+    if finding.code == master_loopback.code and elastic is not None and elastic[0] == 1:
         evidence = f"{evidence}; one machine would train alone"
         return replace(finding, severity=Severity.WARNING, evidence=evidence)
     return finding
@@ -470,12 +470,6 @@ _OF_LIBRARIES = {
         Severity.WARNING,
     ),
 }
-
-
-def _trains_with_one_machine(launch: Launch) -> bool:
-    """Whether an elastic launch (``--nnodes 1:4``) is content with this machine."""
-    least, between, _ = (launch.inside.meant("nodes") or "").partition(":")
-    return bool(between) and number_of(least) == 1
 
 
 def _is_meant(finding: Finding, launch: JudgedLaunch) -> bool:
