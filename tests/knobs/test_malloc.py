@@ -13,7 +13,7 @@ from cputune import Plan
 from cputune.plans.delivery.environment import is_cleared
 
 PLAN = Plan(processes_per_node=1, threads_per_process=1, cpus=((0,),))
-KEPT, HUGE = (PLAN.with_setting("malloc", value) for value in ("kept", "huge_pages"))
+KEPT = PLAN.with_setting("malloc", "kept")
 
 
 LOOK = """
