@@ -68,14 +68,6 @@ def test_only_and_ignore_choose_findings_and_the_exit_code(cputune: Run, busy: s
     assert ignored.code == 0
 
 
-def test_an_unknown_code_is_answered_with_its_neighbours(cputune: Run) -> None:
-    for option in ("--explain", "--only", "--ignore"):
-        ended = cputune("doctor", option, "quota-thread")
-        assert ended.code == 2
-        assert "error: there is no check 'quota-thread'" in ended.err
-        assert "did you mean quota-threads" in ended.err
-
-
 def test_a_root_that_is_not_there_ends_with_3_in_json_too(cputune: Run, tmp_path: Path) -> None:
     ended = cputune("doctor", "--json", "--root", str(tmp_path / "none"))
     assert ended.code == 3
@@ -83,22 +75,6 @@ def test_a_root_that_is_not_there_ends_with_3_in_json_too(cputune: Run, tmp_path
     assert document(ended)["error"]["exit_code"] == 3
     assert ended.err.startswith("error: ")
     assert "hint: " in ended.err
-
-
-def test_an_empty_tree_is_a_finding(cputune: Run, tmp_path: Path) -> None:
-    ended = cputune("doctor", "--json", "--root", str(tmp_path))
-    assert ended.code == 0
-    assert set(codes(ended)) == {"facts-missing"}
-    assert document(ended)["host"]["topology"]["logical_cpus"] is None
-    assert cputune("doctor", "--root", str(tmp_path)).code == 0
-
-
-def test_a_recording_replays_to_the_same_document(cputune: Run, busy: str, tmp_path: Path) -> None:
-    copy = str(tmp_path / "copy")
-    recorded = cputune("doctor", "--root", busy, "--record", copy)
-    assert (recorded.code, recorded.out) == (0, "")
-    first = document(cputune("doctor", "--json", "--root", busy))
-    assert document(cputune("doctor", "--json", "--root", copy)) == first
 
 
 def test_a_file_is_judged_by_the_stack_that_is_named(cputune: Run, tmp_path: Path) -> None:

@@ -23,13 +23,6 @@ def cputune(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cputune: Run) -> Ru
     return cputune
 
 
-def test_errors_are_one_line_and_a_hint(cputune: Run) -> None:
-    for words in (["compare"], ["emit"], ["verify", "--steps", "1"]):
-        ended = cputune(*words)
-        assert ended.code == 2
-        assert [line.split(":")[0] for line in ended.err.splitlines()] == ["error", "hint"]
-
-
 def test_help_is_there_under_each_of_its_names(cputune: Run) -> None:
     assert cputune().out == cputune("-h").out == cputune("--help").out
     assert cputune("tune", "-h").out == cputune("tune", "--help").out
