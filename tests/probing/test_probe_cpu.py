@@ -6,9 +6,35 @@ from pathlib import Path
 
 import pytest
 from hosts.builder import PROCESSORS, machine
+from rows import every_row
 
 from cputune import probe
 from cputune.report.machine_text import precision_units
+
+
+@every_row(
+    ("like", "codename"),
+    [
+        ("broadwell", "Broadwell"),
+        ("skylake", "Skylake-SP"),
+        ("cascade-lake", "Cascade Lake"),
+        ("cooper-lake", "Cooper Lake"),
+        ("ice-lake", "Ice Lake-SP"),
+        ("sapphire-rapids", "Sapphire Rapids"),
+        ("emerald-rapids", "Emerald Rapids"),
+        ("granite-rapids", "Granite Rapids"),
+        ("sierra-forest", "Sierra Forest"),
+        ("zen2", "Zen 2"),
+        ("zen3", "Zen 3"),
+        ("zen4", "Zen 4"),
+        ("zen5", "Zen 5"),
+        ("graviton2", "Neoverse N1 (Graviton 2)"),
+        ("graviton3", "Neoverse V1 (Graviton 3)"),
+        ("graviton4", "Neoverse V2 (Graviton 4, Grace)"),
+    ],
+)
+def test_generations_by_model_and_flags(tmp_path: Path, like: str, codename: str) -> None:
+    assert probe(machine(tmp_path, cores=2, like=like)).cpu.codename == codename
 
 
 def test_a_generation_is_not_named_if_the_flags_contradict(tmp_path: Path) -> None:

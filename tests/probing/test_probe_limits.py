@@ -18,6 +18,28 @@ POD = (
 
 
 @pytest.mark.parametrize("version", [1, 2])
+def test_quota_memory_and_cpuset(tmp_path: Path, version: int) -> None:
+    group = Cgroup(
+        version=version,
+        path="/docker/0123456789ab",
+        quota=2.5,
+        memory_bytes=8 * GIB,
+        cpuset="0-3",
+        throttled=(95, 100),
+    )
+
+    facts = probe(machine(tmp_path, cores=8, cgroup=group))
+
+    assert facts.limits.cpu_quota == 2.5
+    assert facts.limits.memory_bytes == 8 * GIB
+    assert facts.limits.cpuset == (0, 1, 2, 3)
+    assert facts.topology.allowed == (0, 1, 2, 3)
+    assert (facts.limits.throttled_periods, facts.limits.periods) == (95, 100)
+    assert facts.limits.cgroup_version == version
+    assert facts.settings.container == "docker"
+
+
+@pytest.mark.parametrize("version", [1, 2])
 def test_the_tightest_of_all_that_stand_above_holds(tmp_path: Path, version: int) -> None:
     """As Kubernetes nests: the pod has the quota, a slice above it the memory limit."""
     pod = Cgroup(version=version, quota=8, memory_bytes=64 * GIB, throttled=(1, 2))
@@ -87,6 +109,14 @@ def quota(*trees: dict[str, str]) -> float | None:
 def test_a_mount_point_is_any_text(point: str, directory: str) -> None:
     files = {"proc/self/mountinfo": MOUNTED.replace("/mnt/cg", point)}
     assert quota(OWN, files, {f"{directory}/own/cpu.max": "200000 100000\n"}) == 2
+
+
+@every_row(
+    "damage",
+    ["rubbish", "1 2 3 4 5 6", "20 25 0:27 / - cgroup2 none rw", "20 25 0:27 / /x rw - cgroup2 x"],
+)
+def test_damage_among_the_mounts_is_passed_over(damage: str) -> None:
+    assert quota(OWN, {"proc/self/mountinfo": f"{damage}\n{MOUNTED}"}) == 1.5
 
 
 def test_an_empty_cpuset_is_that_of_its_parent(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from hosts.builder import machine
+from rows import every_row
 
 from cputune import HostFacts, probe
 from cputune.text import cpulist
@@ -22,6 +23,16 @@ def counts(facts: HostFacts) -> tuple[int, int, int, int]:
         topology.threads_per_core,
         len(topology.online),
     )
+
+
+@every_row("kernel", ["new", "old", "bare"])
+@every_row("siblings", ["apart", "together"])
+def test_two_sockets_with_smt(tmp_path: Path, kernel: str, siblings: str) -> None:
+    facts = probe(machine(tmp_path, sockets=2, cores=28, smt=2, kernel=kernel, siblings=siblings))
+
+    assert counts(facts) == (2, 56, 2, 112)
+    assert facts.topology.cores[0].cpus == ((0, 56) if siblings == "apart" else (0, 1))
+    assert facts.topology.cores_per_socket == (28, 28)
 
 
 @pytest.mark.parametrize("kernel", ["new", "old"])

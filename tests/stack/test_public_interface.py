@@ -47,3 +47,16 @@ def test_torch_has_rows_by_hand_of_what_came_or_went() -> None:
     assert (gone.range_text(), gone.at(Version("2.0.1"))) == ("to 1.13", False)
     assert interface.symbol("torch", "torch", "compile").range_text() == "from 2.0 on"  # type: ignore[union-attr]
     assert interface.symbol("torch", "torch", "einsum") is not None
+
+
+def test_a_message_tells_which_releases_raise_it() -> None:
+    said = (
+        "FP16 Mixed precision training with AMP or APEX (`--fp16`) and FP16 half precision "
+        "evaluation "
+        "(`--fp16_full_eval`) can only be used on CUDA devices."
+    )
+    found = interface.messages(said)
+    assert {(one.package, one.module) for one in found} == {
+        ("transformers", "transformers.training_args")
+    }
+    assert not any(one.presence.still for one in found)

@@ -87,6 +87,45 @@ def test_what_is_of_an_era_stays_as_it_is(era, stays, goes):
     assert version_change(era, versions(python="3.10", **goes)).changes != ()
 
 
+@every_row(
+    ("stack", "command"),
+    [
+        # the package that is too old goes up, and nothing else
+        (
+            {"torch": "2.6.0", "transformers": "4.57.6", "accelerate": "0.20.3"},
+            "pip install accelerate==1.15.0",
+        ),
+        ({"transformers": "5.22.2", "accelerate": "1.2.1"}, "pip install accelerate==1.15.0"),
+        # a newer release of the same major version, if one fits
+        ({"transformers": "4.35.2", "accelerate": "1.15.0"}, "pip install transformers==4.57.6"),
+        (
+            {"torch": "2.13.0", "transformers": "4.36.2", "accelerate": "0.20.0"},
+            "pip install accelerate==0.34.2",
+        ),
+        # what is built for a torch follows it, up or down
+        (
+            {"torch": "2.5.1", "torchvision": "0.20.1", "transformers": "5.23.0"},
+            "pip install torch==2.13.0 torchvision==0.28.0",
+        ),
+        ({"torch": "2.6.0", "torchvision": "0.28.0"}, "pip install torchvision==0.21.0"),
+        # what has ended is removed if no release of it fits
+        (
+            {"torch": "2.15.0", "ipex": "2.8.0"},
+            "pip uninstall -y intel_extension_for_pytorch",
+        ),
+        (
+            {"torch": "2.8.0", "ipex": "2.8.0", "transformers": "4.55.4", "accelerate": "0.20.3"},
+            "pip install accelerate==1.7.0",
+        ),
+        ({"transformers": "5.23.0", "trl": "0.12.2"}, "pip install trl==0.29.1"),
+    ],
+)
+def test_the_smallest_upgrade(stack, command):
+    said, found = advised_changes(versions(python="3.11", **stack))
+    assert found == command
+    assert (said is None) == ("ipex" not in stack)
+
+
 def test_nothing_is_advised_if_nothing_is_wrong():
     asked = versions(python="3.11", torch="2.13.0", transformers="5.23.0", accelerate="1.15.0")
     assert advised_changes(asked) == (None, None)
