@@ -248,6 +248,14 @@ def test_what_shows_a_knob_is_written_by_a_rank() -> None:
     assert [key for key in sorted(keys) if not any(f'"{key}"' in text for text in texts)] == []
 
 
+@pytest.mark.parametrize(("name", "least"), [("ranks", 1), ("threads", 1), ("ccl_workers", 0)])
+def test_numbers_begin_where_they_mean_something(name: str, least: int, golden: Golden) -> None:
+    assert knob_named(name).parse(str(least)) == least
+    with pytest.raises(UsageError) as raised:
+        knob_named(name).parse(str(least - 1))
+    golden(raised.value)
+
+
 def test_bf16_is_expected_to_gain_if_the_cpu_computes_in_it() -> None:
     plain = replace(FACTS, cpu=replace(FACTS.cpu, isa=("avx2",)))
     fast = replace(FACTS, cpu=replace(FACTS.cpu, isa=("avx512f", "avx512_bf16", "amx_bf16")))
