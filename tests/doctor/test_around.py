@@ -14,7 +14,6 @@ from cputune.host import Host
 FACTS = machine(TODAY, cores=16)
 SBATCH = "#SBATCH --nodes=1\n#SBATCH --ntasks-per-node={tasks}\n#SBATCH --cpus-per-task=8\n"
 TRAINS = "run_glue.py --do_train --use_cpu --output_dir out"
-LOOP = "import argparse, torch\ntorch.distributed.init_process_group('gloo')\n"
 
 
 class FakeHost(Host):
@@ -154,25 +153,6 @@ def test_bitsandbytes_steps_on_cpus_from_0_50_on() -> None:
     assert codes(text, bitsandbytes="0.50.0").isdisjoint({"argument-no-cpu", "argument-package"})
 
 
-def test_a_wrapper_must_be_on_path() -> None:
-    text = f"numactl -C 0-1 python {TRAINS}"
-    assert "file-wrapper-missing" in codes(text, host=FakeHost())
-    assert "file-wrapper-missing" not in codes(text, host=FakeHost("numactl"))
-    assert "file-wrapper-missing" not in codes(f"module load numactl\n{text}", host=FakeHost())
-    assert "file-wrapper-missing" not in codes(f"#SBATCH -c 8\n{text}", host=FakeHost())
-
-
-def test_a_job_is_judged_by_the_cpus_that_it_asks_for() -> None:
-    header = SBATCH.format(tasks=1)
-    text = "export OMP_NUM_THREADS={}\nexport SRUN_CPUS_PER_TASK=8\n"
-    line = f"srun python {TRAINS}"
-    facts = machine(TODAY, cores=2)
-    fitting = check_file(header + text.format(8) + line, "job.sh", facts)
-    assert fitting == ()
-    (found,) = check_file(header + text.format(64) + line, "job.sh", facts)
-    assert (found.code, found.command) == ("threads-affinity", "export OMP_NUM_THREADS=8")
-
-
 def test_a_correct_job_of_two_nodes_is_not_judged_by_the_interfaces_here() -> None:
     text = (
         "#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=1\n#SBATCH --cpus-per-task=8\n"
@@ -181,30 +161,6 @@ def test_a_correct_job_of_two_nodes_is_not_judged_by_the_interfaces_here() -> No
         f"--rdzv_endpoint $HEAD:29400 {TRAINS}\n"
     )
     assert check_file(text, "job.sh", machine(TODAY, cores=2)) == ()
-
-
-def test_a_script_with_its_own_process_group_does_not_need_accelerate() -> None:
-    text = "export OMP_NUM_THREADS=2\ntorchrun --nproc_per_node 2 train.py"
-    assert codes(text, host=FakeHost(train=LOOP)) == set()
-    by_accelerate = FakeHost(train=f"import accelerate\n{LOOP}")
-    assert codes(text, host=by_accelerate) == {"ranks-alone"}
-
-
-@every_row(
-    "line",
-    [
-        "TrainingArguments(output_dir='out', use_cpu=True)",
-        "TrainingArguments('out', no_cuda = True)",
-        "Accelerator(cpu=True)",
-        "os.environ['ACCELERATE_USE_CPU'] = '1'",
-    ],
-)
-def test_a_script_that_asks_for_the_cpu_needs_no_option(line: str) -> None:
-    text = "export OMP_NUM_THREADS=2\ntorchrun --nproc_per_node 2 train.py"
-    script = f"import accelerate, os\n{line}\n{LOOP}"
-    assert codes(text, host=FakeHost(train=script)) == set()
-    on_gpus = script.replace("True", "False").replace("ACCELERATE_USE_CPU", "OTHER")
-    assert codes(text, host=FakeHost(train=on_gpus)) == {"ranks-alone"}
 
 
 @every_row(
@@ -274,13 +230,6 @@ def test_a_here_document_assigns_nothing_and_no_branch_is_left_empty() -> None:
     )
     done = fix_file(text, "run.sh", FACTS)
     assert done.text == text.replace("  export TORCH_DISTRIBUTED_DEBUG=DETAIL\nfi", "    :\nfi")
-
-
-def test_what_has_no_counterpart_is_said_and_nothing_is_rewritten() -> None:
-    text = "ipexrun --nnodes 2 --throughput_mode t.py\n"
-    done = fix_file(text, "run.sh", FACTS)
-    assert done.text == text
-    assert any("--throughput_mode" in one.evidence for one in done.unfixed)
 
 
 def test_a_worker_of_zero_replicas_is_taken_out() -> None:

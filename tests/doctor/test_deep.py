@@ -85,20 +85,6 @@ def only(code, found):
     return finding
 
 
-def test_on_a_healthy_machine_figures_alone_are_reported(golden: Golden):
-    host = FakeHost()
-    host.executable = "/their/python"
-    finding, proof = deep_findings(machine(TODAY), host)
-    assert (proof.code, proof.severity) == ("deep-work", Severity.ADVICE)
-    golden(proof.evidence)
-    assert (finding.code, finding.severity) == ("deep-bf16-ratio", Severity.ADVICE)
-    golden(finding.evidence)
-    assert {command.argv[0] for command in host.commands} == {"/their/python"}
-    assert all(command.timeout_seconds for command in host.commands)
-    (asked,) = [one for one in host.commands if one.argv[1].endswith("product.py")]
-    assert asked.environment["ONEDNN_VERBOSE"] == "1"
-
-
 @every_row(
     ("codename", "model", "isa", "gflops"),
     [
@@ -223,19 +209,6 @@ def test_work_below_what_the_cpu_should_give_has_a_cause(changes, cause, golden:
     assert finding.severity is Severity.WARNING
     golden(finding.evidence)
     assert cause in finding.evidence
-
-
-@pytest.mark.parametrize(
-    ("isa", "codename", "share"),
-    [
-        (("avx2",), None, "156 %"),
-        (("avx2", "avx512f"), "Zen 4", "156 %"),
-        (("avx",), None, "312 %"),
-    ],
-)
-def test_what_is_expected_depends_on_the_instructions(isa, codename, share):
-    facts = changed(machine(TODAY, isa=isa), cpu={"codename": codename})
-    assert only("deep-work", look(facts=facts)).evidence.startswith(share)
 
 
 def test_of_an_unknown_processor_nothing_is_expected(golden: Golden):
