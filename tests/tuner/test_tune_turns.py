@@ -81,10 +81,32 @@ def warm(*lives: Iterable[Step]) -> Started:
 
 
 class TestWarmUp:
+    def test_ends_if_the_steps_are_level(self) -> None:
+        one = started(steps(2.0, 1.0, 0.5, 0.45, 0.25, 0.25, 0.25, 0.25, 0.25))
+        one.warm_up(Race())
+        assert asked(one) == [3, 2, 2]
+
     def test_of_long_steps_is_short(self) -> None:
         one = started(repeat(Step(5.0, 1)), step_seconds=5.0)
         one.warm_up(Race())
         assert asked(one) == [1]
+
+    @pytest.mark.parametrize(("known", "read"), [(1, [3, 2, 2, 2, 2, 2]), (2, [4, 2, 2, 2, 2])])
+    def test_has_twelve_steps_or_one_more_if_they_never_are(
+        self, known: int, read: list[int]
+    ) -> None:
+        race = Race() if known == 1 else Race(excesses=[[1.0, 1.0], [1.0, 1.0], [0.0, 0.0]])
+        assert race.warmup == known
+        one = started(Step(2.0**-n, 1) for n in range(99))
+        one.warm_up(race)
+        assert asked(one) == read
+
+    def test_ends_with_a_failure(self) -> None:
+        one = started(dying(Crashed("rank 0 died"), 1.0))
+        one.warm_up(Race())
+        assert (one.is_in, one.contender.out) == (False, "crashed: rank 0 died")
+        assert asked(one) == [3]
+        assert begun(one)[0].closed == 1
 
     def test_of_a_script_that_ends_in_it_is_no_warm_up(self, golden: Golden) -> None:
         one = started(dying(NoMeasurement("train.py ended"), 1.0, 1.0))
@@ -117,6 +139,30 @@ class TestTurn:
         agree_on_skipped([one])
         assert one.turn(0) == pytest.approx(math.log(seconds))
         assert asked(one) == [3, read]
+
+    @every_row(
+        ("seconds", "read"),
+        [
+            ((0.5, 0.2), (1 + 2, 1 + 3)),
+            ((5.0, 0.9), (1 + 1, 1 + 2)),  # 2.95 s in the mean
+            ((5.0, 1.0), (1, 1)),
+            ((9.0, 0.2), (1, 3)),
+        ],
+    )
+    def test_of_all_contenders_skips_as_many_steps(
+        self, seconds: tuple[float, float], read: tuple[int, int]
+    ) -> None:
+        both = [
+            started(repeat(Step(one, 1)), plan=plan)
+            for one, plan in zip(seconds, (LONE, TWO), strict=True)
+        ]
+        for one in both:
+            one.warm_up(Race())
+        agree_on_skipped(both)
+        for one in both:
+            one.turn(0)
+        assert tuple(asked(one)[-1] for one in both) == read
+        assert len({one.skipped for one in both}) == 1
 
     def test_that_fails_is_its_last(self, golden: Golden) -> None:
         one = warm(dying(Crashed("rank 0 died"), 0.5))
