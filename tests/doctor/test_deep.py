@@ -85,6 +85,20 @@ def only(code, found):
     return finding
 
 
+def test_on_a_healthy_machine_figures_alone_are_reported(golden: Golden):
+    host = FakeHost()
+    host.executable = "/their/python"
+    finding, proof = deep_findings(machine(TODAY), host)
+    assert (proof.code, proof.severity) == ("deep-work", Severity.ADVICE)
+    golden(proof.evidence)
+    assert (finding.code, finding.severity) == ("deep-bf16-ratio", Severity.ADVICE)
+    golden(finding.evidence)
+    assert {command.argv[0] for command in host.commands} == {"/their/python"}
+    assert all(command.timeout_seconds for command in host.commands)
+    (asked,) = [one for one in host.commands if one.argv[1].endswith("product.py")]
+    assert asked.environment["ONEDNN_VERBOSE"] == "1"
+
+
 @every_row(
     ("codename", "model", "isa", "gflops"),
     [

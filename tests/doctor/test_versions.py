@@ -143,6 +143,19 @@ def pinned(command):
 
 
 class TestJudgeStack:
+    def judge(self, spec, packages=TODAY):
+        found = judge_stack(spec, machine(packages))
+        return {finding.code: finding for finding in found}
+
+    def test_versions_that_fit_are_reported_in_stretches(self):
+        fits = self.judge("torch=2.8.0,accelerate=1.7.0", {})["stack-fits"].evidence.split("; ")
+        assert fits[0] == "torch 2.8.0, accelerate 1.7.0"
+        assert "oneccl_bind_pt: 2.8.0" in fits
+        (runs,) = (said for said in fits if said.startswith("transformers: "))
+        assert "4.10.3 to 4.20.1, 4.22.0 to 4.31.0, 4.40.2 to 4.51.3" in runs
+        assert "numpy: 1 or 2" in fits
+        assert fits[-1] == "Python: 3.9 to 3.13"
+
     def test_no_two_findings_of_a_stack_contradict_each_other(self):
         for packages, more in STACKS:
             facts = machine(packages, **more)
