@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
 
 from confirmed import BUSY
 from golden_texts import Golden
+from rich.console import Console
 from rows import every_row
 from tuner.fakes import SMALL, VARIED
 
@@ -15,11 +17,19 @@ from cputune.plans.knobs.record import LeftOut
 from cputune.plans.untried import UntriedGain
 from cputune.records.claims import Speedup
 from cputune.records.shared_texts import saved, verdict_of
-from cputune.report.study_table import line_of
+from cputune.report.study_table import line_of, plans
+from cputune.report.writing import rich_table
+from cputune.tuner.events import outcome
 
 SPACE = cputune.search_space(SMALL.facts, SMALL.workload, knobs=VARIED)
 PLAN = next(SPACE.plans())
 LEGEND = max(SPACE.plans(), key=lambda plan: plan.processes_per_node).legend()
+
+
+def shown(renderable: object, width: int = 120) -> str:
+    out = io.StringIO()
+    Console(file=out, width=width).print(renderable)
+    return out.getvalue()
 
 
 @every_row(
@@ -51,6 +61,44 @@ LEGEND = max(SPACE.plans(), key=lambda plan: plan.processes_per_node).legend()
 )
 def test_a_line_for_an_event(event: Event, line: str | None) -> None:
     assert line_of(event) == line
+
+
+def test_of_a_trial_that_lost_no_number_is_shown(result: Result, golden: Golden) -> None:
+    lost = replace(
+        next(trial for trial in result.trials if trial.state == "pruned"),
+        at_most_samples_per_second=None,
+        steps=1,
+    )
+    plan = lost.plan.short()
+    golden(outcome(lost))
+    known = replace(lost, at_most_samples_per_second=9.0)
+    assert outcome(known) == outcome(lost), "a guess from few steps is no speed"
+    row = next(
+        line
+        for line in shown(rich_table(plans(replace(result, trials=(lost,))))).splitlines()
+        if plan in line
+    )
+    assert row.split()[:2] == [str(lost.number), "–"]
+    golden(row)
+
+
+def test_the_table_has_the_fastest_first_and_failures_last(result: Result, golden: Golden) -> None:
+    failed = replace(
+        result.trials[2],
+        state="failed",
+        kind="out of memory",
+        reason="killed\nat 3 GB",
+        samples_per_second=None,
+    )
+    trials = (*result.trials[:2], failed, *result.trials[3:])
+    table = rich_table(plans(replace(result, trials=trials)))
+    lines = shown(table, width=200).splitlines()[1:]
+    assert sum(line.rstrip().endswith("best") for line in lines) == 1
+    speeds = [float(line.split()[1]) for line in lines if line.split()[1][0].isdigit()]
+    assert speeds == sorted(speeds, reverse=True)
+    assert lines[-1].split()[:2] == ["2", "–"]
+    golden(lines[-1])
+    assert "at 3 GB" not in lines[-1]
 
 
 def test_the_verdict(result: Result, golden: Golden) -> None:
