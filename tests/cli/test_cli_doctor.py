@@ -58,6 +58,13 @@ def test_json_is_one_document_and_nothing_more(cputune: Run, busy: str) -> None:
     assert found["host"]["topology"]["physical_cores"] == 16
 
 
+@pytest.mark.parametrize(
+    ("fail_on", "code"), [("error", 0), ("warning", 1), ("advice", 1), ("never", 0)]
+)
+def test_fail_on_decides_the_exit_code(cputune: Run, busy: str, fail_on: str, code: int) -> None:
+    assert cputune("doctor", "--root", busy, "--fail-on", fail_on).code == code
+
+
 def test_only_and_ignore_choose_findings_and_the_exit_code(cputune: Run, busy: str) -> None:
     root = ("doctor", "--root", busy, "--json", "--fail-on", "warning")
     assert codes(cputune(*root, "--only", "advice")) == ["bf16-native"]

@@ -24,7 +24,7 @@ from machines import TODAY, Model, machine, simulated
 from simulated_ranks import FakeProcessRunner, simulate
 from tuner.fakes import PLANS, VARIED
 
-from cputune import Plan, Result, Step, kept_results
+from cputune import Plan, Result, Step, kept_results, search_space
 from cputune.cli import main
 from cputune.host import Interpreter, locks
 from cputune.records.history import result_path
@@ -52,6 +52,13 @@ def cputune(
 ) -> Run:
     monkeypatch.chdir(tmp_path)
     return cputune
+
+
+@pytest.mark.parametrize("word", ["--json", "-vv", "--help", "--resume", "--force"])
+def test_words_of_the_script_do_not_steer_cputune(cputune: Run, word: str, golden: Golden) -> None:
+    ended = cputune("tune", "--", "missing.py", word)
+    assert (ended.code, ended.out) == (2, "")
+    golden(ended.err)
 
 
 @pytest.mark.parametrize(
@@ -168,6 +175,18 @@ def test_what_cannot_be_tried_is_named_before_the_first_trial(
     before = cputune("tune", "--budget", "1").err.partition("trial 0:")[0]
     assert "note: tcmalloc is not installed" in before
     assert "  cputune doctor --explain allocator-missing\n" in before
+
+
+def test_a_dry_run_prints_the_space_and_touches_nothing(
+    cputune: Run, runner: type[FakeProcessRunner]
+) -> None:
+    ended = cputune("tune", "--dry-run")
+    assert ended.code == 0
+    assert f"{len(search_space(SMALL.facts, SMALL.workload))} plans" in ended.out
+    assert "precision  fp32, bf16" in ended.out
+    assert "precision=fp16: accelerate skips" in ended.out
+    assert list(Path().iterdir()) == []
+    assert runner.opened == []
 
 
 def test_a_dry_run_has_a_document(cputune: Run) -> None:

@@ -14,6 +14,7 @@ from cputune.host import Host
 FACTS = machine(TODAY, cores=16)
 SBATCH = "#SBATCH --nodes=1\n#SBATCH --ntasks-per-node={tasks}\n#SBATCH --cpus-per-task=8\n"
 TRAINS = "run_glue.py --do_train --use_cpu --output_dir out"
+LOOP = "import argparse, torch\ntorch.distributed.init_process_group('gloo')\n"
 
 
 class FakeHost(Host):
@@ -161,6 +162,30 @@ def test_a_correct_job_of_two_nodes_is_not_judged_by_the_interfaces_here() -> No
         f"--rdzv_endpoint $HEAD:29400 {TRAINS}\n"
     )
     assert check_file(text, "job.sh", machine(TODAY, cores=2)) == ()
+
+
+def test_a_script_with_its_own_process_group_does_not_need_accelerate() -> None:
+    text = "export OMP_NUM_THREADS=2\ntorchrun --nproc_per_node 2 train.py"
+    assert codes(text, host=FakeHost(train=LOOP)) == set()
+    by_accelerate = FakeHost(train=f"import accelerate\n{LOOP}")
+    assert codes(text, host=by_accelerate) == {"ranks-alone"}
+
+
+@every_row(
+    "line",
+    [
+        "TrainingArguments(output_dir='out', use_cpu=True)",
+        "TrainingArguments('out', no_cuda = True)",
+        "Accelerator(cpu=True)",
+        "os.environ['ACCELERATE_USE_CPU'] = '1'",
+    ],
+)
+def test_a_script_that_asks_for_the_cpu_needs_no_option(line: str) -> None:
+    text = "export OMP_NUM_THREADS=2\ntorchrun --nproc_per_node 2 train.py"
+    script = f"import accelerate, os\n{line}\n{LOOP}"
+    assert codes(text, host=FakeHost(train=script)) == set()
+    on_gpus = script.replace("True", "False").replace("ACCELERATE_USE_CPU", "OTHER")
+    assert codes(text, host=FakeHost(train=on_gpus)) == {"ranks-alone"}
 
 
 @every_row(

@@ -69,6 +69,22 @@ def test_a_command_that_is_not_understood_is_not_judged():
         found(line)
 
 
+@every_row(
+    "line",
+    [
+        "source /opt/venv/bin/activate\n",
+        "module load python\n",
+        "chmod +x run.sh\n",
+        "cp a.sh b.sh\n",
+        "echo bash run.sh\n",
+        "docker ps\n",
+        "bash -c 'echo x'\n",
+    ],
+)
+def test_what_sets_up_or_prints_has_no_remark(line):
+    assert "file-unread" not in codes(GOOD.format(line))
+
+
 def test_a_sourced_file_is_followed():
     text = "source env.sh\ntorchrun --nproc_per_node $RANKS train.py --use_cpu\n"
     env = "RANKS=2\nexport OMP_NUM_THREADS=8\nif true; then export A=1; fi\n"

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from hosts.builder import machine
 
 from cputune import probe
 from cputune.host.facts import Link, Network
+from cputune.host.probing.recording import record
+from cputune.report.machine_text import host_document
 
 HEAD = "Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT\n"
 ETH0 = "eth0 0000000A 00000000 0001 0 0 0 00FFFFFF 0 0 0\n"  # 10.0.0.0/24
@@ -36,6 +39,13 @@ def network(root: Path, *, links: tuple[str, ...] = ("eth0", "ib0"), **texts: st
 
 def link(found: Network, name: str) -> Link:
     return next(link for link in found.links or () if link.name == name)
+
+
+def test_the_document_does_not_name_the_machine(tmp_path: Path) -> None:
+    files = {"/sys/class/net/eth0/operstate": "up\n", "/proc/sys/kernel/hostname": "node1\n"}
+    said = host_document(probe(machine(tmp_path, cores=2, files=files)))["network"]
+    assert said["interfaces"] == ["eth0"]
+    assert "node1" not in str(said)
 
 
 def test_the_kernel_tells_who_carries_and_how_fast(tmp_path: Path) -> None:
@@ -73,3 +83,28 @@ def test_damaged_files_are_no_network(tmp_path: Path) -> None:
         tmp_path, route="x\neth0 zz 1\n\0", trie="|-- 1.2.3.999\n /32 host LOCAL\n", six="g 1 2\n"
     )
     assert [link.addresses for link in found.links or ()] == [(), (), ()]
+
+
+def test_a_recording_has_the_links_and_none_of_their_addresses(tmp_path: Path) -> None:
+    files: dict[str, Any] = {
+        "/proc/net/route": HEAD + OUT + ETH0 + IB0,
+        "/proc/net/fib_trie": leaf("10.0.0.7") + leaf("10.1.0.7"),
+        "/proc/net/if_inet6": "fd000000000000000000000000000002 04 40 00 82 eth0\n",
+        "/sys/class/net/eth0/operstate": "up\n",
+        "/sys/class/net/ib0/operstate": "up\n",
+        "/sys/class/net/enx0011223344ff/operstate": "down\n",
+    }
+    original = machine(tmp_path / "machine", cores=2, files=files)
+
+    facts = probe(record(original, tmp_path / "recording"))
+    found = facts.network
+
+    assert "/proc/net/fib_trie" in str(facts.why_unknown("network.links"))
+    assert found.interfaces == ("enx0", "eth0", "ib0")
+    assert found.links is None
+    kept = "".join(
+        path.read_text() for path in (tmp_path / "recording").rglob("*") if path.is_file()
+    )
+    assert "0000000A" not in kept
+    assert "10.1.0.7" not in kept
+    assert "0011223344ff" not in kept

@@ -194,6 +194,43 @@ def ended(reason: str | None) -> ConfirmRun:
     return ConfirmRun(round=0, role="baseline", plan=plan, samples_per_second=None, reason=reason)
 
 
+@every_row(
+    ("findings", "disturbed"),
+    [
+        (Findings(), False),
+        (Findings(never_quiet=True), True),
+        (Findings(never_quiet=True, turns=24, delayed_turns=2), False),
+        (Findings(turns=24, delayed_turns=13), True),
+        (Findings(turns=24, delayed_turns=12), False),
+        (
+            Findings(confirm_runs=[ended("contended: others"), ended("contended: others")]),
+            True,
+        ),
+        (Findings(confirm_runs=[ended("contended: others"), ended(None)]), False),
+        (Findings(confirm_runs=[ended(None)], shared=True, never_quiet=True), True),
+        (
+            Findings(never_quiet=True, confirm_runs=[ended(None), ended("crashed: x")]),
+            False,
+        ),
+    ],
+    ids=[
+        "quiet",
+        "no confirmation",
+        "quiet at last",
+        "most turns",
+        "half of the turns",
+        "most rounds",
+        "half of the rounds",
+        "delayed rounds that count",
+        "failed",
+    ],
+)
+def test_what_others_have_delayed_is_no_ground_for_a_claim(
+    findings: Findings, disturbed: bool
+) -> None:
+    assert findings.disturbed == disturbed
+
+
 GIB = 1 << 30
 
 

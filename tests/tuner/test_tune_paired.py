@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Iterable
+from statistics import fmean
 
 import pytest
 from rows import every_row
@@ -88,10 +89,47 @@ def settles(rng: random.Random, off: float) -> Gain | None:
     return gain_side_by_side(rounds, NOISE, ages=ages)
 
 
+def test_what_still_changes_with_the_steps_of_a_process_is_not_taken_for_the_gain() -> None:
+    rng = random.Random(4)
+    gains = [settles(rng, 0.33) for _ in range(100)]
+    held = sum(gain is not None and gain.low <= 0.1 <= gain.high for gain in gains)
+    assert held >= 93
+    old = [[20.0] * 9, [5.0] * 5, [5.0] * 5]
+    young = gain_side_by_side([[-0.1] * 9, [-0.3] * 5, [-0.3] * 5], NOISE, ages=old)
+    assert young is not None
+    assert young.settles
+    assert young.high > 0, "it may be no loss at all"
+
+
 def test_what_is_level_is_seldom_said_to_change() -> None:
     rng = random.Random(5)
     gains = [settles(rng, 0.0) for _ in range(200)]
     assert sum(gain is not None and gain.settles for gain in gains) <= 6
+
+
+def ordered(
+    rng: random.Random, effect: float, *, told: bool, blocks: int = 3, apart: float = 0.02
+) -> Gain:
+    """The gain of 0.1 of processes of which the one that is started last is faster (log)."""
+    later = [(-1.0) ** (block + 1) for block in range(blocks)]
+    rounds = []
+    for place in later:
+        center = 0.1 + place * -effect + rng.gauss(0, apart) - rng.gauss(0, apart)
+        rounds.append([center + rng.gauss(0, 0.02) for _ in range(5)])
+    # The baseline is slower by the effect if it was started first.
+    gain = gain_side_by_side(rounds, NOISE, later=later if told else None)
+    assert gain is not None
+    return gain
+
+
+def test_an_odd_number_of_blocks_is_not_biased_by_the_order_of_starts() -> None:
+    rng = random.Random(6)
+    told, silent = ([ordered(rng, 0.08, told=knows) for _ in range(300)] for knows in (True, False))
+    bias = [abs(fmean(gain.mean for gain in gains) - 0.1) for gains in (told, silent)]
+    assert bias[0] < 0.01 < 0.02 < bias[1] < 0.03
+    width = [fmean(gain.half_width for gain in gains) for gains in (told, silent)]
+    assert 1.5 * width[0] < width[1]
+    assert sum(gain.low <= 0.1 <= gain.high for gain in told) >= 0.94 * 300
 
 
 def test_a_gain_knows_in_which_order_the_plans_were_started() -> None:

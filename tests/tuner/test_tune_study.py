@@ -85,6 +85,18 @@ class TestWellBehaved:
         first, second = (tune(of, of.runner(1), seed=5, budget=8) for _ in range(2))
         assert [t.plan for t in first.trials] == [t.plan for t in second.trials]
 
+    def test_a_batch_per_rank_is_judged_by_samples(self) -> None:
+        def script(plan: Plan, before: int) -> Iterable[Step]:
+            # Two ranks take longer for a step, but twice the samples.
+            ranks = plan.processes_per_node
+            seconds = 1.0 if ranks == 1 else 1.3
+            while True:
+                yield Step(seconds=seconds, samples=8 * ranks)
+
+        job = cputune.Workload.from_recipe("bert-mini", batch_per_rank=8)
+        result = cputune.tune(job, facts=SMALL.facts, runner=FakeRunner(script))
+        assert result.best.plan.processes_per_node == 2
+
     def test_the_batch_of_a_script_is_learnt_from_the_baseline(self) -> None:
         job = cputune.Workload.script(["train.py"])
         of = BY_NAME["one-socket"]
