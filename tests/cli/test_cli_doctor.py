@@ -13,7 +13,6 @@ import pytest
 from hosts.builder import machine
 from in_process import Ended, Run, ran
 
-from cputune.doctor.checks import CHECKS
 from cputune.doctor.registry import all_checks
 from cputune.report.markdown import markdown
 from cputune.report.writing import Heading, Lines, Rows
@@ -76,62 +75,6 @@ def test_only_and_ignore_choose_findings_and_the_exit_code(cputune: Run, busy: s
     assert ignored.code == 0
 
 
-def test_text_says_what_is_wrong_before_what_is_worth_doing(cputune: Run, busy: str) -> None:
-    text = cputune("doctor", "--root", busy).out
-    order = [
-        text.index(part)
-        for part in (
-            "1 warning; cputune tune tries 1.",
-            "What is wrong",
-            "load average 9 on 32 CPUs",
-            "cputune tune tries these: bf16",
-            "The machine",
-            "1: CPUs 8-15,24-31, 64.0 GiB",
-        )
-    ]
-    assert order == sorted(order)
-    assert "\x1b" not in text
-    assert all(line == line.rstrip() for line in text.splitlines())
-
-
-def test_explain_tells_the_whole_story(cputune: Run) -> None:
-    text = cputune("doctor", "--explain", "quota-threads").out
-    for part in (
-        "quota-threads (warning): More threads than",
-        "Symptom: ",
-        "Cause: ",
-        "Remedy: ",
-        "https://github.com/onyx-dot-app/onyx/issues/12351",
-    ):
-        assert part in text
-
-
-def test_an_unknown_code_is_answered_with_its_neighbours(cputune: Run) -> None:
-    for option in ("--explain", "--only", "--ignore"):
-        ended = cputune("doctor", option, "quota-thread")
-        assert ended.code == 2
-        assert "error: there is no check 'quota-thread'" in ended.err
-        assert "did you mean quota-threads" in ended.err
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("--json", "--explain", "quota-threads"),
-        ("--explain", "quota-threads", "--stack", "torch=2.6.0"),
-        ("--deep", "--root", "."),
-        ("--python", sys.executable, "--root", "."),
-        ("--json", "--record", "nowhere"),
-        ("--fail-on", "nothing"),
-        ("--no-such-option",),
-    ],
-)
-def test_wrong_usage_ends_with_2(cputune: Run, arguments: tuple[str, ...]) -> None:
-    ended = cputune("doctor", *arguments)
-    assert ended.code == 2
-    assert ended.err.startswith("error: ")
-
-
 def test_a_root_that_is_not_there_ends_with_3_in_json_too(cputune: Run, tmp_path: Path) -> None:
     ended = cputune("doctor", "--json", "--root", str(tmp_path / "none"))
     assert ended.code == 3
@@ -139,22 +82,6 @@ def test_a_root_that_is_not_there_ends_with_3_in_json_too(cputune: Run, tmp_path
     assert document(ended)["error"]["exit_code"] == 3
     assert ended.err.startswith("error: ")
     assert "hint: " in ended.err
-
-
-def test_an_empty_tree_is_a_finding(cputune: Run, tmp_path: Path) -> None:
-    ended = cputune("doctor", "--json", "--root", str(tmp_path))
-    assert ended.code == 0
-    assert set(codes(ended)) == {"facts-missing"}
-    assert document(ended)["host"]["topology"]["logical_cpus"] is None
-    assert cputune("doctor", "--root", str(tmp_path)).code == 0
-
-
-def test_a_recording_replays_to_the_same_document(cputune: Run, busy: str, tmp_path: Path) -> None:
-    copy = str(tmp_path / "copy")
-    recorded = cputune("doctor", "--root", busy, "--record", copy)
-    assert (recorded.code, recorded.out) == (0, "")
-    first = document(cputune("doctor", "--json", "--root", busy))
-    assert document(cputune("doctor", "--json", "--root", copy)) == first
 
 
 def test_a_file_is_judged_by_the_stack_that_is_named(cputune: Run, tmp_path: Path) -> None:
@@ -195,13 +122,6 @@ def test_the_default_configuration_of_accelerate_is_judged_too(
         files={config: "", "/hf/accelerate/default_config.yaml": "num_processes: 2\nno_key: 1\n"},
     )
     assert "file-key-unknown" in codes(cputune("doctor", "--json", "--root", str(tmp_path / "m")))
-
-
-def test_a_stack_is_judged_without_being_installed(cputune: Run) -> None:
-    ended = cputune("doctor", "--json", "--stack", "torch=2.6.0,ipex=2.8.0")
-    assert ended.code == 1
-    assert "ipex-torch-mismatch" in codes(ended)
-    assert "The machine" not in cputune("doctor", "--stack", "torch=2.13.0").out
 
 
 def test_the_live_machine_is_looked_at_without_torch() -> None:
@@ -250,19 +170,6 @@ def test_fixes_install_into_the_python_that_is_examined(cputune: Run, tmp_path: 
     ended = cputune("doctor", "--json", "--python", str(theirs), "--fail-on", "never")
     commands = [finding["command"] or "" for finding in document(ended)["findings"]]
     assert any(c.startswith(f"'{theirs}/bin/python' -m pip install torch") for c in commands)
-
-
-def test_what_passed_is_counted_in_one_line(cputune: Run, busy: str) -> None:
-    found = len(
-        {
-            finding["code"]
-            for finding in document(cputune("doctor", "--root", busy, "--json"))["findings"]
-        }
-    )
-    for options in ((), ("--only", "error"), ("-v",)):
-        text = cputune("doctor", "--root", busy, *options).out
-        assert re.search(rf"^- {len(CHECKS) - found} checks passed", text, re.M)
-    assert "checks passed" not in cputune("doctor", "--stack", "torch=2.13.0").out
 
 
 def test_markdown_is_for_an_issue_and_names_no_person(cputune: Run, tmp_path: Path) -> None:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import sys
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
-from golden_texts import Golden
 from in_process import Run
 
 SSH = """for last; do :; done
@@ -54,17 +51,6 @@ def test_a_launch_is_judged_for_each_host(ssh: str, doctor: Run) -> None:
     found = {one["code"]: one["evidence"] for one in json.loads(ended.out)["findings"]}
     assert "--tf32 needs a GPU" in found["argument-no-cpu"]
     assert found["threads-affinity"].startswith("node1: the launch: OMP_NUM_THREADS=5000")
-
-
-def test_the_document(ssh: str, doctor: Run, golden: Golden) -> None:
-    ended = doctor("--hosts", "node1,refused", "--ssh", ssh, "--json")
-    document: dict[str, Any] = json.loads(ended.out)
-    first, second = document["hosts"]
-    assert document["schema"] == "cputune.hosts/1"
-    assert (first["reached"], first["host"]["python"]) == (True, sys.version.split()[0])
-    assert (second["reached"], second["host"]) == (False, None)
-    golden(second["reason"])
-    assert document["findings"][0]["code"] == "hosts-unreachable"
 
 
 def test_a_host_that_does_not_answer_is_not_waited_for(ssh: str, doctor: Run) -> None:

@@ -23,31 +23,9 @@ def cputune(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cputune: Run) -> Ru
     return cputune
 
 
-@pytest.mark.parametrize("words", [["doctr"], ["tune", "--bugdet", "3"]])
-def test_what_there_is_not_is_said_in_two_lines(cputune: Run, words: list[str]) -> None:
-    ended = cputune(*words)
-    assert ended.code == 2
-    assert ended.err.startswith(f"error: No such {'option' if words[1:] else 'command'}")
-    assert ended.err.count("\n") == 2
-
-
-def test_errors_are_one_line_and_a_hint(cputune: Run) -> None:
-    for words in (["compare"], ["emit"], ["verify", "--steps", "1"]):
-        ended = cputune(*words)
-        assert ended.code == 2
-        assert [line.split(":")[0] for line in ended.err.splitlines()] == ["error", "hint"]
-
-
 def test_help_is_there_under_each_of_its_names(cputune: Run) -> None:
     assert cputune().out == cputune("-h").out == cputune("--help").out
     assert cputune("tune", "-h").out == cputune("tune", "--help").out
-
-
-def test_what_goes_into_a_pipe_is_not_padded(cputune: Run) -> None:
-    tuned().save("cputune.json")
-    for words in (["show"], ["doctor"], ["config"]):
-        lines = cputune(*words).out.splitlines()
-        assert [line for line in lines if line != line.rstrip()] == []
 
 
 def test_speeds_of_another_machine_are_no_reason_to_pass_or_fail_a_guard(cputune: Run) -> None:

@@ -40,10 +40,6 @@ def env(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return place
 
 
-def test_nothing_is_chosen_if_nothing_is_said(env: Path) -> None:
-    assert choose_python(None).executable == sys.executable
-
-
 def test_the_environment_that_is_named_trains_and_is_looked_at(env: Path) -> None:
     python = choose_python(str(env))
     assert python.executable == str(env / "bin" / "python")

@@ -20,9 +20,3 @@ def test_what_is_shown_is_a_recipe_that_can_be_read_again(cputune: Run, tmp_path
     assert load_recipe(str(mine)) == load_recipe("gpt2-lora")
     size = "parameters: 124 million; memory: one rank needs at least 3.9 GiB in bf16, 5.5 GiB in"
     assert mine.read_text().startswith(f"# gpt2-lora: {size} fp32\n")
-
-
-def test_a_name_of_none_has_a_hint(cputune: Run) -> None:
-    ended = cputune("recipes", "no-such")
-    assert ended.code == 2
-    assert "recipes: bert-base-ner" in ended.err

@@ -39,12 +39,6 @@ def cputune(
     return cputune
 
 
-def test_show_tells_what_lies_here(cputune: Run, golden: Golden) -> None:
-    ended = cputune("show")
-    assert (ended.code, ended.err) == (0, "")
-    golden(ended.out)
-
-
 @pytest.mark.parametrize("word", ["20261121-193000", "2026", "last"])
 def test_show_opens_a_result_of_the_history_and_names_it_by_its_id(cputune: Run, word: str) -> None:
     assert "cputune run 20261121-193000\n" in cputune("show", word).out
@@ -88,11 +82,6 @@ def test_if_there_is_no_result_the_history_is_pointed_out(cputune: Run, golden: 
     ended = cputune("show")
     assert ended.code == 3
     golden(ended.err)
-
-
-def test_an_error_is_json_if_json_is_asked_for(cputune: Run) -> None:
-    ended = cputune("show", "no.json", "--json")
-    assert json.loads(ended.out)["error"]["message"].startswith("cannot read no.json")
 
 
 def swapped(result: Result) -> Result:
@@ -218,7 +207,3 @@ def test_a_result_is_markdown_for_an_issue(cputune: Run, golden: Golden) -> None
     assert len(whole) > len(short)
     assert cputune("show", "--markdown", "--csv").code == 2
     assert cputune("show", "--json", "--csv").code == 2
-
-
-def test_a_result_of_the_history_is_named_by_its_id(cputune: Run) -> None:
-    assert "cputune report 20261121-193000" in cputune("show", "last").out

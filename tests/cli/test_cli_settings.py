@@ -7,7 +7,6 @@ from pathlib import Path
 
 import click
 import pytest
-from hosts.builder import machine
 from in_process import Run
 
 from cputune.cli import cli
@@ -71,17 +70,6 @@ def test_what_is_typed_beats_all_of_them(
     monkeypatch.setenv("CPUTUNE_TUNE_BUDGET", "-1")
     assert "1 or more, not -1" in cputune("tune", "--dry-run").err
     assert "1 or more, not -2" in cputune("tune", "--dry-run", "--budget", "-2").err
-
-
-def test_a_file_decides_what_the_command_does(cputune: Run, own: Path, tmp_path: Path) -> None:
-    busy = {"/proc/loadavg": "9.00 9.00 9.00 3/500 4242\n"}
-    machine(tmp_path / "busy", sockets=2, cores=8, files=busy)
-    doctor = ("doctor", "--root", str(tmp_path / "busy"))
-    assert cputune(*doctor).code == 0
-    own.write_text('[doctor]\nfail-on = "warning"')
-    assert cputune(*doctor)[::2] == (1, "")
-    assert cputune(*doctor, "--fail-on", "never").code == 0
-    assert cputune("--config", "none", *doctor).code == 0
 
 
 def test_a_file_that_is_named_is_read_in_place_of_the_users(cputune: Run, own: Path) -> None:

@@ -8,23 +8,17 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from clean_machine import IPEX_ERA, changed
+from clean_machine import changed
 from doctor_machines import INTEL_MPI, MACHINES, OPEN_MPI, RECORDED
 from hosts.builder import machine
 from hosts.recordings import NAMES, open_recording
 from rows import every_row
 from stacks import TODAY
 
-from cputune import HostFacts, Workload, diagnose, emit, probe
+from cputune import HostFacts, diagnose, probe
 from cputune.doctor.variables import advised, advised_launch
-from cputune.emitters import parse_hosts
-from cputune.host.facts import Launcher, Package
-from cputune.plans.layout import advise, guide_plan
-
-# Machines of other kinds: one core a socket, cores of two speeds, sockets of several sizes.
-SIXTEEN_SOCKETS = {"sockets": 16, "cores": 1, "nodes": 1}
-FAST_AND_SLOW = {"cores": 14, "smt": 2, "e_cores": 8}
-UNEQUAL = {"sockets": 4, "cores": [2, 2, 2, 1]}
+from cputune.host.facts import Launcher
+from cputune.plans.layout import guide_plan
 
 TORCHRUN = Launcher(name="torchrun", path="/venv/bin/torchrun")
 LAUNCHERS: dict[str, tuple[Launcher, ...]] = {
@@ -79,44 +73,7 @@ def test_recorded_machines_have_one_answer(name: str, tmp_path: Any) -> None:
     agrees(probe(open_recording(name, tmp_path)))
 
 
-@every_row(("nodes", "batch"), [(1, 1), (1, 8), (2, 6), (2, 7)])
-@every_row("shape", [SIXTEEN_SOCKETS, FAST_AND_SLOW, UNEQUAL], ids=str)
-def test_ranks_divide_the_batch(shape: dict[str, Any], nodes: int, batch: int) -> None:
-    """Sixteen sockets of one core: 8 samples "cannot be divided over 16 ranks"."""
-    facts = recorded(shape)
-    advice = advise(facts, batch=batch * nodes, nodes=nodes)
-    assert batch % advice.ranks == 0
-    job = Workload.script(["run_qa.py", "--output_dir", "o"], global_batch_size=batch * nodes)
-    hosts = parse_hosts("one,two") if nodes == 2 else ()
-    (file, *_) = emit(None, "torchrun", facts=facts, workload=job, hosts=hosts)
-    assert f"{advice.ranks} ×" in file.text or advice.ranks == 1
-
-
-@pytest.mark.parametrize(
-    ("shape", "ranks", "threads", "why"),
-    [
-        ({"sockets": 2, "cores": 28, "smt": 2}, 2, 28, "one rank per socket"),
-        ({"sockets": 16, "cores": 1, "nodes": 1}, 1, 16, "one rank"),
-        ({"sockets": 8, "cores": 1, "nodes": 4}, 4, 2, "one rank per NUMA node"),
-        ({"cores": 14, "smt": 2, "e_cores": 8}, 1, 6, "one rank on the 6 fast ones of 14 cores"),
-        ({"sockets": 4, "cores": [2, 2, 2, 1]}, 1, 7, "one rank"),
-    ],
-)
-def test_the_advice_says_why(shape: dict[str, Any], ranks: int, threads: int, why: str) -> None:
-    advice = advise(recorded(shape))
-    assert (advice.ranks, advice.threads, advice.why) == (ranks, threads, why)
-
-
 def test_without_a_launcher_of_several_ranks_there_is_no_command() -> None:
     facts = replace(changed(), launchers=(), packages=())
     assert advised(facts).ranks > 1
     assert advised_launch(facts) is None
-
-
-def test_oneccl_takes_a_core_of_each_rank() -> None:
-    packages = tuple(
-        Package(name=name, version=version, location=None) for name, version in IPEX_ERA.items()
-    )
-    facts = replace(changed(), packages=packages, launchers=(INTEL_MPI,))
-    command = advised_launch(facts, "train.py --ddp_backend ccl", ccl=True) or ""
-    assert f"OMP_NUM_THREADS={advised(facts).threads - 1} CCL_WORKER_COUNT=1" in command

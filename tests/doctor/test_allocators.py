@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from clean_machine import TCMALLOC, changed
 from golden_texts import Golden
-from hosts.builder import machine
 from rows import every_row
 
-import cputune
 from cputune import Finding, diagnose
 from cputune.doctor.checks.libraries import allocator_default
 from cputune.host.facts import LinuxDistribution
@@ -68,37 +65,3 @@ def test_what_is_preloaded_stays_beside_the_allocator(golden: Golden) -> None:
     (found,) = allocator_default(changed(environment={"LD_PRELOAD": "/opt/libiomp5.so"}))
     golden(found.evidence)
     assert found.command == f"export LD_PRELOAD=/opt/libiomp5.so:{TCMALLOC}"
-
-
-@every_row(
-    ("text", "seen"),
-    [
-        (
-            'NAME="Ubuntu"\nID=ubuntu\nID_LIKE=debian\nVERSION_ID="24.04"\n',
-            LinuxDistribution(id="ubuntu", like=("debian",), version="24.04"),
-        ),
-        (
-            'ID=\'rocky\'\nID_LIKE="rhel centos fedora"\nVERSION_ID="9.6"',
-            LinuxDistribution(id="rocky", like=("rhel", "centos", "fedora"), version="9.6"),
-        ),
-        ("ID=arch\n", LinuxDistribution(id="arch")),
-        ("NAME=nothing\nID=$(reboot)\n", None),
-        ("", None),
-    ],
-)
-def test_a_recorded_machine_tells_its_distribution(
-    text: str, seen: LinuxDistribution | None
-) -> None:
-    facts = cputune.probe(machine(None, files={"etc/os-release": text}))
-    assert facts.settings.distribution == seen
-    assert (facts.why_unknown("settings.distribution") is None) is (seen is not None)
-
-
-def test_a_recording_keeps_of_it_what_is_read(tmp_path: Path) -> None:
-    from cputune.host.probing.recording import record
-
-    text = 'PRETTY_NAME="Image of Eva"\nID=debian\nVERSION_ID="13"\nBUG_REPORT_URL="x"\n'
-    replay = record(machine(None, files={"etc/os-release": text}), tmp_path / "m")
-    assert cputune.probe(replay).settings.distribution == DEBIAN_13
-    kept = "".join(p.read_text() for p in (tmp_path / "m").rglob("*") if p.is_file())
-    assert "Eva" not in kept

@@ -154,25 +154,6 @@ def test_bitsandbytes_steps_on_cpus_from_0_50_on() -> None:
     assert codes(text, bitsandbytes="0.50.0").isdisjoint({"argument-no-cpu", "argument-package"})
 
 
-def test_a_wrapper_must_be_on_path() -> None:
-    text = f"numactl -C 0-1 python {TRAINS}"
-    assert "file-wrapper-missing" in codes(text, host=FakeHost())
-    assert "file-wrapper-missing" not in codes(text, host=FakeHost("numactl"))
-    assert "file-wrapper-missing" not in codes(f"module load numactl\n{text}", host=FakeHost())
-    assert "file-wrapper-missing" not in codes(f"#SBATCH -c 8\n{text}", host=FakeHost())
-
-
-def test_a_job_is_judged_by_the_cpus_that_it_asks_for() -> None:
-    header = SBATCH.format(tasks=1)
-    text = "export OMP_NUM_THREADS={}\nexport SRUN_CPUS_PER_TASK=8\n"
-    line = f"srun python {TRAINS}"
-    facts = machine(TODAY, cores=2)
-    fitting = check_file(header + text.format(8) + line, "job.sh", facts)
-    assert fitting == ()
-    (found,) = check_file(header + text.format(64) + line, "job.sh", facts)
-    assert (found.code, found.command) == ("threads-affinity", "export OMP_NUM_THREADS=8")
-
-
 def test_a_correct_job_of_two_nodes_is_not_judged_by_the_interfaces_here() -> None:
     text = (
         "#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=1\n#SBATCH --cpus-per-task=8\n"
@@ -274,13 +255,6 @@ def test_a_here_document_assigns_nothing_and_no_branch_is_left_empty() -> None:
     )
     done = fix_file(text, "run.sh", FACTS)
     assert done.text == text.replace("  export TORCH_DISTRIBUTED_DEBUG=DETAIL\nfi", "    :\nfi")
-
-
-def test_what_has_no_counterpart_is_said_and_nothing_is_rewritten() -> None:
-    text = "ipexrun --nnodes 2 --throughput_mode t.py\n"
-    done = fix_file(text, "run.sh", FACTS)
-    assert done.text == text
-    assert any("--throughput_mode" in one.evidence for one in done.unfixed)
 
 
 def test_a_worker_of_zero_replicas_is_taken_out() -> None:

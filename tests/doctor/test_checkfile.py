@@ -320,41 +320,6 @@ def test_ccl_needs_mpi_and_workers_if_it_is_installed():
     assert codes(OF_TWO_HOSTS.replace("--no_cuda", "--use_cpu"), packages=packages) == set()
 
 
-def test_a_script_that_speaks_every_dialect_is_not_told_off_for_one():
-    text = script(
-        "case $dialect in\n  hydra) launch=(mpirun -n 2 -genv A B) ;;\n"
-        "  *) launch=(mpirun -n 2 -x A=B --bind-to none)\n"
-        "     launch+=(--allow-run-as-root) ;;\nesac\n"
-        '"${launch[@]}" python t.py --use_cpu'
-    )
-    assert "refused" not in judged("", text, "run.sh", "intelmpi")
-
-
-def test_variables_arrays_continuations_and_here_documents_are_read(golden: Golden):
-    text = """
-NP=2
-args=(
-  --use_cpu   # the CPU's
-  --no_cuda
-)
-cat <<EOF > hosts
-don't python x.py --fp16
-EOF
-if true; then
-  OMP_NUM_THREADS=2 torchrun --nproc-per-node ${NP} \\
-     train.py "${args[@]}" --epochs $(nproc)
-fi
-"""
-    (finding,) = check_file(text, "run.sh", machine(TODAY))
-    golden(finding.evidence)
-
-
-def test_the_example_of_the_guides_leaves_the_ranks_open():
-    text = PYTORCHJOB.replace('  nprocPerNode: "2"\n', "  elasticPolicy: {minReplicas: 1}\n")
-    text = text.replace("Master", "Worker").replace("replicas: 1\n", "replicas: 4\n")
-    assert codes(text, "job.yaml") == {"ranks-auto", "file-k8s-elastic"}
-
-
 class TestBadInput:
     @every_row(
         ("text", "name"),
@@ -504,17 +469,6 @@ def test_a_launcher_may_be_repeated_any_number_of_times():
     assert launch.arguments == ("--bf16",)
 
 
-def test_the_job_of_the_guide_has_findings_for_its_elastic_policy_its_cache_and_what_it_sources(
-    golden: Golden,
-):
-    text = (Path(__file__).parent / "guides" / "pytorchjob.yaml").read_text(encoding="utf-8")
-    found = check_file(text, "job.yaml", machine(TODAY))
-    said = {one.code: one.evidence for one in found}
-    golden(said["file-k8s-elastic"])
-    assert "env/setvars.sh" in said["file-sourced-missing"]
-    assert any("TRANSFORMERS_CACHE" in one.evidence for one in found)
-
-
 @pytest.mark.parametrize(
     "line", ["source ~/none/etc/profile.d/conda.sh", ". /nowhere/venv/bin/activate"]
 )
@@ -522,17 +476,6 @@ def test_an_environment_that_is_sourced_must_be_there(line: str):
     found = check_file(f"{line}\npython train.py\n", "x.sh", machine(TODAY), LiveHost())
     said = [one for one in found if one.code == "file-sourced-missing"]
     assert ("which does not exist" in said[0].evidence, said[0].edits) == (True, ())
-
-
-def test_an_mpirun_that_nothing_can_bring_must_be_there(
-    monkeypatch: pytest.MonkeyPatch, golden: Golden
-):
-    monkeypatch.setenv("PATH", "/nowhere")
-    launch, facts, host = "mpirun -n 2 python train.py\n", machine(TODAY), LiveHost()
-    found = {one.code: one for one in check_file(launch, "x.sh", facts, host)}
-    golden(found["file-launcher-missing"].evidence)
-    found = {one.code: one for one in check_file(f"module load mpi\n{launch}", "x.sh", facts, host)}
-    assert "file-launcher-missing" not in found
 
 
 @pytest.mark.parametrize(
@@ -543,39 +486,6 @@ def test_a_script_of_csh_is_refused(text: str, name: str) -> None:
         with pytest.raises(UsageError, match="is a script of csh") as refused:
             reads(text, name, machine(TODAY))
         assert refused.value.hint
-
-
-HYDRA = "-np 2 -ppn 2 -genv OMP_NUM_THREADS 1"
-OPEN_MPI = "-np 2 -x OMP_NUM_THREADS=1 --bind-to none"
-
-
-@every_row(
-    ("program", "options", "refused"),
-    [
-        ("mpirun", HYDRA, "openmpi5"),
-        ("mpirun", OPEN_MPI, None),
-        ("mpiexec", HYDRA, "openmpi5"),
-        ("/usr/bin/mpirun", HYDRA, "openmpi5"),
-        ("mpiexec.hydra", HYDRA, None),
-        ("mpiexec.hydra", OPEN_MPI, "mpich"),
-        ("mpirun.mpich", HYDRA, None),
-        ("mpiexec.mpich", OPEN_MPI, "mpich"),
-        ("mpirun.openmpi", HYDRA, "openmpi5"),
-        ("/opt/intel/oneapi/mpi/latest/bin/mpirun", HYDRA, None),
-        ("/opt/openmpi/bin/mpirun", OPEN_MPI, None),
-        ("$I_MPI_ROOT/bin/mpirun", HYDRA, None),
-    ],
-)
-def test_options_of_mpi_are_judged_by_the_program_that_is_typed(program, options, refused):
-    """Open MPI is first on PATH, and MPICH is installed beside it."""
-    found = (("mpirun", "openmpi5"), ("mpiexec.hydra", "mpich"))
-    launchers = tuple(Launcher(name=n, path=f"/usr/bin/{n}", dialect=d) for n, d in found)
-    facts = replace(machine(TODAY), launchers=launchers)
-    text = script(f"{program} {options} python train.py --use_cpu")
-    findings = [one for one in check_file(text, "run.sh", facts) if one.code == "file-mpi-dialect"]
-    assert len(findings) == (refused is not None)
-    for finding in findings:
-        assert f"refused by {refused}" in finding.evidence
 
 
 def kubeflow_job(kind, command, ranks=""):

@@ -225,19 +225,6 @@ def test_work_below_what_the_cpu_should_give_has_a_cause(changes, cause, golden:
     assert cause in finding.evidence
 
 
-@pytest.mark.parametrize(
-    ("isa", "codename", "share"),
-    [
-        (("avx2",), None, "156 %"),
-        (("avx2", "avx512f"), "Zen 4", "156 %"),
-        (("avx",), None, "312 %"),
-    ],
-)
-def test_what_is_expected_depends_on_the_instructions(isa, codename, share):
-    facts = changed(machine(TODAY, isa=isa), cpu={"codename": codename})
-    assert only("deep-work", look(facts=facts)).evidence.startswith(share)
-
-
 def test_of_an_unknown_processor_nothing_is_expected(golden: Golden):
     facts = changed(machine(TODAY), cpu={"architecture": "aarch64"})
     finding = only("deep-work", look(facts=facts, work=worked(fp32_gflops=1.0)))

@@ -10,9 +10,8 @@ from golden_texts import Golden
 from nodes.fakes import FakeReach
 from rows import every_row
 
-from cputune import Finding, HostsDiagnosis, Node, SeenHost, Severity
+from cputune import Finding, Node, SeenHost, Severity
 from cputune.doctor.hosts import CHECKS, findings_of_hosts, look_at_hosts
-from cputune.report.diagnosis import host_rows
 
 BY_CODE = {check.code: check for check in CHECKS}
 PLAIN: dict[str, Any] = {"facts": CLEAN, "python": "/venv/bin/python"}
@@ -123,12 +122,6 @@ def test_many_hosts_that_are_no_range_are_cut(golden: Golden) -> None:
     away = [host(name, facts=None, reason="no") for name in names]
     (finding,) = found(host("z"), *away)
     golden(finding.evidence)
-
-
-def test_hosts_that_are_alike_are_one_row() -> None:
-    hosts = [host(f"node{number:02}") for number in range(1, 13)]
-    rows = host_rows(HostsDiagnosis(hosts=(*hosts, host("other", **OLDER)), findings=()))
-    assert [row[0] for row in rows.rows] == ["node[01-12]", "other"]
 
 
 def test_what_several_hosts_have_by_themselves_is_reported_once() -> None:

@@ -16,7 +16,7 @@ from cputune import CannotError, Finding, HostFacts, Severity, UsageError, diagn
 from cputune.doctor import rehearsed_launch, typed_launch
 from cputune.doctor.rehearsed_launch import _finding_of, rehearsal_fails
 from cputune.doctor.script_calls import import_advice, refused_arguments, require_possible
-from cputune.doctor.typed_launch import judge_typed, of_the_launch, python_of, read_launch
+from cputune.doctor.typed_launch import judge_typed, of_the_launch, read_launch
 from cputune.host import Completed, LiveHost, this_interpreter
 
 Judge = Callable[..., dict[str, Finding]]
@@ -147,20 +147,6 @@ def test_arguments_that_no_cpu_can_follow_are_errors_as_in_a_file(judge: Judge) 
     found = judge(*words.split())
     assert {"argument-sharded", "argument-no-cpu", "argument-package"} <= found.keys()
     assert "launch-script" not in found
-
-
-def test_the_python_is_the_typed_one_else_that_of_the_launcher(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, text in {"python3.9": "", "torchrun": "#!/opt/venv/bin/python\n"}.items():
-        (tmp_path / name).write_text(text)
-        (tmp_path / name).chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    host, ours = LiveHost(), this_interpreter()
-    launch = read_launch(("python3.9", "t.py"), ours)
-    assert python_of(launch, host) == str(tmp_path / "python3.9")
-    launch = read_launch(("mpirun", "-n", "2", str(tmp_path / "python3.9"), "t.py"), ours)
-    assert python_of(launch, host) == str(tmp_path / "python3.9")
 
 
 def test_words_that_train_nothing_are_refused(golden: Golden) -> None:

@@ -107,34 +107,6 @@ def test_a_fix_that_is_as_good_is_printed(text: str, now: str) -> None:
     assert "file-fix-unproven" not in codes(done)
 
 
-DOCKERFILE = "FROM python:3.11\nRUN pip install {}\n"
-
-
-@pytest.mark.parametrize(
-    ("installed", "now"),
-    [
-        (
-            "torch==2.1.2 torchvision==0.16.2 intel-extension-for-pytorch==2.1.0",
-            "torch==2.13.0 torchvision==0.28.0",
-        ),
-        ("torch==2.1.0 oneccl_bind_pt==2.1.0", "torch==2.13.0"),
-    ],
-)
-def test_what_is_built_for_one_torch_goes_with_it(installed: str, now: str) -> None:
-    done = fixed(DOCKERFILE.format(installed), "Dockerfile")
-    assert done.text == DOCKERFILE.format(now)
-    assert "file-pins" not in codes(done)
-
-
-@pytest.mark.parametrize(
-    "run",
-    ["RUN pip install intel-extension-for-pytorch\n", "RUN pip3 install \\\n    oneccl_bind_pt\n"],
-)
-def test_no_pip_is_left_that_installs_nothing(run: str) -> None:
-    text = f"FROM python:3.11\nRUN apt-get update\n{run}RUN pip install torch==2.13.0\n"
-    assert fixed(text, "Dockerfile").text == text.replace(run, "")
-
-
 def test_versions_and_images_of_arguments_are_read_and_fixed_where_they_are_written() -> None:
     text = """ARG IMAGE_NAME=intel/intel-optimized-pytorch
 FROM ${IMAGE_NAME}
@@ -187,33 +159,6 @@ def test_an_image_that_the_rest_of_the_file_needs_stays(
     golden(done.text)
     (left,) = [one for one in done.unfixed if one.code == "file-image-ended"]
     assert word in left.evidence.partition("no fix is printed")[2]
-
-
-def test_an_option_without_a_counterpart_is_named_once() -> None:
-    """IPEX's launcher has it for the hosts and for their number."""
-    text = "ipexrun --nnodes ${NNODES} --hostfile hosts --nprocs-per-node 4 train.py\n"
-    done = fixed(text)
-    assert done.text == text
-    (left,) = [one.evidence for one in done.unfixed if one.code == "file-launcher-missing"]
-    assert left.count("--hostfile hosts") == 1
-
-
-@pytest.mark.parametrize(
-    ("text", "now"),
-    [
-        # The options are meant for a machine of 56 cores: they are carried over, and judged.
-        (
-            "ipexrun --ninstances 2 --ncores_per_instance 28 train.py\n",
-            "OMP_NUM_THREADS=28 torchrun --nproc_per_node 2 train.py\n",
-        ),
-        ("ipexrun --ncores-per-instance 28 a.py\n", "OMP_NUM_THREADS=28 python a.py\n"),
-    ],
-)
-def test_threads_that_an_option_asks_for_are_not_replaced(text: str, now: str) -> None:
-    done = fixed(text)
-    assert done.text.endswith(now)
-    assert "asks for 28 threads" in reason(done)
-    assert "threads-affinity" in codes(done)
 
 
 def test_what_is_left_has_the_lines_of_the_file_before_it_is_fixed() -> None:

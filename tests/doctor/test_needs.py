@@ -10,9 +10,8 @@ from clean_machine import CLEAN, GIB, changed
 from golden_texts import Golden
 from rows import every_row
 
-from cputune import Finding, HostFacts, Workload
+from cputune import Finding, HostFacts
 from cputune.doctor.checkfile import check_file
-from cputune.doctor.files.needs import judge_recipe
 from cputune.host import Command, Completed, Host, Surroundings
 
 TORCHRUN = "torchrun --nproc_per_node 2 train.py --use_cpu --output_dir out"
@@ -71,11 +70,6 @@ def test_who_compiles_needs_a_compiler_with_its_headers(
     golden(bare["compiler-missing"].evidence)
 
 
-@pytest.mark.parametrize("launch", [PYTHON, f"{PYTHON} --torch_compile false"])
-def test_who_compiles_nothing_needs_none(launch: str) -> None:
-    assert "compiler-missing" not in found(launch, host=FakeHost(programs=()))
-
-
 def test_the_compiler_is_the_one_that_is_named() -> None:
     launch = f"export CXX=clang++\n{PYTHON} --torch_compile"
     missing = found(launch, host=FakeHost())["compiler-missing"]
@@ -96,28 +90,6 @@ def test_each_rank_holds_four_times_the_weights() -> None:
     for fewer in ("--optim adafactor", "--use_peft true"):
         assert "launch-memory" not in found(f"{TORCHRUN} {fewer}", short)
     assert "Start 1 of these ranks" in found(TORCHRUN, short)["launch-memory"].remedy
-
-
-def test_what_a_rank_was_seen_to_hold_counts_before_what_its_weights_take(golden: Golden) -> None:
-    held = Surroundings(model_bytes=GIB, held_bytes=40 * GIB)
-    facts = changed(memory={"total_bytes": 64 * GIB}, surroundings=held)
-    said = found(TORCHRUN, facts)["launch-memory"]
-    golden(said.evidence)
-    assert "launch-memory" not in found(PYTHON, facts)
-
-
-def test_a_recipe_tells_what_it_needs(golden: Golden) -> None:
-    job = Workload.from_recipe("bert-large-squad")
-    told, short = judge_recipe(job, changed(memory={"total_bytes": 8 * GIB}))
-    golden(told)
-    assert told in short[0].evidence
-    assert judge_recipe(job, CLEAN) == (told, ())
-
-
-def test_memory_that_is_in_use_is_no_room_now() -> None:
-    facts = weights(4 * GIB, memory={"available_bytes": 20 * GIB})
-    assert found(TORCHRUN, facts)["launch-memory"].severity.value == "warning"
-    assert "launch-memory" not in found(TORCHRUN, CLEAN)
 
 
 @every_row(

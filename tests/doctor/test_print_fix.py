@@ -6,8 +6,6 @@ import subprocess
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-from golden_texts import Golden
 from rows import every_row
 from stacks import TODAY, machine
 
@@ -73,11 +71,6 @@ def test_a_line_is_fixed_and_nothing_else(text, after):
     assert cured(f"# as it was\n{text}\n") == f"# as it was\n{after}\n"
 
 
-def test_what_needs_no_fix_has_no_diff():
-    text = "OMP_NUM_THREADS=4 python run_qa.py --use_cpu --bf16 # my words: --no_cuda\n"
-    assert (cured(text), unified("run.sh", text, cured(text))) == (text, "")
-
-
 DIALECTS = (
     # this mpirun, the options of another, and its own
     ("openmpi5", "-n 4 -ppn 2 -genv A B", "-n 4 --map-by ppr:2:node -x A=B"),
@@ -115,13 +108,6 @@ def test_what_the_guides_have_people_type_is_brought_up_to_date(path, tmp_path):
     assert "TRANSFORMERS_CACHE" not in after
 
 
-def test_a_configuration_says_what_accelerate_starts_by_it(golden: Golden):
-    before = "distributed_type: MULTI_CPU\nmixed_precision: fp16\nnum_processes: 2\nuse_cpu: true\n"
-    after, left = fix_text(before, "accelerate.yaml", FACTS)
-    assert left == ()
-    golden(after)
-
-
 def test_a_file_without_a_last_line_feed_is_patched(tmp_path):
     (tmp_path / "run.sh").write_text("python run_qa.py --no_cuda")
     diff = unified("run.sh", "python run_qa.py --no_cuda", "python run_qa.py --use_cpu")
@@ -143,15 +129,3 @@ def test_a_line_that_reaches_several_launches_is_written_once() -> None:
     after, left = fix_text(head + inside, "job.sh", FACTS)
     assert after.count("export SRUN_CPUS_PER_TASK") == 2
     assert left == ()
-
-
-@pytest.mark.parametrize(
-    ("first", "last"), [(">-\n                  torchrun", ""), ('"torchrun', '"')]
-)
-def test_words_of_a_folded_scalar_are_changed_in_their_lines(first: str, last: str) -> None:
-    text = (HERE.parent / "launch" / "files" / "folded.yaml").read_text()
-    text = text.replace(">-\n                  torchrun", first).replace("/out\n", f"/out{last}\n")
-    after, _ = fix_text(text, "job.yaml", FACTS)
-    changed = [line.strip() for line in after.splitlines() if line not in text.splitlines()]
-    assert changed == ["--use_cpu"]
-    assert after.replace("--use_cpu", "--no_cuda") == text

@@ -6,7 +6,7 @@ import pytest
 from rows import every_row
 from stacks import TODAY, machine
 
-from cputune.doctor.checkfile import check_file, fix_file
+from cputune.doctor.checkfile import check_file
 
 FACTS = machine(TODAY, cores=64)
 CODE = "quota-threads"
@@ -70,14 +70,6 @@ def test_a_limit_of_cpu_time_without_a_number_of_threads(name: str) -> None:
     assert codes(FILES[name], name) == {CODE}
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_the_fix_sets_the_threads_and_nothing_is_left(name: str) -> None:
-    fixed = fix_file(FILES[name], name, FACTS)
-    assert "OMP_NUM_THREADS" in fixed.text
-    assert "4" in fixed.text
-    assert codes(fixed.text, name) == set()
-
-
 FLOW = "          env: [{name: OMP_NUM_THREADS, %s}]\n          resources:\n"
 
 
@@ -100,16 +92,3 @@ def test_threads_that_something_sets_are_no_fault(name: str, before: str, after:
     text = FILES[name]
     assert before in text
     assert CODE not in codes(text.replace(before, after), name)
-
-
-def test_ranks_that_torchrun_gives_one_thread_are_counted() -> None:
-    def found(ranks: int, cpus: int) -> set[str]:
-        text = (
-            f"#!/bin/bash\n#SBATCH --nodes=1\n#SBATCH --ntasks=1\n#SBATCH --cpus-per-task={cpus}\n"
-            f"torchrun --standalone --nproc_per_node {ranks} train.py --use_cpu --do_train\n"
-        )
-        return codes(text, "job.sh")
-
-    assert "ranks-oversubscribed" in found(8, 4)
-    assert "ranks-oversubscribed" not in found(4, 4)
-    assert "ranks-oversubscribed" not in found(2, 4)

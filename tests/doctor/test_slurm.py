@@ -78,23 +78,3 @@ def test_an_address_that_the_rendezvous_does_not_read(options: str, severity: st
     findings = check_file(text, "job.sh", machine(TODAY, cores=16))
     severities = [one.severity.value for one in findings if one.code == "rendezvous-address"]
     assert severities == ([severity] if severity else [])
-
-
-@every_row(
-    ("body", "alone"),
-    [
-        ("python train.py --use_cpu\n", True),
-        ("srun python train.py --use_cpu\n", False),
-        ("ssh $N python prepare.py\npython train.py --use_cpu\n", False),
-        ("./all_nodes.sh\npython train.py --use_cpu\n", False),
-    ],
-)
-def test_a_launch_on_the_first_of_two_nodes(body: str, alone: bool) -> None:
-    assert ("slurm-first-node" in found(body)) is alone
-    assert "slurm-first-node" not in found(body, HEADER.replace("--nodes=2", "--nodes=1"))
-
-
-def test_a_shell_behind_srun_is_no_number_of_cpus() -> None:
-    step = "srun bash -c 'python run_glue.py --do_train --use_cpu'\n"
-    assert "srun-ranks-alone" in found(step, HEADER.replace("per-node=1", "per-node=4"))
-    assert "srun-ranks-alone" not in found(step, HEADER.replace("--nodes=2", "--nodes=1"))

@@ -97,14 +97,6 @@ def test_rows_name_checks_that_exist_and_their_source() -> None:
         assert not one.harmless or one.goes_on, one.name
 
 
-def test_the_finding_says_line_cause_fix_check_and_thread(golden: Golden) -> None:
-    found, *_ = judge_symptom(
-        "RuntimeError: ifa != nullptr. Unable to find address for: ^lo", CLEAN
-    )
-    golden(found.evidence)
-    assert found.source == "aws-samples/aws-do-eks#51"
-
-
 def test_what_this_machine_shows_of_the_cause_follows_with_its_numbers() -> None:
     facts = changed(limits={"shm_bytes": 64 << 20, "open_files": 256, "open_files_hard": 4096})
     found = list(judge_symptom("received 0 items of ancdata", facts))

@@ -112,11 +112,6 @@ def test_a_sourced_file_that_sources_itself_ends():
     assert codes(text, env_sh="source env.sh\nexport A=1\n") == {"file-unread"}
 
 
-def test_a_launch_in_a_sourced_file_is_named():
-    findings = found(GOOD.format("source env.sh\n"), env_sh="python other.py --bf16\n")
-    assert [one.evidence for one in findings] == ["run.sh:2: a launch in env.sh"]
-
-
 @every_row(
     ("text", "ranks", "threads"),
     [
@@ -129,14 +124,6 @@ def test_a_launch_in_a_sourced_file_is_named():
 def test_defaults_and_exported_words_are_read(text, ranks, threads):
     (launch,) = read_launches(text, "run.sh")
     assert (launch.ranks, launch.threads) == (ranks, threads)
-
-
-@pytest.mark.parametrize("value", ["${2:-64}", "${THREADS:-64}"])
-def test_an_argument_of_the_script_is_no_fixed_number_afterwards(value):
-    text = f"export OMP_NUM_THREADS={value}\npython train.py --use_cpu\n"
-    after, left = fix_text(text, "run.sh", FACTS)
-    assert after == text
-    assert "threads-affinity" in {finding.code for finding in left}
 
 
 CONFIGURATION = """\
@@ -207,16 +194,6 @@ def test_containers_of_a_kind_that_is_not_known_are_judged(kind):
     text = VOLCANO.replace("kind: Job", kind)
     assert codes(text, "job.yaml") == {"ranks-oversubscribed"}
     assert codes(text.replace('"8"', '"4"'), "job.yaml") == set()
-
-
-def test_without_known_cpus_a_container_has_no_thread_count():
-    text = VOLCANO.replace("limits: {cpu: 8, memory: 16Gi}", "{}").replace(
-        "torchrun, --nproc-per-node", "mpirun, -n"
-    )
-    text = text.replace('OMP_NUM_THREADS, value: "8"', "MASTER_ADDR, value: worker-0")
-    assert "threads-malformed" not in codes(
-        text.replace("train.py", "python, train.py"), "job.yaml"
-    )
 
 
 IMAGE = """\

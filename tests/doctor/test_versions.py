@@ -156,12 +156,6 @@ class TestJudgeStack:
         assert "numpy: 1 or 2" in fits
         assert fits[-1] == "Python: 3.9 to 3.13"
 
-    @pytest.mark.parametrize(("accelerate", "state"), [("1.7.0", "accepts"), ("1.8.1", "ignores")])
-    def test_use_ipex_is_accepted_only_if_somebody_calls_it(self, accelerate, state):
-        found = judge_stack("installed", machine({**IPEX_ERA, "accelerate": accelerate}))
-        (words,) = [f.evidence for f in found if f.title == f"What this stack {state}"]
-        assert "--use_ipex" in words
-
     def test_no_two_findings_of_a_stack_contradict_each_other(self):
         for packages, more in STACKS:
             facts = machine(packages, **more)
@@ -187,46 +181,6 @@ def test_a_cache_that_transformers_no_longer_reads_is_named_with_the_one_that_it
     golden(found.command)
     older = machine({**TODAY, "transformers": "4.57.1"}, environment=facts.environment)
     assert not BY_CODE["stack-variable-ignored"](older)
-
-
-@every_row(
-    ("package", "version", "beside", "gone"),
-    [
-        ("peft", "0.17.1", {"transformers": "5.23.0"}, True),
-        ("peft", "0.16.0", {"transformers": "5.0.0"}, True),
-        ("peft", "0.17.1", {"transformers": "4.57.1"}, False),
-        ("peft", "0.18.1", {"transformers": "5.23.0"}, False),
-        ("peft", "0.15.2", {"transformers": "5.23.0"}, False),
-        ("datasets", "2.15.0", {"huggingface_hub": "1.31.0"}, True),
-        ("datasets", "2.15.0", {"huggingface_hub": "0.36.0"}, False),
-        ("datasets", "2.16.1", {"huggingface_hub": "1.31.0"}, False),
-        ("trl", "0.20.0", {"transformers": "5.23.0"}, True),
-        ("trl", "0.7.11", {"transformers": "5.23.0"}, True),
-        ("trl", "0.8.6", {"transformers": "5.23.0"}, False),
-        ("trl", "0.20.0", {"transformers": "4.57.1"}, False),
-    ],
-)
-def test_names_that_a_package_imports_and_another_lost(
-    package: str, version: str, beside: dict[str, str], gone: bool
-) -> None:
-    facts = machine({package: version, **beside})
-    assert bool(list(BY_CODE["import-gone"].find(facts))) is gone
-
-
-@pytest.mark.parametrize(
-    ("packages", "code", "wrong"),
-    [
-        ({"trl": "0.25.1", "transformers": "5.3.0"}, "pair-import", True),
-        ({"trl": "0.25.1", "transformers": "5.0.0"}, "pair-import", False),
-        ({"trl": "0.25.1", "transformers": "4.57.1"}, "pair-import", False),
-        ({"trl": "0.29.1", "transformers": "5.23.0"}, "pair-import", False),
-        ({"transformers": "4.44.2", "torch": "2.13.0"}, "resume-fails", True),
-        ({"transformers": "4.44.2", "torch": "2.5.1"}, "resume-fails", False),
-        ({"transformers": "4.47.1", "torch": "2.13.0"}, "resume-fails", False),
-    ],
-)
-def test_pairs_that_metadata_allow(packages: dict[str, str], code: str, wrong: bool) -> None:
-    assert bool(list(BY_CODE[code].find(machine(packages)))) is wrong
 
 
 @pytest.mark.parametrize(

@@ -35,12 +35,6 @@ def test_libraries_that_the_user_preloads_are_part_of_it() -> None:
     assert set(plan.preload) == {"/lib/libtcmalloc.so.4", "/lib/libiomp5.so"}
 
 
-def test_what_is_bound_today_is_known_by_its_cpus() -> None:
-    assert as_seen(AS_FOUND, [{"threads": 1, "affinity": "3"}]).cpus == ((3,),)
-    two = replace(AS_FOUND, processes_per_node=2, cpus=((0, 1), (0, 1)))
-    assert as_seen(two, [{"affinity": "0"}, {"affinity": "1"}]).cpus == ((0,), (1,))
-
-
 def test_what_is_bound_on_several_nodes_is_known_if_they_are_alike() -> None:
     two = replace(AS_FOUND, nodes=2)
     assert as_seen(two, [{"affinity": "3"}, {"affinity": "3"}]).cpus == ((3,),)

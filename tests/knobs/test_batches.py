@@ -13,42 +13,14 @@ from machines import TODAY, machine
 
 import cputune
 from cputune import Plan, Workload
-from cputune.plans.delivery.delivery import delivery_of
 from cputune.ranks.runner import ProcessRunner
 
 FACTS = machine(cores_per_socket=2, packages=TODAY)
-SCRIPT = Workload.script(["t.py"])
-SEEN = SCRIPT.observed(
-    framework="trainer", global_batch_size=32, parses_arguments=True, accumulation=4
-)
 FAULTS = Path(__file__).parent.parent / "faults"
 CPUS = sorted(os.sched_getaffinity(0))
 PLAN = Plan(processes_per_node=1, threads_per_process=1, cpus=((CPUS[0],),))
 AT_ONCE = PLAN.with_setting("accumulation", 1)
 LOADER = PLAN.with_setting("workers", 1)
-
-
-def test_flags_carry_them() -> None:
-    assert flags_of(PLAN)[-2:] == ("--per_device_train_batch_size", "8")
-    assert "--gradient_accumulation_steps" not in flags_of(PLAN)
-    at_once = ("--per_device_train_batch_size", "32", "--gradient_accumulation_steps", "1")
-    assert flags_of(AT_ONCE)[-4:] == at_once
-    two = replace(AT_ONCE, processes_per_node=2, cpus=((0,), (1,)))
-    assert flags_of(two)[-3] == "16"
-    assert "--dataloader_num_workers" in flags_of(LOADER)
-    assert "--dataloader_num_workers" not in flags_of(PLAN)
-
-
-def flags_of(plan: Plan) -> tuple[str, ...]:
-    return delivery_of(SEEN, plan, {}).flags
-
-
-def test_code_carries_them() -> None:
-    both = AT_ONCE.with_setting("workers", 1)
-    force = delivery_of(replace(SEEN, parses_arguments=False), both, {}).force
-    assert force is not None
-    assert force.batch(8, 4) == (32, 1)
-    assert force.arguments["dataloader_num_workers"] == 1
 
 
 @pytest.mark.torch

@@ -3,44 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from golden_texts import Golden
-from machines import TODAY, machine
 from numbered_ranks import numbered_ranks
 
 import cputune
-from cputune import Plan, Workload
-from cputune.plans.knobs import kept_between
-from cputune.ranks.compare import differences
-
-JOB = Workload.from_recipe("bert-mini")
-SPARSE = replace(JOB, gradient_bytes=44_000_000, touched_bytes=16_000_000)
-TWO = Plan(processes_per_node=2, threads_per_process=1, cpus=((0,), (1,)))
-FACTS = machine(cores_per_socket=4, packages=TODAY)
-
-
-class TestWhatIsOffered:
-    def test_one_rank_sends_nothing(self) -> None:
-        space = cputune.search_space(FACTS, SPARSE, allow_bf16_gradients=True)
-        alone = [plan for plan in space.plans() if plan.world_size == 1]
-        assert alone
-        assert not any({"gradients", "gradient_precision"} & plan.settings.keys() for plan in alone)
-
-    def test_what_of_the_training_stays_the_same(self) -> None:
-        assert kept_between(TWO, TWO.with_setting("gradients", "sparse")) == "mathematics"
-        assert kept_between(TWO, TWO.with_setting("gradient_precision", "bf16")) == "nothing"
-
-
-def test_a_rank_that_sends_otherwise_says_why(golden: Golden) -> None:
-    plan = TWO.with_setting("gradients", "sparse")
-    state = {"gradients": "the script has a communication hook of its own", "world_size": 2}
-    (said,) = [s for s in differences(plan, [state, state]) if s.startswith("gradients")]  # type: ignore[list-item]
-    golden(said)
-
 
 TRAIN = """
 import copy, json, sys

@@ -256,16 +256,6 @@ def test_numbers_begin_where_they_mean_something(name: str, least: int, golden: 
     golden(raised.value)
 
 
-def test_workers_are_named_if_there_are_some() -> None:
-    words = knob_named("ccl_workers").description
-    assert [words(plan) for plan in (RICH, replace(RICH, ccl_workers=2), PLAN)] == [
-        "1 worker",
-        "2 workers",
-        None,
-    ]
-    assert words(replace(RICH, processes_per_node=1, cpus=((0,),), ccl_cpus=((1,),))) is None
-
-
 def test_bf16_is_expected_to_gain_if_the_cpu_computes_in_it() -> None:
     plain = replace(FACTS, cpu=replace(FACTS.cpu, isa=("avx2",)))
     fast = replace(FACTS, cpu=replace(FACTS.cpu, isa=("avx512f", "avx512_bf16", "amx_bf16")))
@@ -286,14 +276,6 @@ def test_smaller_gradients_gain_on_a_network_alone(name: str) -> None:
     ]
     assert gains[:3] == [0, 0, 0]
     assert gains[3] < 0
-
-
-def test_values_of_a_knob_may_be_numbers(golden: Golden) -> None:
-    knob = replace(knob_named("malloc"), name="buckets", values=(25, 100))
-    assert knob.parse("100") == 100
-    with pytest.raises(UsageError) as raised:
-        knob.parse("50")
-    golden(raised.value)
 
 
 def test_no_two_knobs_share_a_name_a_variable_or_an_argument() -> None:
@@ -397,20 +379,3 @@ def test_each_knob_has_a_row_of_what_ranks_show() -> None:
             kind.add((knob.name, one.what))
     # Each variable is shown in the same way, so it may have a row and needs none.
     assert otherwise <= rows <= otherwise | by_variable
-
-
-def test_the_cpus_of_a_rank_are_those_of_its_place_on_the_node() -> None:
-    _, cpus = knob_named("threads").shown
-    assert (cpus.expected(PLAN, 1), cpus.reported(PLAN, {"affinity": [4, 5, 6, 7]})) == (
-        "4-7",
-        "4-7",
-    )
-
-
-def test_a_preloaded_library_that_is_not_mapped_is_seen() -> None:
-    plan = Plan(
-        processes_per_node=1, threads_per_process=1, cpus=((0,),), preload=("/a.so", "/b.so")
-    )
-    _, libraries, _ = knob_named("allocator").shown
-    assert libraries.expected(plan, 0) == "/a.so:/b.so"
-    assert libraries.reported(plan, {"mapped": ["/b.so"]}) == "/b.so"

@@ -9,7 +9,6 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
-from machines import machine
 
 import cputune
 from cputune import Plan, Workload
@@ -21,11 +20,6 @@ KNOB = knob_named("optimizer")
 CPUS = sorted(os.sched_getaffinity(0))
 PLAN = Plan(processes_per_node=1, threads_per_process=1, cpus=((CPUS[0],),))
 FUSED = PLAN.with_setting("optimizer", "adamw_torch_fused")
-
-
-def test_ipex_steps_by_itself() -> None:
-    assert KNOB.put is not None
-    assert KNOB.put(replace(PLAN, ipex=True), "adamw_torch_fused", machine()) is None
 
 
 @pytest.mark.torch

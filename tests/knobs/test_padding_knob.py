@@ -18,14 +18,13 @@ from cputune.emitters import Emission, render
 from cputune.plans.equivalence import Deviation, ModelAnswers
 from cputune.plans.knobs import kept_between
 from cputune.plans.workload import Padding
-from cputune.ranks.compare import differences, padding_of, samples_to_end
+from cputune.ranks.compare import samples_to_end
 
 JOB = Workload.script(["train.py"])
 PLAN = Plan(processes_per_node=1, threads_per_process=1, cpus=((0,),))
 CUT = PLAN.with_setting("padding", "cut")
 ORDERED = CUT.with_setting("order", "length")
 SEEN = Padding(share=0.89, left=0.23)
-NO_MASK = Padding(share=0.0, left=1.0, kept="the batches have no mask")
 
 
 def test_is_not_held_at_a_value_that_the_model_was_seen_to_train_otherwise_with() -> None:
@@ -47,42 +46,11 @@ def test_is_not_held_at_a_value_that_the_model_was_seen_to_train_otherwise_with(
             assert tuple(cputune.search_space(machine(), job, fix={"padding": "cut"}).plans())
 
 
-def test_is_varied_if_the_ranks_have_seen_it_and_tried_first() -> None:
-    space = cputune.search_space(machine(), replace(JOB, padding=SEEN))
-    assert {plan.setting("padding") for plan in space.plans()} == {"full", "cut"}
-    assert dict(space.suggestions)["topology"].setting("padding") == "cut"
-
-
 def test_what_it_keeps_is_named(golden: Golden) -> None:
     assert kept_between(PLAN, CUT) == "mathematics"
     assert CUT.describe() == "1 × 1 thread, fp32, padding cut"
     assert kept_between(CUT, ORDERED) == "distribution"
     golden(ORDERED.describe())
-
-
-@every_row(
-    ("state", "padding", "different"),
-    [
-        ({}, None, "padding: not shown, the plan says cut"),
-        (
-            {"padding": "full, for the loss counts it", "padding_mend": "--pad False"},
-            replace(SEEN, kept="the loss counts it", mend="--pad False"),
-            "padding: full, for the loss counts it, the plan says cut",
-        ),
-        ({"padding_unknown": "no tail"}, replace(SEEN, kept="no tail"), None),
-        ({"padding": "may be cut"}, SEEN, "padding: may be cut, the plan says cut"),
-        ({"padding": "cut"}, None, None),
-    ],
-)
-def test_what_ranks_show_of_it(
-    state: dict[str, str], padding: Padding | None, different: str | None
-) -> None:
-    told = {"world_size": 1, "threads": 1, "affinity": [0], "dtype": "float32", **state}
-    rows = [row for row in differences(CUT, [told]) if row.startswith("padding")]  # type: ignore[list-item]
-    assert rows == ([] if different is None else [different])
-    if padding is not None:
-        told |= {"padding_share": 0.89, "columns_left": 0.23}
-        assert padding_of(told) == padding  # type: ignore[arg-type]
 
 
 @every_row(

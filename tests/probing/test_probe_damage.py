@@ -11,7 +11,7 @@ from golden_texts import Golden
 from hosts.builder import Cgroup, machine
 from rows import every_row
 
-from cputune import HostError, RecordedHost, probe
+from cputune import HostError, probe
 from cputune.report.machine_text import host_document
 
 GARBAGE = [
@@ -24,29 +24,6 @@ GARBAGE = [
     b"9" * 5000,
     b"a:b\n" * 9,
 ]
-
-
-def test_an_empty_tree_tells_nothing(tmp_path: Path, golden: Golden) -> None:
-    document = host_document(probe(RecordedHost(tmp_path)))
-
-    assert document["topology"]["online"] is None
-    assert document["topology"]["sockets"] is None
-    assert document["cpu"]["vendor"] is None
-    reasons = {unknown["fact"]: unknown["reason"] for unknown in document["unknown"]}
-    golden(reasons["topology.online"])
-    golden(reasons["cpu.vendor"])
-    json.dumps(document, allow_nan=False)
-
-
-def test_no_tree_at_all_is_an_error_with_a_hint(tmp_path: Path) -> None:
-    with pytest.raises(HostError) as caught:
-        RecordedHost(tmp_path / "nowhere")
-    assert caught.value.hint
-
-    file = tmp_path / "file"
-    file.write_text("")
-    with pytest.raises(HostError):
-        RecordedHost(file)
 
 
 @every_row("garbage", GARBAGE)
@@ -100,29 +77,3 @@ def test_a_damaged_record_is_refused(tmp_path: Path, text: str, golden: Golden) 
     with pytest.raises(HostError) as raised:
         machine(tmp_path, cores=2, files={"record.json": text})
     golden(raised.value)
-
-
-KEYS = (
-    *("python", "affinity", "environment", "packages", "launchers", "disk_bytes"),
-    *("cpuid", "unreadable", "files", "directories", "real_paths", "paths", "processes"),
-    "disk_free_bytes",
-)
-
-
-@every_row("value", [7, "x", [{}], {"x": [7]}, [[1]]])
-@every_row("key", KEYS)
-def test_a_record_with_a_value_of_the_wrong_kind_is_refused(
-    tmp_path: Path, key: str, value: object
-) -> None:
-    if (key, value) == ("python", "x"):
-        return  # it may be: a version is any text
-    with pytest.raises(HostError, match=r"record\.json"):
-        machine(tmp_path, cores=2, record={key: value})
-
-
-@pytest.mark.parametrize("share", ["NaN", "-1", "1e999", "true"])
-def test_a_share_that_no_process_can_have_is_refused(tmp_path: Path, share: str) -> None:
-    text = f'{{"processes": [{{"pid": 5, "name": "x", "cpu_share": {share}}}]}}'
-
-    with pytest.raises(HostError, match=r"record\.json"):
-        machine(tmp_path, cores=2, files={"record.json": text})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from pathlib import Path
 
@@ -54,16 +53,6 @@ def probed_with(monkeypatch: pytest.MonkeyPatch, directory: Path, **programs: st
         return probe(LiveHost())
 
 
-def test_programs_on_path_are_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    script = f"#!/bin/sh\necho x >> {tmp_path}/asked\necho 'mpirun (Open MPI) 5.0.11'\n"
-
-    facts = probed_with(monkeypatch, tmp_path, mpirun=script, mpiexec=script)
-
-    ours = {x.name: x.dialect for x in facts.launchers if x.path.startswith(str(tmp_path))}
-    assert ours == {"mpirun": "openmpi5", "mpiexec": "openmpi5"}
-    assert (tmp_path / "asked").read_text() == "x\n"  # once for both
-
-
 def test_a_launcher_that_hangs_is_ended_with_all_it_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,15 +90,3 @@ def test_broken_launchers(
     facts = probed_with(monkeypatch, tmp_path, mpirun=script)
 
     assert reason in (facts.why_unknown("launchers.mpirun.dialect") or "")
-
-
-def test_programs_beside_the_interpreter_are_found_without_activation(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "bin").mkdir()
-    program = tmp_path / "bin" / "cputune-test-mpirun"
-    program.write_text("#!/bin/sh\n")
-    program.chmod(0o755)
-    monkeypatch.setattr(sys, "prefix", str(tmp_path))
-
-    assert LiveHost().which("cputune-test-mpirun") == str(program)

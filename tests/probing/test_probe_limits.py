@@ -40,18 +40,6 @@ def test_quota_memory_and_cpuset(tmp_path: Path, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_no_limit_needs_no_reason(tmp_path: Path, version: int) -> None:
-    group = Cgroup(version=version, path="/user.slice", cpuset="0-3")
-
-    facts = probe(machine(tmp_path, cores=4, cgroup=group))
-
-    assert facts.limits.cpu_quota is None
-    assert facts.limits.memory_bytes is None
-    assert facts.why_unknown("limits.cpu_quota") is None
-    assert facts.why_unknown("limits.memory_bytes") is None
-
-
-@pytest.mark.parametrize("version", [1, 2])
 def test_the_tightest_of_all_that_stand_above_holds(tmp_path: Path, version: int) -> None:
     """As Kubernetes nests: the pod has the quota, a slice above it the memory limit."""
     pod = Cgroup(version=version, quota=8, memory_bytes=64 * GIB, throttled=(1, 2))
@@ -129,21 +117,6 @@ def test_a_mount_point_is_any_text(point: str, directory: str) -> None:
 )
 def test_damage_among_the_mounts_is_passed_over(damage: str) -> None:
     assert quota(OWN, {"proc/self/mountinfo": f"{damage}\n{MOUNTED}"}) == 1.5
-
-
-@every_row(
-    ("path", "seen"),
-    [(f"{POD}/inner", 1.5), (POD, 8), (f"{POD}-2/inner", 8), ("/", 8), (f"{POD}/../../inner", 8)],
-)
-def test_what_is_next_to_a_part_that_is_mounted_is_not_seen(path: str, seen: float) -> None:
-    files = {
-        "proc/self/cgroup": f"0::{path}\n",
-        "proc/self/mountinfo": MOUNTED.replace(" / ", f" {POD} "),
-        "mnt/cg/cpu.max": "800000 100000\n",
-        "mnt/cg/inner/cpu.max": "150000 100000\n",
-        f"mnt/cg{POD}-2/inner/cpu.max": "100000 100000\n",  # another's, of the same name
-    }
-    assert quota(files) == seen
 
 
 def test_an_empty_cpuset_is_that_of_its_parent(tmp_path: Path) -> None:
@@ -230,15 +203,3 @@ def test_a_shell_has_a_soft_and_a_hard_limit() -> None:
     assert (found.cpu_seconds, found.fixed) == (60, ("cpu_seconds",))
     assert "open_files_hard" in found.unlimited
     assert "memlock_bytes" not in found.unlimited
-
-
-def test_what_is_not_in_sight_has_its_reason() -> None:
-    facts = probe(machine(None, files={**OWN, "proc/self/mountinfo": MOUNTED}))
-    unseen = ("periods", "throttled_periods", "shm_bytes", "shm_free_bytes", "cpuset")
-    for fact in (*unseen, "pids_used"):
-        assert getattr(facts.limits, fact) is None
-        assert facts.why_unknown(f"limits.{fact}")
-    told = {**OWN, "proc/self/mountinfo": MOUNTED, "mnt/cg/own/cpu.stat": "nr_periods 5\n"}
-    facts = probe(machine(None, files=told))
-    assert facts.limits.periods == 5
-    assert "has no nr_throttled" in (facts.why_unknown("limits.throttled_periods") or "")

@@ -41,17 +41,6 @@ def link(found: Network, name: str) -> Link:
     return next(link for link in found.links or () if link.name == name)
 
 
-def test_an_address_is_of_the_link_whose_network_holds_it(tmp_path: Path) -> None:
-    found = network(tmp_path, trie=leaf("127.0.0.1") + leaf("10.0.0.7") + leaf("10.1.0.7"))
-
-    assert {link.name: link.addresses for link in found.links or ()} == {
-        "lo": ("127.0.0.1/8",),
-        "eth0": ("10.0.0.7/24",),
-        "ib0": ("10.1.0.7/24",),
-    }
-    assert found.default_link == "eth0"
-
-
 def test_the_document_does_not_name_the_machine(tmp_path: Path) -> None:
     files = {"/sys/class/net/eth0/operstate": "up\n", "/proc/sys/kernel/hostname": "node1\n"}
     said = host_document(probe(machine(tmp_path, cores=2, files=files)))["network"]
@@ -87,14 +76,6 @@ def test_an_address_that_may_be_of_two_links_is_of_none_and_said_to_be_unknown(
     facts = probe(machine(tmp_path, cores=2, files=files))
     assert [link.addresses for link in facts.network.links or ()] == [(), ()]
     assert "10.0.0.7" in str(facts.why_unknown("network.links.addresses"))
-
-
-def test_ipv6_addresses_are_read_but_those_of_one_cable(tmp_path: Path) -> None:
-    six = (
-        "fd000000000000000000000000000002 04 40 00 82     eth0\n"
-        "fe8000000000000000fc00fffe000001 04 40 20 80     eth0\n"
-    )
-    assert link(network(tmp_path, six=six), "eth0").addresses == ("10.0.0.7/24", "fd00::2/64")
 
 
 def test_damaged_files_are_no_network(tmp_path: Path) -> None:

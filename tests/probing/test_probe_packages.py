@@ -55,20 +55,6 @@ def test_names_and_versions_come_from_the_directories(tmp_path: Path) -> None:
     assert (torch.location, torch.installer) == (str(tmp_path), "pip")
 
 
-def test_metadata_counts_where_a_package_is_judged(tmp_path: Path) -> None:
-    install(tmp_path, "intel_extension_for_pytorch", "2.8.0")
-    install(tmp_path, "transformers", None, directory="transformers-5.23.0.dist-info")
-    (tmp_path / "numpy-2.0.0.dist-info").mkdir()
-
-    facts = read_distributions([str(tmp_path)], None)
-
-    assert named(facts) == {
-        "intel_extension_for_pytorch": "2.8.0",
-        "numpy": None,
-        "transformers": None,
-    }
-
-
 def test_no_version_is_unknown_with_its_reason(tmp_path: Path) -> None:
     record = {"packages": [{"name": "torch", "version": None, "location": "/venv/site"}]}
 
@@ -101,18 +87,3 @@ def test_packages_that_only_conda_knows(tmp_path: Path) -> None:
 
     assert named(found) == {"intel-openmp": "2023.1.0", "numpy": "2.1.0"}
     assert {distribution.installer for distribution in found} == {"conda"}
-
-
-def test_what_torch_was_built_for(tmp_path: Path) -> None:
-    for name, line, build in (
-        ("a", "cuda: Optional[str] = '13.0'\nhip: Optional[str] = None\n", "cuda 13.0"),
-        ("b", "cuda = None\nhip = None\n", "cpu"),
-        ("c", "cuda: Optional[str] = None\nhip: Optional[str] = '6.4'\n", "hip 6.4"),
-    ):
-        record = {
-            "packages": [{"name": "torch", "version": "2.8.0", "location": "/site"}],
-            "files": {"/site/torch/version.py": line},
-        }
-        package = probe(machine(tmp_path / name, record=record)).package("torch")
-        assert package is not None
-        assert package.build == build

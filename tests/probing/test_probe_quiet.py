@@ -45,15 +45,6 @@ def neighbours(host: FakeHost) -> tuple[str, ...]:
     return look_around(host, pause=lambda seconds: None)
 
 
-def test_a_quiet_machine_has_no_neighbours() -> None:
-    assert neighbours(FakeHost(("sshd", 0.0), ("cron", 0.25))) == ()
-
-
-def test_who_computes_is_named_the_busiest_first(golden: Golden) -> None:
-    host = FakeHost(("make", 0.5), ("train.py", 1.95), ("cron", 0.01))
-    golden(neighbours(host))
-
-
 def test_other_virtual_machines_are_seen_as_steal(golden: Golden) -> None:
     golden(neighbours(FakeHost(steal=20)))
 

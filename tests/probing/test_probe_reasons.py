@@ -9,9 +9,6 @@ from hosts.builder import Cgroup, machine
 from hosts.reasons import without_reason
 from rows import every_row
 
-from cputune import RecordedHost, probe
-from cputune.host import LiveHost
-
 GIB = 1 << 30
 BUILT: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -37,20 +34,3 @@ BUILT: dict[str, dict[str, Any]] = {
 @every_row("name", BUILT)
 def test_every_null_of_a_built_machine_has_its_reason(tmp_path: Path, name: str) -> None:
     assert without_reason(machine(tmp_path, **BUILT[name])) == []
-
-
-def test_every_null_of_an_empty_tree_has_its_reason(tmp_path: Path) -> None:
-    assert without_reason(RecordedHost(tmp_path)) == []
-
-
-def test_every_null_of_the_live_machine_has_its_reason() -> None:
-    assert without_reason(LiveHost()) == []
-
-
-def test_a_limit_that_does_not_exist_is_no_unknown(tmp_path: Path) -> None:
-    files = {"proc/self/limits": "Max processes             unlimited            unlimited\n"}
-    facts = probe(machine(tmp_path, cgroup=Cgroup(path="/a"), files=files))
-
-    assert {"cpu_quota", "memory_bytes", "processes", "pids"} <= set(facts.limits.unlimited)
-    assert "open_files" not in facts.limits.unlimited
-    assert facts.why_unknown("limits.open_files")

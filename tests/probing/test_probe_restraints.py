@@ -1,35 +1,15 @@
 """What slows a process down beside its limits: read from cgroups, /proc and cpufreq."""
 
-import sys
-
-import pytest
 from hosts.builder import Cgroup, machine
-from unknown_machine import UNKNOWN
 
 from cputune import probe
-from cputune.host import LiveHost
 from cputune.host.facts import FrequencyCap
-from cputune.host.probing.installed import absent_files, dead_preloads
 
 POLICY = "/sys/devices/system/cpu/cpufreq/policy0"
-STAT = f"7 (a b) c) S {'1 ' * 15}{{nice}} {'0 ' * 21}{{policy}} 0"
 
 
 def restraints(files, **shape):
     return probe(machine(None, files=files, **shape)).restraints
-
-
-def test_a_machine_that_shows_nothing_holds_nothing_back():
-    found = restraints({})
-    assert (found.nice, found.frequency_caps, found.commit_left_bytes) == (None, (), None)
-
-
-@pytest.mark.parametrize(
-    ("nice", "policy", "said"), [(0, 0, (0, "other")), (19, 3, (19, "batch")), (5, 5, (5, "idle"))]
-)
-def test_priority_is_that_of_the_shell(nice, policy, said):
-    found = restraints({"/proc/self/stat": STAT.format(nice=nice, policy=policy)})
-    assert (found.nice, found.policy) == said
 
 
 def test_of_a_cgroup_and_those_above_the_tightest_counts():
@@ -74,15 +54,3 @@ def test_the_share_of_time_in_which_the_package_was_throttled():
     path = "/sys/devices/system/cpu/cpu0/thermal_throttle/package_throttle_total_time_ms"
     assert restraints({path: "5000", "/proc/uptime": "100.00 190.00"}).throttled_share == 0.05
     assert restraints({path: "5000", "/proc/uptime": ""}).throttled_share is None
-
-
-def test_a_preload_that_is_no_library_is_named_on_the_live_machine(tmp_path):
-    script = tmp_path / "tcmalloc.sh"
-    script.write_text("#!/bin/sh\n")
-    assert dead_preloads(f"{script}:{sys.executable}", LiveHost(), UNKNOWN) == (str(script),)
-
-
-def test_a_variable_that_names_no_file(monkeypatch, tmp_path):
-    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "gone.pem"))
-    monkeypatch.setenv("REQUESTS_CA_BUNDLE", sys.executable)
-    assert absent_files(LiveHost()) == ("SSL_CERT_FILE",)

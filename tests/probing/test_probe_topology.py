@@ -8,10 +8,8 @@ import pytest
 from hosts.builder import machine
 from rows import every_row
 
-from cputune import HostFacts, diagnose, probe
+from cputune import HostFacts, probe
 from cputune.text import cpulist
-
-CPU = "sys/devices/system/cpu"
 
 
 def counts(facts: HostFacts) -> tuple[int, int, int, int]:
@@ -52,12 +50,6 @@ def test_offline_cpus_leave_sockets_that_differ(tmp_path: Path, kernel: str) -> 
     assert topology.present == tuple(range(16))
 
 
-def test_a_socket_whose_cpus_are_all_offline_is_not_counted(tmp_path: Path) -> None:
-    facts = probe(machine(tmp_path, sockets=2, cores=4, offline="4-7"))
-
-    assert counts(facts) == (1, 4, 1, 4)
-
-
 def test_p_and_e_cores(tmp_path: Path) -> None:
     facts = probe(machine(tmp_path, cores=14, smt=2, e_cores=8, like="alder-lake"))
 
@@ -66,16 +58,6 @@ def test_p_and_e_cores(tmp_path: Path) -> None:
     assert sorted(len(core.cpus) for core in facts.topology.cores) == [1] * 8 + [2] * 6
     fast = {core.cpus for core in facts.topology.cores if core.max_khz == 5_200_000}
     assert len(fast) == 6
-
-
-def test_a_node_whose_list_is_missing_is_unknown_and_not_empty(tmp_path: Path) -> None:
-    files = {"sys/devices/system/node/node1/cpulist": None}
-
-    facts = probe(machine(tmp_path, sockets=2, cores=2, files=files))
-
-    assert [node.cpus for node in facts.topology.numa_nodes] == [(0, 1), None]
-    assert facts.why_unknown("topology.numa_nodes.1.cpus")
-    assert "numa-cpuless" not in {finding.code for finding in diagnose(facts).findings}
 
 
 def test_nodes_without_cpus_and_without_memory(tmp_path: Path) -> None:
@@ -96,66 +78,12 @@ def test_a_kernel_without_numa(tmp_path: Path) -> None:
     assert facts.topology.cores[0].numa_node is None
 
 
-def test_cpu_numbers_far_apart(tmp_path: Path) -> None:
-    numbers = [0, 17, 512, 513, 4096, 8190, 8191, 60000]
-
-    facts = probe(machine(tmp_path, sockets=2, cores=2, smt=2, cpu_numbers=numbers))
-
-    assert counts(facts) == (2, 4, 2, 8)
-    assert facts.topology.online == tuple(numbers)
-
-
-def test_four_thousand_cpus() -> None:
-    facts = probe(machine(None, sockets=16, cores=128, smt=2))
-
-    assert counts(facts) == (16, 2048, 2, 4096)
-    assert len(facts.topology.numa_nodes) == 16
-
-
-def test_without_topology_the_cores_are_unknown_and_the_reason_is_said(tmp_path: Path) -> None:
-    blocks = "".join(f"processor\t: {cpu}\nBogoMIPS\t: 50.00\n\n" for cpu in range(8))
-
-    facts = probe(machine(tmp_path, cores=8, kernel="bare", files={"proc/cpuinfo": blocks}))
-
-    topology = facts.topology
-    assert topology.online == tuple(range(8))
-    assert not topology.cores_known
-    assert not topology.sockets_known
-    assert len(topology.cores) == 8  # work can be laid out all the same
-    for fact in ("sockets", "physical_cores", "threads_per_core", "cores_per_socket"):
-        assert "lists the" in (facts.why_unknown(f"topology.{fact}") or "")
-
-
-def test_cores_may_be_known_if_sockets_are_not(tmp_path: Path) -> None:
-    host = machine(tmp_path, sockets=2, cores=4, smt=2)
-    for cpu in range(16):
-        topology = tmp_path / f"{CPU}/cpu{cpu}/topology"
-        (topology / "package_cpus_list").unlink()
-        (topology / "physical_package_id").unlink()
-    (tmp_path / "proc/cpuinfo").write_text("")
-
-    facts = probe(host)
-
-    assert facts.topology.cores_known
-    assert facts.topology.physical_cores == 8
-    assert not facts.topology.sockets_known
-    assert facts.why_unknown("topology.sockets") is not None
-    assert facts.why_unknown("topology.physical_cores") is None
-
-
 def test_a_single_cpu_is_one_core_of_one_socket(tmp_path: Path) -> None:
     facts = probe(
         machine(tmp_path, files={"proc/cpuinfo": "processor : 0\n\n"}, kernel="bare", cores=1)
     )
 
     assert counts(facts) == (1, 1, 1, 1)
-
-
-def test_allowed_cpus_come_from_the_status_of_the_recorded_process(tmp_path: Path) -> None:
-    facts = probe(machine(tmp_path, cores=8, status_allowed="2-5,900"))
-
-    assert facts.topology.allowed == (2, 3, 4, 5)
-    assert len(facts.topology.allowed_cores) == 4
 
 
 def test_a_mask_that_leaves_nothing_is_passed_over(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from cputune.emitters import FORMATS
 from cputune.emitters.format import Emission
 from cputune.emitters.like import like
 from cputune.host.facts import Package
-from cputune.records.claims import Speedup, outcome_of
+from cputune.records.claims import Speedup
 from cputune.records.result import Worth
 from cputune.report.notebook import html_of
 from cputune.report.page import page
@@ -235,32 +235,8 @@ def test_a_list_of_results_names_machine_and_work_beside_each_gain() -> None:
     assert row[3].startswith("×1.57")
 
 
-def test_the_representation_names_the_work_and_no_ratio() -> None:
-    assert "train.py" in repr(HERE)
-    assert not RATIO.search(repr(HERE))
-
-
 def test_showing_prints_the_same_verdict() -> None:
     out = io.StringIO()
     with redirect_stdout(out):
         cputune.show(HERE)
     assert "1.57 times as fast as your current launch" in out.getvalue()
-
-
-@every_row(
-    ("low", "high", "outcome"),
-    [
-        (1.01, 1.5, "faster"),
-        (1.001, 1.04, "faster"),
-        (1.0, 1.04, "equivalent"),
-        (0.95, 1.05, "equivalent"),
-        (0.96, 0.99, "equivalent"),
-        (0.9, 0.99, "slower"),
-        (0.83, 1.51, "undecided"),
-        (0.94, 1.01, "undecided"),
-        (0.97, 1.06, "undecided"),
-    ],
-)
-def test_there_are_five_outcomes(low: float, high: float, outcome: str) -> None:
-    assert outcome_of(Speedup(ratio=(low + high) / 2, low=low, high=high)) == outcome
-    assert outcome_of(None) == "not_compared"

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import replace
 from pathlib import Path
 
 from golden_texts import Golden
 from in_process import Run
 from report.result_cases import tuned
-from rich.console import Console
 from rows import every_row
 from tuner.fakes import SMALL
 
@@ -17,13 +15,10 @@ import cputune
 from cputune import Result
 from cputune.cli.run import command as run_command
 from cputune.plans.equivalence import ModelAnswers, Training
-from cputune.plans.knobs import KNOBS, kind_between, kind_of
+from cputune.plans.knobs import kind_between
 from cputune.records.claims import Speedup, host_fingerprint
 from cputune.records.ladder import keeping, ladder_of
 from cputune.records.result import Rung
-from cputune.report.answer import MOST_LINES, end_blocks
-from cputune.report.show import ResultToShow, document
-from cputune.report.writing import print_blocks
 
 
 def climbed() -> Result:
@@ -58,25 +53,6 @@ def climbed() -> Result:
     )
 
 
-def test_every_knob_has_a_kind() -> None:
-    kinds = {knob.name: kind_of(knob) for knob in KNOBS}
-    assert {kinds[name] for name in ("threads", "allocator", "openmp", "malloc", "workers")} == {
-        "touches nothing"
-    }
-    assert {kinds[name] for name in ("ranks", "accumulation", "padding", "gradients")} == {
-        "same mathematics"
-    }
-    assert {kinds[name] for name in ("precision", "dropout", "order")} == {"other numbers"}
-
-
-def test_a_verdict_is_a_ladder(golden: Golden) -> None:
-    lines = ladder_of(climbed())
-    assert [line.split(" (")[0] for line in lines] == ["×1.24", "×1.71", "×2.56"]
-    golden(lines[0])
-    golden(lines[1])
-    golden(lines[2])
-
-
 def test_a_gain_that_is_not_certain_is_called_undecided() -> None:
     result = climbed()
     first, *others = result.rungs
@@ -96,12 +72,6 @@ def test_what_was_checked_is_said_with_its_limit(golden: Golden) -> None:
     golden(line)
 
 
-def test_a_plan_that_touches_nothing_has_nothing_to_choose() -> None:
-    result = climbed()
-    assert ladder_of(replace(result, rungs=result.rungs[:1])) == ()
-    assert ladder_of(replace(result, rungs=())) == ()
-
-
 @every_row(("keep", "number"), [("numbers", 0), ("mathematics", 1), ("distribution", 2), (None, 2)])
 def test_a_launch_can_leave_out_what_changes_more(keep: str | None, number: int) -> None:
     result = climbed()
@@ -119,18 +89,6 @@ def test_a_launch_can_leave_out_what_changes_more(keep: str | None, number: int)
 def test_what_was_never_compared_is_the_launch_as_it_was() -> None:
     result = replace(climbed(), rungs=())
     assert keeping(result, "numbers").best.plan == result.baseline.plan
-
-
-def test_the_terminal_and_the_document_have_it() -> None:
-    shown = ResultToShow(result=climbed(), facts=SMALL.facts)
-    out = io.StringIO()
-    print_blocks(end_blocks(shown), Console(file=out, width=80))
-    text = " ".join(out.getvalue().split())
-    assert "Training the same numbers: " in text
-    assert "; with all above ×1.71 (1.62–1.80)" in text
-    assert "cputune run --keep mathematics #" in text
-    assert out.getvalue().count("\n") <= MOST_LINES
-    assert len(document(shown)["ladder"]) == 3
 
 
 def test_run_takes_the_same_word() -> None:

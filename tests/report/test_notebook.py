@@ -121,12 +121,6 @@ def test_the_study_is_shown_while_it_runs(monkeypatch: pytest.MonkeyPatch) -> No
     assert "<progress" not in drawn[-1]._repr_html_()
 
 
-def test_outside_of_a_kernel_nothing_is_a_notebook() -> None:
-    from cputune.report.notebook import is_notebook
-
-    assert not is_notebook()
-
-
 def test_a_frame_has_a_row_for_each_trial() -> None:
     result = tuned()
     frame = result.to_frame()

@@ -6,14 +6,12 @@ import shlex
 from dataclasses import replace
 
 from golden_texts import Golden
-from report.result_cases import tuned
 from rows import every_row
 from tuner.fakes import SMALL
 
-from cputune import TuneOptions
 from cputune.emitters.prepared import usual_format
 from cputune.host.facts import Launcher
-from cputune.report.show import basis, launch_commands
+from cputune.report.show import launch_commands
 
 OPEN_MPI = Launcher(name="mpirun", path="/usr/bin/mpirun", dialect="openmpi4")
 
@@ -21,13 +19,6 @@ OPEN_MPI = Launcher(name="mpirun", path="/usr/bin/mpirun", dialect="openmpi4")
 def test_a_file_of_any_name_is_one_word() -> None:
     for command in launch_commands("my results/a; b.json"):
         assert shlex.split(command)[-1] == "my results/a; b.json"
-
-
-def test_what_narrowed_a_search_is_reported(golden: Golden) -> None:
-    asked = TuneOptions(fix={"precision": "bf16"}, keep="numbers", knobs=[], budget=3, resume=True)
-    assert asked.narrowed == {"fix": {"precision": "bf16"}, "keep": "numbers"}
-    search = dict(basis(replace(tuned(), asked=asked.narrowed)))["search"]
-    golden(search)
 
 
 @every_row(

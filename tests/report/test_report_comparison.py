@@ -92,12 +92,6 @@ def test_without_pairs_there_is_no_figure_of_speed(result: Result) -> None:
     assert "times as fast" not in said
 
 
-def test_with_pairs_each_plan_has_its_speed(result: Result) -> None:
-    said = text(shown(result, 1.2))
-    assert "9.8–10.2" in said
-    assert "1.18–1.22, faster" in said
-
-
 def test_what_differs_is_listed(result: Result, golden: Golden) -> None:
     host = {
         **result.host,

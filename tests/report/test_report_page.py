@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import os
 import re
 import sys
@@ -98,15 +96,6 @@ def test_every_picture_is_there_for_desk_and_telephone() -> None:
     ids = re.findall(r'\bid="([^"]+)"', text)
     assert len(ids) == len(set(ids))
     assert text.count("aria-label=") >= 5
-
-
-def test_it_can_be_saved() -> None:
-    link = re.search(
-        r'download="cputune.json" href="data:application/json;base64,([^"]+)"', page_of(tuned)
-    )
-    assert link is not None
-    assert Result.from_json(json.loads(base64.b64decode(link[1]))) == tuned()
-    assert "download=" not in page_of(a_thousand)
 
 
 def test_a_colour_means_one_thing() -> None:

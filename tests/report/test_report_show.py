@@ -8,17 +8,15 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from report.result_cases import CASES, hostile, profiled, tuned
+from report.result_cases import CASES, hostile, tuned
 from rich.console import Console
 from rows import every_row
 from tuner.fakes import SMALL
 
 from cputune import Result
-from cputune.plans.knobs.record import LeftOut
-from cputune.plans.untried import UntriedGain
 from cputune.records.shared_texts import OTHERS_MAY_BE_FASTER
 from cputune.report.answer import MOST_LINES, end_blocks
-from cputune.report.show import ResultToShow, blocks, document, time_rows
+from cputune.report.show import ResultToShow, blocks, document
 from cputune.report.writing import print_blocks
 
 
@@ -45,13 +43,6 @@ def test_the_terminal_says_what_to_change_and_how(result: Result) -> None:
     assert f"{result.speedup.pairs} pairs" in text
 
 
-def test_a_command_stays_in_one_line_and_the_rest_within_the_width(result: Result) -> None:
-    lines = in_terminal(ResultToShow(result=result, file="x" * 90), width=80).splitlines()
-    assert f"train         cputune run {'x' * 90}" in lines
-    pasted = ("Do now", "train", "launch", "variables", "flags")
-    assert all(len(line) <= 80 for line in lines if not line.startswith(pasted))
-
-
 @pytest.mark.parametrize("width", [40, 80, 140])
 def test_nothing_is_lost_in_a_narrow_terminal(result: Result, width: int) -> None:
     text = in_terminal(ResultToShow(result=result, file="r.json"), width=width)
@@ -69,16 +60,6 @@ def test_the_answer_has_24_lines_of_eighty_columns(case: Callable[[], Result]) -
     labels = [line[:9].strip().removesuffix(" now") for line in text.splitlines()]
     assert [label for label in labels if label in asked] == [one for one in asked if one in labels]
     assert {"Result", "Do", "How sure"} <= set(labels)
-
-
-def test_what_would_pay_has_its_command_in_a_line_of_its_own() -> None:
-    do = "apt-get update && apt-get install -y libtcmalloc-minimal4"
-    pays = UntriedGain(
-        what="tcmalloc is not installed", low=1.12, high=1.3, takes="one command", do=do
-    )
-    text = in_terminal(ResultToShow(result=replace(tuned(), untried=(pays,))), 80, short=True)
-    gain = "Not tried  tcmalloc is not installed: ×1.12–1.30, 2 x86 cores"
-    assert f"{gain}\n$          {do}\n" in text
 
 
 def test_plans_for_which_the_time_was_too_short_are_in_the_answer() -> None:
@@ -99,20 +80,3 @@ def test_hostile_text_is_text() -> None:
     terminal, _ = both_forms(hostile())
     assert "\x1b" not in terminal
     assert "\u202e" not in terminal
-
-
-def test_the_time_of_a_step_is_shown_by_what_it_is_spent_on() -> None:
-    table = time_rows(profiled())
-    assert table.headings == ("", "best")
-    assert [what for what, _ in table.rows][1:3] == ["matrix products", "all-reduce"]
-    assert table.rows[1][1].endswith("(44%)")
-
-
-def test_what_was_left_out_and_every_plan_is_said_on_demand() -> None:
-    left = replace(tuned(), left_out=(LeftOut(what="smt", why="a core has one thread"),))
-    assert "Left out, and why" in in_terminal(ResultToShow(result=left))
-    assert "The plans" in in_terminal(ResultToShow(result=left))
-    answer = in_terminal(ResultToShow(result=left), short=True)
-    assert "Left out" not in answer
-    assert "The plans" not in answer
-    assert "all of it  cputune show --all" in answer

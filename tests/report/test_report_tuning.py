@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from dataclasses import replace
 
-from confirmed import BUSY, UNCOMPARED
+from confirmed import BUSY
 from golden_texts import Golden
 from rich.console import Console
 from rows import every_row
@@ -156,15 +156,6 @@ def test_a_factor_is_said_only_if_it_is_known_well(result: Result, golden: Golde
     assert "as fast as the best" not in undecided.means
     golden(undecided.sure)
     assert "14" not in " ".join(verdict_of(replace(wide, **BUSY), "").lines())
-
-
-def test_one_plan_alone_is_called_neither_fast_nor_slow(result: Result, golden: Golden) -> None:
-    alone = replace(result, best=result.baseline, trials=result.trials[:1], **UNCOMPARED)
-    said = verdict_of(alone, "")
-    golden(said.means)
-    golden(said.sure)
-    two = replace(alone, trials=result.trials)
-    assert verdict_of(two, "").sure.startswith("single trials: 4.9 and 12.5")
 
 
 def test_what_a_long_start_costs_is_said_before(golden: Golden) -> None:

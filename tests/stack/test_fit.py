@@ -3,8 +3,8 @@
 from packaging.version import Version
 from rows import every_row
 
-from cputune.stack import Versions, load
-from cputune.stack.fit import misfits, pythons, pythons_for
+from cputune.stack import Versions
+from cputune.stack.fit import misfits
 
 
 def versions(**texts):
@@ -70,15 +70,3 @@ def test_a_broken_rule_is_said_with_both_versions(stack, said):
 )
 def test_what_fits_breaks_no_rule(stack):
     assert misfits(versions(**stack)) == ()
-
-
-def test_the_pythons_are_those_that_torch_was_built_for_the_oldest_first():
-    tags = {tag.rstrip("t") for torch in load().torch for tag in torch.tags or ()}
-    assert {f"cp{python.replace('.', '')}" for python in pythons()} == tags
-    assert (pythons()[0], pythons()[3]) == ("3.7", "3.10")
-
-
-def test_the_pythons_that_all_have_wheels_for():
-    asked = versions(torch="2.8.0", transformers="4.55.4", accelerate="1.7.0")
-    assert pythons_for(asked) == ("3.9", "3.10", "3.11", "3.12", "3.13")
-    assert pythons_for(asked.changed(ipex=Version("1.12.0"))) == ("3.9", "3.10")

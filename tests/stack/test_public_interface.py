@@ -5,29 +5,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from importlib import resources
 
 from packaging.version import Version
 from rows import every_row
 
 from cputune.stack import interface
-from cputune.stack.tables import load, minor
-
-MOST_BYTES = 1_500_000
-
-
-def test_the_file_is_small_and_holds_every_release_of_the_stack_table() -> None:
-    with resources.as_file(resources.files("cputune.stack") / interface.FILE) as path:
-        assert path.stat().st_size < MOST_BYTES
-    for package in ("transformers", "accelerate"):
-        assert interface.releases(package) == load().library(package).read  # type: ignore[arg-type]
-    for package in ("datasets", "peft", "trl", "huggingface_hub"):
-        assert len(interface.releases(package)) > 15
-
-
-def test_the_newest_release_is_the_last_that_was_read() -> None:
-    assert interface.newest("accelerate") == max(interface.releases("accelerate"))
-    assert interface.newest("numpy") is None
 
 
 def test_it_is_read_only_when_a_question_needs_it() -> None:
@@ -38,18 +20,6 @@ def test_it_is_read_only_when_a_question_needs_it() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout == "bus-error\n", done.stderr
-
-
-@every_row("row", load().transformers.arguments, ids=lambda row: row.name)
-def test_rows_by_hand_say_what_the_wheels_say(row: object) -> None:
-    found = interface.argument("transformers", "TrainingArguments", row.name)  # type: ignore[attr-defined]
-    assert found is not None
-    first, last = row.first, row.last  # type: ignore[attr-defined]
-    oldest = minor(interface.releases("transformers")[0])
-    # A row may begin later, with the release in which the argument works on a CPU.
-    assert max(first or oldest, oldest) >= minor(found.first)
-    assert first is not None or found.always
-    assert (None if found.still else minor(found.last)) == last
 
 
 @every_row(
@@ -69,27 +39,6 @@ def test_arguments(package: str, called: str, name: str, words: str) -> None:
     found = interface.argument(package, called, name)
     assert found is not None
     assert found.range_text() == words
-
-
-def test_arguments_of_one_release_are_all_that_it_takes() -> None:
-    at = interface.arguments("transformers", "TrainingArguments", Version("4.40.2"))
-    assert {"evaluation_strategy", "no_cuda", "bf16"} <= at
-    assert "eval_strategy" not in at
-    assert not interface.argument("transformers", "TrainingArguments", "no_such_argument")
-
-
-def test_symbols_modules_and_options() -> None:
-    found = interface.symbol("transformers", "transformers", "AdamW")
-    assert found is not None
-    assert (found.always, found.still) == (True, False)
-    assert interface.symbol("transformers", "transformers", "Trainer").still  # type: ignore[union-attr]
-    assert not interface.module("transformers", "transformers.deepspeed").still  # type: ignore[union-attr]
-    assert "transformers.pytorch_utils" in interface.homes(
-        "transformers", "apply_chunking_to_forward"
-    )
-    launch = interface.option("accelerate", "--mpirun_ccl")["accelerate.commands.launch"]
-    assert launch.range_text() == "0.28 to 1.12"
-    assert "processing_class" in interface.renamed("transformers", "tokenizer")
 
 
 def test_torch_has_rows_by_hand_of_what_came_or_went() -> None:

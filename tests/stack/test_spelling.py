@@ -7,10 +7,6 @@ from cputune.stack import (
     Versions,
     backend_flags,
     cpu_flag,
-    default_optimizer,
-    optimizers,
-    why_no_bf16,
-    why_no_masks,
 )
 
 
@@ -25,18 +21,6 @@ def stack(transformers=None, torch=None, accelerate=None):
 )
 def test_the_cpu(transformers, flag):
     assert cpu_flag(stack(transformers)) == flag
-
-
-def test_bf16_on_a_cpu():
-    assert "for GPUs only" in why_no_bf16(stack("4.19.4"))
-    assert why_no_bf16(stack("4.20.0")) is None
-    assert why_no_bf16(stack()) is None
-
-
-def test_masks_of_ours_in_torch():
-    assert "is not known" in why_no_masks(stack())
-    assert "torch 1.13.1 " in why_no_masks(stack(torch="1.13.1"))
-    assert why_no_masks(stack(torch="2.0.0")) is None
 
 
 @every_row(
@@ -59,28 +43,3 @@ def test_masks_of_ours_in_torch():
 )
 def test_the_backend(transformers, accelerate, backend, expected):
     assert backend_flags(stack(transformers, accelerate=accelerate), backend) == expected
-
-
-@every_row(
-    ("transformers", "torch", "default", "taken"),
-    [
-        ("4.15.0", "1.10.2", None, ()),
-        ("4.16.2", "1.10.2", "adamw_hf", ("adamw_hf", "adamw_torch")),
-        ("4.26.1", "2.8.0", "adamw_hf", ("adamw_hf", "adamw_torch")),
-        ("4.27.4", "2.3.1", "adamw_hf", ("adamw_hf", "adamw_torch")),
-        ("4.27.4", "2.4.0", "adamw_hf", ("adamw_hf", "adamw_torch", "adamw_torch_fused")),
-        ("4.31.0", "2.3.1", "adamw_hf", ("adamw_hf", "adamw_torch")),
-        ("4.32.0", "2.3.1", "adamw_torch", ("adamw_hf", "adamw_torch")),
-        ("4.49.0", "2.3.1", "adamw_torch", ("adamw_hf", "adamw_torch")),
-        ("4.50.0", "2.3.1", "adamw_torch", ("adamw_torch",)),
-        ("4.53.3", "2.8.0", "adamw_torch", ("adamw_torch", "adamw_torch_fused")),
-        ("4.54.1", "2.7.1", "adamw_torch", ("adamw_torch", "adamw_torch_fused")),
-        ("4.54.1", "2.8.0", "adamw_torch_fused", ("adamw_torch", "adamw_torch_fused")),
-        ("5.23.0", "2.7.1", "adamw_torch", ("adamw_torch", "adamw_torch_fused")),
-        (None, None, "adamw_torch_fused", ("adamw_torch", "adamw_torch_fused")),
-    ],
-)
-def test_adamw(transformers, torch, default, taken):
-    asked = stack(transformers, torch)
-    assert default_optimizer(asked) == default
-    assert optimizers(asked) == taken

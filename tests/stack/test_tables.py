@@ -2,38 +2,13 @@
 
 import ast
 import dataclasses
-from datetime import date
 
-from packaging.version import Version
-from rows import every_row
 from sources import modules, one_worker
 
-from cputune.stack import Versions, load, tables
-from cputune.stack.fit import misfits
-from cputune.stack.tables import parse, satisfies
-from cputune.stack.version_changes import version_change
+from cputune.stack import load, tables
 
 STACK = load()
 LIBRARIES = (STACK.transformers, STACK.accelerate)
-
-
-def features():
-    for library in LIBRARIES:
-        for field in dataclasses.fields(library):
-            rows = getattr(library, field.name)
-            yield from (row for row in rows if isinstance(row, tables.Feature))
-
-
-def test_the_ipex_of_a_torch_is_of_its_minor_the_newest_first():
-    found = [str(row.version) for row in STACK.ipex_for(Version("2.3.1"))]
-    assert found == sorted((one for one in found if one.startswith("2.3.")), reverse=True) != []
-    assert STACK.ipex_for(None) == STACK.ipex_for(Version("2.13.0")) == ()
-
-
-def test_what_was_the_newest_when_the_tables_were_checked_stands_next_to_the_day():
-    newest = {name: str(rows[-1]) for name, rows in STACK.releases().items() if name != "numpy"}
-    day = date.fromisoformat(STACK.checked["day"])
-    assert {"day": day.isoformat(), **newest} == dict(STACK.checked)
 
 
 def test_every_row_has_a_source():
@@ -52,29 +27,6 @@ def test_rows_are_in_the_order_of_their_versions():
         STACK.accelerate.read,
     ):
         assert list(rows) == sorted(rows)
-
-
-def test_both_eras_fit_and_are_what_they_say():
-    for era in STACK.eras:
-        stack = Versions(python=Version("3.11"), **era.versions)
-        assert misfits(stack) == ()
-        way = version_change(era.name, stack)
-        assert way is not None
-        assert way.changes == ()
-
-
-def test_a_version_older_than_the_tables_is_not_guessed():
-    assert STACK.transformers.needs_of(Version("3.5.0")) is None
-
-
-def test_local_labels_and_development_versions_are_let_through():
-    assert satisfies(Version("2.8.0+cpu"), "==2.8.0")
-    assert satisfies(Version("2.9.0.dev20250801"), ">=2.8")
-    assert not satisfies(Version("2.1.0"), "<2")
-
-
-def test_what_is_not_a_version_is_unknown():
-    assert (parse("git-main"), parse(None), parse("9" * 5000)) == (None, None, None)
 
 
 @one_worker
@@ -101,18 +53,3 @@ def test_no_behaviour_is_asked_for_that_no_table_has():
     }
     rows = (row for library in LIBRARIES for row in library.behaviours)
     assert asked <= {row.name for row in (*rows, *STACK.torch_behaviours)}
-
-
-@every_row("row", list(features()), ids=lambda row: row.name)
-def test_a_row_ends_with_its_last_minor_release(row):
-    if row.first is not None:
-        major, small = row.first
-        assert row.covers(Version(f"{major}.{small}.0"))
-        assert row.covers(Version(f"{major}.{small}.0.dev1"))
-        before = f"{major}.{small - 1}.99" if small else f"{major - 1}.99"
-        assert not row.covers(Version(before))
-    if row.last is not None:
-        major, small = row.last
-        assert row.covers(Version(f"{major}.{small}.99"))
-        assert not row.covers(Version(f"{major}.{small + 1}.0"))
-    assert row.covers(None) is (row.last is None)

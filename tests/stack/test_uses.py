@@ -5,14 +5,12 @@ What is expected was read in the wheels of transformers and the tags of accelera
 
 from dataclasses import replace
 
-from golden_texts import Golden
 from rows import every_row
 
-from cputune.stack import Versions, ccl_use, ipex_off, ipex_use, load, oneccl_module
+from cputune.stack import Versions, ccl_use, ipex_off, ipex_use
 from cputune.stack.uses import why_too_few_ccl_workers
 
 PAIR = {"torch": "2.6.0", "intel_extension_for_pytorch": "2.6.0"}
-NEW_PAIR = {"torch": "2.8.0", "intel_extension_for_pytorch": "2.8.0"}
 
 
 def stack(pair=PAIR, **others):
@@ -49,23 +47,6 @@ def test_ipex_under_trainer(transformers, accelerate, state, caller):
     use = ipex_use(stack(transformers=transformers, accelerate=accelerate))
     assert (use.state, use.caller) == (state, caller)
     assert use.possible is state.startswith("used")
-
-
-@every_row(
-    ("accelerate", "old_torch", "new_torch"),
-    [
-        ("0.19.0", "ignored", "ignored"),
-        ("0.20.0", "used unasked", "used unasked"),
-        ("1.7.0", "used unasked", "used unasked"),
-        ("1.8.0", "used unasked", "ignored"),
-        ("1.12.0", "used unasked", "ignored"),
-        ("1.13.0", "ignored", "ignored"),
-    ],
-)
-def test_ipex_under_an_accelerator(accelerate, old_torch, new_torch):
-    for pair, state in ((PAIR, old_torch), (NEW_PAIR, new_torch)):
-        asked = stack(pair, accelerate=accelerate)
-        assert ipex_use(asked, framework="accelerate").state == state
 
 
 @every_row(
@@ -124,35 +105,6 @@ def test_oneccl_under_trainer(transformers, accelerate, refused):
     named = {**BINDINGS, "transformers": transformers, "accelerate": accelerate}
     why = ccl_use(Versions.from_names({k: v for k, v in named.items() if v is not None}))
     assert why is None if refused is None else why.startswith(refused)
-
-
-def test_an_accelerator_asks_accelerate_alone(golden: Golden):
-    for transformers in ("4.10.3", "5.23.0"):
-        asked = stack(BINDINGS, transformers=transformers, accelerate="1.12.0")
-        assert ccl_use(asked, framework="accelerate") is None
-    asked = stack(BINDINGS, accelerate="1.13.0")
-    golden(ccl_use(asked, framework="accelerate"))
-    assert "not known" in ccl_use(stack(BINDINGS), framework="accelerate")
-
-
-def test_bindings_that_are_not_there_are_named_with_the_last_that_were():
-    last = load().oneccl[-1]
-    why = ccl_use(stack({"torch": "2.13.0"}, transformers="5.0.0", accelerate="1.12.0"))
-    assert f"is not installed (the last, {last.version}, is for torch" in why
-
-
-@every_row(
-    ("bindings", "module"),
-    [
-        ("1.9.0", "torch_ccl"),
-        ("1.11.0", "torch_ccl"),
-        ("1.12.0", "oneccl_bindings_for_pytorch"),
-        ("2.99.0", "oneccl_bindings_for_pytorch"),
-        ("?", "oneccl_bindings_for_pytorch"),
-    ],
-)
-def test_the_module_that_bindings_bring(bindings, module):
-    assert oneccl_module(Versions.from_names({"oneccl_bind_pt": bindings})) == module
 
 
 def test_accelerate_takes_gloo_if_there_is_no_worker():

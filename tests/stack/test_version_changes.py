@@ -87,36 +87,6 @@ def test_what_is_of_an_era_stays_as_it_is(era, stays, goes):
     assert version_change(era, versions(python="3.10", **goes)).changes != ()
 
 
-def test_what_a_complete_stack_lacks_is_added():
-    for era, added in (("today", 2), ("ipex", 3)):
-        way = version_change(era, versions(python="3.11", torch="2.8.0"), complete=True)
-        assert len([name for name, _ in way.changes if name != "torch"]) == added
-
-
-@pytest.mark.parametrize(
-    ("stack", "way"),
-    [
-        ({"torch": "2.6.0", "oneccl": "2.8.0"}, "oneccl_bind_pt==2.6.0 -f "),
-        ({"torch": "1.12.1", "ipex": "1.13.0"}, "intel_extension_for_pytorch==1.12.300 -f "),
-        ({"torch": "2.6.0", "ipex": "2.8.0"}, "intel_extension_for_pytorch==2.6.0"),
-    ],
-)
-def test_only_what_pypi_lacks_comes_from_a_page(stack, way):
-    command = version_change("ipex", versions(python="3.10", **stack)).command()
-    assert way in command
-    assert (" -f " in command) is way.endswith(" -f ")
-
-
-def test_both_ways_are_said_the_smaller_one_first():
-    stack = versions(python="3.11", torch="2.13.0", ipex="2.8.0", transformers="5.23.0")
-    said, command = advised_changes(stack)
-    assert said == (
-        "Smallest change: pip uninstall -y intel_extension_for_pytorch; "
-        "or stay in the IPEX era: pip install torch==2.8.0 transformers==4.55.4."
-    )
-    assert command == "pip uninstall -y intel_extension_for_pytorch"
-
-
 @every_row(
     ("stack", "command"),
     [
@@ -154,11 +124,6 @@ def test_the_smallest_upgrade(stack, command):
     said, found = advised_changes(versions(python="3.11", **stack))
     assert found == command
     assert (said is None) == ("ipex" not in stack)
-
-
-def test_a_python_that_has_no_wheel_is_the_one_reason_for_an_older_release():
-    change = smallest_change(versions(python="3.10", torch="2.15.0"))
-    assert (change.command(), change.older) == ("pip install torch==2.14.1", ("torch",))
 
 
 def test_nothing_is_advised_if_nothing_is_wrong():
@@ -205,29 +170,10 @@ def requirements(command):
                     yield Requirement(word)
 
 
-@every_row(
-    ("stack", "pages"),
-    [
-        ({"torch": "2.5.1+cpu", "transformers": "5.23.0"}, True),
-        ({"torch": "2.5.1", "transformers": "5.23.0"}, False),
-        ({"torch": "2.6.0+cpu", "torchvision": "0.28.0"}, True),
-        ({"torch": "2.6.0+cpu", "transformers": "5.23.0", "accelerate": "1.1.1"}, False),
-    ],
-)
-def test_a_cpu_build_comes_from_the_page_of_cpu_builds_again(stack, pages):
-    _, command = advised_changes(versions(python="3.11", **stack))
-    assert ("--extra-index-url https://download.pytorch.org/whl/cpu" in command) is pages
-
-
 def test_a_python_that_no_stack_has_wheels_for_is_reported():
     said, command = advised_changes(versions(python="3.6", torch="2.13.0"))
     assert "No stack in the tables has wheels for this Python" in said
     assert command is None
-
-
-def test_a_python_without_ipex_leaves_one_way():
-    (way,) = version_changes(versions(python="3.14", torch="2.13.0", ipex="2.8.0"))
-    assert way.says == "today's stack"
 
 
 @every_row("torch", [str(row.version) for row in STACK.torch])

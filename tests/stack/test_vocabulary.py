@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from golden_texts import Golden
 from rows import every_row
 
 from cputune.stack import Versions
 from cputune.stack.uses import vocabulary
-
-TODAY = {"torch": "2.13.0", "transformers": "5.23.0", "accelerate": "1.15.0"}
-PAIR = {"torch": "2.6.0", "intel_extension_for_pytorch": "2.6.0"}
-IPEX_ERA = {**PAIR, "transformers": "4.52.4", "accelerate": "1.7.0"}
 
 
 def said(spelling: str, stack: dict[str, str], **others: str) -> str | None:
@@ -49,55 +44,6 @@ def test_an_argument_is_what_its_release_makes_of_it(
     spelling: str, transformers: str, expected: str | None
 ) -> None:
     assert said(spelling, {"transformers": transformers}) == expected
-
-
-def test_fp16_of_transformers_4_41_depends_on_torch(golden: Golden) -> None:
-    old = {"transformers": "4.41.2", "torch": "2.2.2"}
-    golden(said("--fp16", old))
-
-
-@every_row(
-    ("stack", "expected"),
-    [
-        (TODAY, "refused: --use_ipex (instead: nothing, torch itself runs AMX and bf16)"),
-        (IPEX_ERA, "accepted: --use_ipex (Trainer calls ipex.optimize)"),
-        ({"transformers": "4.52.4"}, "refused: --use_ipex (IPEX is not installed)"),
-        ({**IPEX_ERA, "torch": "2.7.0"}, "refused: --use_ipex (IPEX does not fit torch)"),
-        (
-            {**IPEX_ERA, "transformers": "4.53.0", "accelerate": "1.13.0"},
-            "ignored: --use_ipex (neither Trainer nor accelerate calls IPEX)",
-        ),
-        (
-            {**PAIR, "transformers": "4.53.0"},
-            "accepted: --use_ipex (the version of accelerate is not known, and transformers "
-            "4.53.0 leaves IPEX to it)",
-        ),
-    ],
-)
-def test_use_ipex_depends_on_who_calls_it(stack: dict[str, str], expected: str) -> None:
-    assert said("--use_ipex", stack) == expected
-
-
-@every_row(
-    ("transformers", "accelerate", "expected"),
-    [
-        (
-            "5.0.0",
-            "1.12.0",
-            "accepted: {} (with the bindings of this torch and CCL_WORKER_COUNT of 1 or more)",
-        ),
-        (
-            "5.0.0",
-            "1.13.0",
-            "refused: {} (accelerate 1.13.0 has no ccl; instead: --ddp_backend gloo)",
-        ),
-        ("5.1.0", "1.12.0", "refused: {} (it was removed; instead: --ddp_backend gloo)"),
-        ("5.1.0", "?", "refused: {} (it was removed; instead: --ddp_backend gloo)"),
-    ],
-)
-def test_ccl_is_asked_of_both(transformers: str, accelerate: str, expected: str) -> None:
-    stack = {"transformers": transformers, "accelerate": accelerate}
-    assert said("--ddp_backend ccl", stack) == expected.format("--ddp_backend ccl")
 
 
 @every_row(

@@ -42,32 +42,11 @@ def compared(before: Result, after: Result | None, runner: Any = None, **more: A
     return cputune.compare(before, after, facts=SMALL.facts, runner=runner, **more)
 
 
-def test_the_second_plan_is_compared_with_the_first() -> None:
-    slow, fast = plans()
-    truth = SMALL.seconds(slow) / SMALL.seconds(fast)
-    found = compared(of(slow), of(fast))
-    assert found.speedup is not None
-    assert found.speedup.low < truth < found.speedup.high
-    assert found.speedup.pairs >= 2
-    assert found.not_compared is None
-    assert {run.plan for run in found.runs} == {slow, fast}
-    back = compared(of(fast), of(slow))
-    assert back.speedup is not None
-    assert back.speedup.ratio == pytest.approx(1 / truth, rel=0.02)
-
-
 def test_one_result_alone_is_compared_with_todays_launch() -> None:
     found = compared(tuned(), None)
     assert (found.before, found.after) == (tuned().baseline.plan, tuned().best.plan)
     assert found.speedup is not None
     assert found.speedup.significant
-
-
-def test_if_no_two_plans_live_at_once_they_run_one_after_the_other() -> None:
-    slow, fast = plans()
-    found = compared(of(slow), of(fast), FakeRunner(truthful()))
-    assert found.speedup is not None
-    assert found.speedup.low < SMALL.seconds(slow) / SMALL.seconds(fast) < found.speedup.high
 
 
 def test_one_plan_needs_no_measurement() -> None:

@@ -17,7 +17,6 @@ from cputune.plans.memory import needed_bytes
 from cputune.tuner.layouts import Layouts
 
 JOB = Workload.from_recipe("bert-mini")  # 8 samples a step
-ALONE = replace(JOB, global_batch_size=None, batch_per_rank=2)
 SMALL, LARGE = machine(sockets=2, cores_per_socket=4), machine(sockets=2, cores_per_socket=6)
 CCL = ("gloo", "ccl")
 
@@ -178,16 +177,6 @@ def test_why_there_are_no_others(
     assert left_out(laid(machine(**shape), **fixed)) == reasons
 
 
-def test_many_rank_counts_of_one_reason_are_one_line() -> None:
-    one, two = (replace(JOB, global_batch_size=n) for n in (1, 2))
-    facts = machine(cores_per_socket=7)
-    assert "ranks=2,3,6,7" in left_out(laid(facts, job=one))
-    for sockets, lines in ((9, ["2,4,5,6,7,8", "3", "9"]), (11, ["2-10", "11"])):
-        of_sockets = left_out(laid(machine(sockets=sockets, cores_per_socket=1), job=two))
-        said = [what for what in of_sockets if what.startswith("ranks=")]
-        assert said == [f"ranks={line}" for line in lines]
-
-
 def test_memory_that_does_not_suffice_is_reported_in_gibibytes(golden: Golden) -> None:
     job = Workload.from_recipe("bert-large-squad")
     small = machine(cores_per_socket=4, memory_limit_gib=20)
@@ -214,13 +203,6 @@ def test_of_a_machine_without_known_cpus_nothing_else_is_said(golden: Golden) ->
 
 
 class TestSeveralHosts:
-    def test_some_of_them_and_all(self) -> None:
-        of = told(laid(SMALL, SMALL, SMALL, ranks=2, threads="all", job=ALONE))
-        assert of == ["2×4", "2 nodes 2×4", "3 nodes 2×4"]
-        assert told(laid(SMALL, SMALL, SMALL, nodes=3, ranks=2, threads=2, job=ALONE)) == [
-            "3 nodes 2×2"
-        ]
-
     def test_the_batch_is_dealt_out_over_all_of_their_ranks(self) -> None:
         reasons = left_out(laid(SMALL, SMALL, ranks=8, threads="all"))
         assert reasons["nodes=2"] == f"8 ranks on each: {BATCH}"

@@ -33,7 +33,7 @@ from cputune.records.result import COMPLETED, FAILED, PRUNED, State, Throughput
 from cputune.records.steps import Crashed
 from cputune.tuner.reading import Run as Reading
 from cputune.tuner.storage import StudyStorage
-from cputune.tuner.stores import StudyDatabase, StudyFile, StudyStore, store_of
+from cputune.tuner.stores import StudyDatabase, StudyStore, store_of
 
 PASSWORD = "hunter2planted"
 SPACE = cputune.search_space(SMALL.facts, SMALL.workload)
@@ -150,16 +150,6 @@ class TestEveryStore:
         assert frozen.value == pytest.approx(value)
         seconds = {index: math.exp(one) for index, one in enumerate(logs)}
         assert frozen.intermediate_values == pytest.approx(seconds)
-
-    def test_a_trial_that_was_cut_off_is_not_on_record(self, store: Store) -> None:
-        for abandoned in (True, False):
-            book = store.storage(str(abandoned), resume=False)
-            book.abandon()  # of none
-            book.begin_baseline()
-            if abandoned:
-                book.abandon()
-            book.close()
-            assert store.past(str(abandoned)) == []
 
     @pytest.mark.parametrize("after", [False, True])
     def test_a_trial_that_an_interrupt_met_while_it_was_written_is_there_once(
@@ -322,10 +312,6 @@ def test_a_result_that_is_kept_already_is_not_kept_again(
 
 
 class TestAnAddress:
-    @pytest.mark.parametrize("named", ["s.db", Path("a") / "s.db", "a:/s.db"])
-    def test_without_a_scheme_is_a_file(self, named: str | Path) -> None:
-        assert store_of(named) == StudyFile(path=Path(named))
-
     @pytest.mark.parametrize(
         ("address", "shown"),
         [

@@ -31,19 +31,6 @@ def again(earlier: Result, fastest: Plan | None = None) -> Result:
     )
 
 
-def test_the_earlier_plan_is_tried_first_and_is_still_the_best() -> None:
-    first = replace(tuned(), versions={"torch": "2.12.0"})
-    result = again(first)
-    assert result.trials[1].origin == "earlier"
-    assert result.trials[1].plan == first.best.plan
-    assert result.earlier is not None
-    assert result.earlier.is_best
-    assert Result.from_json(result.to_json()).earlier == result.earlier
-    text = result.earlier.text(result.speedup)
-    assert text.startswith("torch 2.12.0 → 2.")
-    assert f": your plan is still the best, ×{result.speedup.ratio:.2f} (" in text
-
-
 def test_another_plan_may_be_the_best_now() -> None:
     best = tuned().best
     slow = next(trial.plan for trial in tuned().trials[1:] if trial.plan != best.plan)

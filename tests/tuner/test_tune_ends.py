@@ -111,32 +111,6 @@ def test_without_pairs_nothing_is_claimed(end: End) -> None:
     assert result.to_json()["not_compared"] == result.not_compared
 
 
-def test_with_pairs_the_ratio_is_reported() -> None:
-    result = run(End())
-    assert result.speedup is not None
-    assert result.not_compared is None
-    assert not result.best.plan.as_found
-
-
-def test_a_leader_that_falls_is_followed_by_one_that_is_started_afresh() -> None:
-    best = run(End()).best.plan
-
-    def script(plan: Plan, life: int) -> Iterator[Step]:
-        if plan == best and life:
-            raise CRASH
-        while True:
-            yield Step(seconds=SMALL.seconds(plan), samples=8)
-
-    runner = FakeKeepingRunner(script)
-    result = cputune.tune(SMALL.workload, facts=SMALL.facts, runner=runner, budget=6, knobs=VARIED)
-    assert result.speedup is not None
-    assert result.best.plan not in (best, result.baseline.plan)
-    blocks = {run.round for run in result.confirmation if run.plan == result.best.plan}
-    assert len(blocks) >= 2
-    fresh = [run for run in result.confirmation if run.round and run.plan == result.best.plan]
-    assert not any(run.kept for run in fresh)
-
-
 def test_the_last_line_of_what_crashed_is_said(golden: Golden) -> None:
     result = run(ENDS["today crashes at once in the second block"])
     golden(str(result.not_compared))

@@ -11,33 +11,28 @@ from typing import Any
 
 import pytest
 from golden_texts import Golden
-from machines import MACHINES, SEEN_WARMUP, Machine, Model, machine, simulated
+from machines import SEEN_WARMUP, Model, machine, simulated
 from report.result_cases import tuned
 from rows import every_row
 from tuner.fakes import (
     PLANS,
     SMALL,
     SPACE,
-    VARIED,
-    FakeKeepingRunner,
     FakeLife,
     FakeRunner,
     Script,
     measuring,
-    truthful,
 )
 
 import cputune
-from cputune import ComparisonSoFar, ConfirmStarted, Message, Plan, Result, Step, Trial
-from cputune.plans.knobs import kind_between
-from cputune.plans.knobs.record import KINDS, LeftOut
+from cputune import ConfirmStarted, Plan, Result, Step, Trial
+from cputune.plans.knobs.record import LeftOut
 from cputune.plans.layout import baseline_plan, guide_plan
-from cputune.records.result import COMPLETED, FAILED, PRUNED, TIME_UP, Profile, State, Throughput
+from cputune.records.result import COMPLETED, FAILED, Profile, Throughput
 from cputune.records.steps import Crashed, NoMeasurement
 from cputune.report.network_text import second_node_pays_from
 from cputune.report.show import profile_lines
-from cputune.tuner.changes import LAYOUT, changes
-from cputune.tuner.finalists import confirm_best, may_be_the_best, on_the_way
+from cputune.tuner.finalists import confirm_best, on_the_way
 from cputune.tuner.measuring import Findings
 from cputune.tuner.profile import profile_of_ranks, profile_plan
 
@@ -103,51 +98,12 @@ class TestWho:
         assert [rival.plan for rival in findings.rivals] == PLANS[:1:-1]
         assert {rival.role for rival in findings.rivals} == {"candidate"}
 
-    @every_row(
-        ("best", "behind", "deviation", "rivals"),
-        [
-            (0, 0.09, 0.01, 2),
-            (0, 0.1, 0.01, 1),
-            (0, 0.15, 0.08, 2),
-            (0, 0.16, 0.08, 1),
-            (-2, 0.09, 0.01, 2),
-            (-2, 0.5, 0.01, 1),
-        ],
-    )
-    def test_those_a_tenth_or_two_deviations_behind_may_not(
-        self, best: float, behind: float, deviation: float, rivals: int
-    ) -> None:
-        believed = (best, best + behind, 9, 9, 9, 9)
-        findings, _ = confirmed(*ALL, believed=believed, deviation=deviation)
-        assert len(findings.rivals) == rivals
-
-    def test_if_a_start_takes_long_none_is_made_for_what_each_change_is_worth(
-        self, golden: Golden
-    ) -> None:
-        best_last = (0.05, 0.04, 0.03, 0.02, 0.01, 0.0)
-        findings, told = confirmed(*ALL, believed=best_last, start_seconds=38.0)
-        assert told == [TODAY, *PLANS[:1:-1]]
-        assert findings.worth == ()
-        golden(findings.notes[0])
-        _, told = confirmed(*ALL, believed=best_last, start_seconds=38.0, alive=False)
-        assert told == [TODAY, PLANS[5]], "rounds start them anew"
-
     def test_no_more_than_memory_holds(self) -> None:
         _, told = confirmed(*ALL, room=3)
         assert len(told) == 3
         findings, told = confirmed(*ALL, room=2)
         assert len(told) == 2
         assert findings.turns
-
-    def test_two_in_rounds_if_there_is_no_most_alive_one_beside_today(self) -> None:
-        findings, told = confirmed(*ALL, room=1, believed=(0, 1, 2, 3, 4, 5))
-        assert told == [TODAY, *PLANS[:2]]
-        assert (findings.turns, findings.baseline and findings.baseline.blocks) == (0, [0, 1])
-
-    def test_two_in_rounds_if_the_runner_runs_one_at_a_time(self) -> None:
-        findings, told = confirmed(*ALL, alive=False, believed=(5, 4, 3, 2, 1, 0))
-        assert told == [TODAY, PLANS[5], PLANS[4]]
-        assert findings.turns == 0
 
     @every_row(
         "trials",
@@ -156,32 +112,6 @@ class TestWho:
     def test_no_one_if_there_is_nothing_to_compare(self, trials: list[Trial]) -> None:
         findings, told = confirmed(*trials)
         assert (told, findings.rivals) == ([], [])
-
-
-@every_row(
-    ("state", "reason", "steps", "may"),
-    [
-        (COMPLETED, None, 0, True),
-        (FAILED, None, 9, False),
-        (PRUNED, "it has lost", 9, False),
-        (PRUNED, TIME_UP, 5, True),  # warm-up 2, delayed 1: two are level
-        (PRUNED, TIME_UP, 4, False),
-    ],
-)
-def test_a_trial_that_did_not_lose_is_worth_a_closer_look(
-    state: State, reason: str | None, steps: int, may: bool
-) -> None:
-    one = Trial(
-        number=0,
-        plan=PLANS[0],
-        state=state,
-        reason=reason,
-        steps=steps,
-        warmup_steps=2,
-        delayed_steps=1,
-    )
-    assert may_be_the_best(one) is may
-    assert bool(confirmed(trial(TODAY), one)[1]) is may
 
 
 class TestAgainstWhat:
@@ -229,48 +159,6 @@ def result() -> Result:
     return cputune.tune(TCMALLOC.workload, facts=TCMALLOC.facts, runner=TCMALLOC.runner(0))
 
 
-@every_row("of", MACHINES, ids=lambda of: of.name)
-def test_the_way_leads_to_the_best_plan_one_knob_after_another(of: Machine) -> None:
-    space = cputune.search_space(of.facts, of.workload)
-    best = min(space.plans(), key=of.seconds)
-    way = changes(space, space.baseline, best)
-    assert way[-1].plan == best
-    knobs = [change.knob for change in way]
-    assert len(knobs) == len(set(knobs))
-    assert LAYOUT in knobs
-    kinds = [KINDS.index(kind_between(space.baseline, change.plan)) for change in way]
-    assert kinds == sorted(kinds), "what changes least in the training comes first"
-    for change, before in zip(way[1:], way, strict=False):
-        one, other = space.values[change.plan], space.values[before.plan]
-        changed = [name for name in one if one[name] != other[name]]
-        if LAYOUT in change.knob.split(", "):
-            assert set(change.knob.split(", ")) - {LAYOUT} <= set(changed)
-        else:
-            assert changed == change.knob.split(", ")
-
-
-def test_if_the_cores_stay_the_same_the_layout_is_no_change() -> None:
-    space = cputune.search_space(TCMALLOC.facts, TCMALLOC.workload)
-    best = next(
-        plan
-        for plan in space.plans()
-        if (plan.processes_per_node, plan.precision, plan.allocator) == (1, "bf16", "tcmalloc")
-    )
-    assert [change.knob for change in changes(space, space.baseline, best)] == [
-        "allocator",
-        "precision",
-    ]
-
-
-def test_the_gain_is_reported_for_each_kind_of_change(result: Result) -> None:
-    kinds = [rung.kind for rung in result.rungs]
-    assert kinds == sorted(kinds, key=KINDS.index)
-    assert result.rungs[-1].plan == result.best.plan
-    assert result.rungs[-1].speedup == result.speedup
-    for rung in result.rungs:
-        assert kind_between(result.baseline.plan, rung.plan) == rung.kind
-
-
 def test_the_changes_multiply_to_the_whole(result: Result) -> None:
     assert len(result.worth) > 1
     product = math.prod(change.speedup.ratio for change in result.worth)
@@ -279,15 +167,6 @@ def test_the_changes_multiply_to_the_whole(result: Result) -> None:
     assert bf16.value == "bf16"
     assert bf16.speedup.low > 1
     assert bf16.speedup.high < 1.5 * bf16.speedup.low, "one block is enough to say its worth"
-
-
-def test_each_is_worth_what_it_is(result: Result) -> None:
-    space = cputune.search_space(TCMALLOC.facts, TCMALLOC.workload)
-    before = space.baseline
-    for change, step in zip(result.worth, changes(space, before, result.best.plan), strict=True):
-        truth = TCMALLOC.seconds(before) / TCMALLOC.seconds(step.plan)
-        assert 0.97 * change.speedup.low <= truth <= 1.03 * change.speedup.high
-        before = step.plan
 
 
 def test_if_memory_does_not_hold_all_it_is_left_out() -> None:
@@ -355,29 +234,6 @@ def test_a_knob_that_would_help_is_named_if_it_could_be_asked_for() -> None:
     assert not any("--fix" in line for line in profile_lines(of(little)))
 
 
-def test_a_study_profiles_today_and_its_best_plan_once_and_says_so() -> None:
-    events: list[object] = []
-    runner = FakeKeepingRunner(truthful())
-    result = cputune.tune(
-        SMALL.workload,
-        facts=SMALL.facts,
-        runner=runner,
-        budget=4,
-        knobs=VARIED,
-        on_event=events.append,
-    )
-    assert result.profile is not None
-    assert result.profile.plan == result.best.plan
-    said = [event.text for event in events if isinstance(event, Message)]
-    assert sum(text.startswith("profiling") for text in said) == 2
-    assert result.today_profile is not None
-    assert result.today_profile.plan == result.baseline.plan
-    told = [event for event in events if isinstance(event, ComparisonSoFar)]
-    assert len(told) >= 3
-    assert {one.plan for one in told[-2:]} == {result.best.plan}
-    assert told[-1].low <= told[-1].ratio <= told[-1].high
-
-
 class FakeFailing:
     """Processes that die while they are profiled."""
 
@@ -408,13 +264,6 @@ def test_what_the_network_costs_by_host(golden: Golden) -> None:
     assert found.reduce_seconds == pytest.approx({"alpha": 0.4, "beta": 0.2})
     said = next(profile_lines(replace(tuned(), profile=found)))
     golden(said)
-
-
-@pytest.mark.parametrize("seconds", [(0.8,), (0.0, 0.0)])
-def test_one_rank_and_ranks_that_never_wait_have_no_network(seconds: tuple[float, ...]) -> None:
-    found = profile_of_ranks(PLAN, [{**told(0.2, 0.5), "reduce_seconds": of} for of in seconds])
-    assert found is not None
-    assert (found.reduce_seconds, found.wire_seconds) == ({}, None)
 
 
 def test_from_which_network_on_a_second_node_pays() -> None:

@@ -8,14 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from golden_texts import Golden
 from tuner.fakes import SMALL, FakeRunner, steady
 
 import cputune
 from cputune import Plan, Result, Step, TuneOptions
 from cputune.records.result import COMPLETED, FAILED
 from cputune.records.steps import TimedOut, TimeUp
-from cputune.tuner import measuring
 from cputune.tuner.study import TuningStudy
 
 
@@ -67,24 +65,6 @@ def test_a_plan_that_hangs_is_given_three_times_the_slowest_start() -> None:
     assert sum(trial.state == COMPLETED for trial in result.trials) >= 2  # the search went on
 
 
-def test_a_start_that_is_quick_is_waited_for_a_minute() -> None:
-    held, runner = measuring.Measuring, FakeHanging(lambda plan, before: ())
-    one = held(
-        facts=SMALL.facts,
-        race=measuring.Race(),
-        findings=measuring.Findings(),
-        timer=measuring.Timer(clock=lambda: 0.0, most_seconds=None, started=0.0),
-        on_event=lambda event: None,
-    )
-    one.hold_to_time(runner, 1.0)
-    assert runner.patience == 1800  # nothing has started yet: a script may download its model
-    one.saw_start(5.0)
-    one.hold_to_time(runner, 1.0)
-    assert runner.patience == 60
-    one.hold_to_time(runner, 1.0, together=4)
-    assert runner.patience == 240
-
-
 def test_it_is_not_tried_again_if_the_time_was_up_meanwhile(tmp_path: Path) -> None:
     """It was cut off after more than three starts, so it hangs: that is on record."""
     book = {"study": str(tmp_path / "s.db"), "budget": 6}
@@ -95,16 +75,6 @@ def test_it_is_not_tried_again_if_the_time_was_up_meanwhile(tmp_path: Path) -> N
     later = FakeHanging(lambda plan, before: ())
     tuned(later, resume=True, **book)
     assert first.trials[1].plan not in later.started
-
-
-def test_a_study_that_is_resumed_knows_how_long_a_start_takes(
-    tmp_path: Path, golden: Golden
-) -> None:
-    book = {"study": str(tmp_path / "s.db")}
-    tuned(FakeHanging(lambda plan, before: ()), budget=1, **book)
-    later = FakeHanging(lambda plan, before: ())
-    result = tuned(later, budget=2, resume=True, **book)
-    golden(result.trials[1].reason)
 
 
 @pytest.mark.torch

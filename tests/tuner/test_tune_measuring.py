@@ -25,9 +25,7 @@ from cputune.tuner.measuring import (
     Timer,
     at_most,
     delays_itself,
-    most_living,
     trial_of,
-    was_disturbed,
 )
 from cputune.tuner.race import Estimate, Race, Verdict
 from cputune.tuner.reading import Run
@@ -83,21 +81,6 @@ def busy(times: int) -> Script:
     return script
 
 
-class TestTimer:
-    def test_the_clock_and_the_steps_are_looked_at_together(self) -> None:
-        timer = Timer(clock=lambda: 110.0, most_seconds=100.0, started=100.0)
-        assert (timer.used_seconds, timer.left(0.7)) == (10.0, 60.0)
-        assert timer.left(0.7, running_seconds=5.0) == 60.0
-        assert timer.left(0.7, running_seconds=30.0) == 40.0
-        timer.step_seconds = 20.0
-        assert (timer.used_seconds, timer.left(0.7)) == (20.0, 50.0)
-        assert timer.left(1.0, running_seconds=30.0) == 50.0
-
-    def test_it_is_up_when_nothing_is_left(self) -> None:
-        timer = Timer(clock=lambda: 0.0, most_seconds=10.0, started=0.0, step_seconds=7.0)
-        assert (timer.up(0.7), timer.up(0.71), timer.left(1.0, 3.0)) == (True, False, 0)
-
-
 class TestTrials:
     @pytest.mark.parametrize(("times", "tries"), [(0, 1), (1, 2), (2, 3)])
     def test_have_three_tries_to_be_quiet(self, times: int, tries: int) -> None:
@@ -119,22 +102,6 @@ class TestTrials:
         assert caught.value.details == f"busy now: {others[0]}"
         assert "--max-time" not in str(caught.value.hint)
 
-    def test_on_a_machine_that_the_user_shares_they_go_on(self) -> None:
-        study = FakeStudy(findings=Findings(shared=True))
-        others = ("make (process 7) 98 % of a CPU",)
-        run, _ = study.measuring.quiet_run(FakeRunner(busy(9)), PLANS[0], 0, others=lambda: others)
-        assert run.steps > 0
-
-    def test_of_a_machine_that_was_never_quiet_are_believed(self) -> None:
-        study = FakeStudy()
-        run, spent, started = study.run(busy(99))
-        assert (run.failure, started) == (None, 4)
-        assert spent == 9.0 + run.step_seconds
-        assert (study.findings.never_quiet, study.findings.saw_quiet) == (True, False)
-        assert len(study.of_kind(Message)) == 2
-        _, _, started = study.run(busy(99))
-        assert started == 2, "it is tried once, and believed then"
-
     def test_of_a_machine_that_was_quiet_before_are_not(self) -> None:
         study = FakeStudy()
         study.run(busy(0))
@@ -142,68 +109,11 @@ class TestTrials:
         assert isinstance(run.failure, Contended)
         assert (spent, started) == (9.0, 3)
 
-    def test_that_fail_are_not_tried_again(self) -> None:
-        def script(plan: Plan, before: int) -> Iterable[Step]:
-            raise Crashed("rank 0 died")
-
-        study = FakeStudy()
-        assert study.run(script)[2] == 1
-        assert study.findings.saw_quiet
-
     @pytest.mark.parametrize(("seconds", "tries"), [(3.0, 1), (6.0, 2), (9.0, 3)])
     def test_are_not_tried_again_if_the_time_is_up(self, seconds: float, tries: int) -> None:
         run, _, started = FakeStudy(most_seconds=seconds).run(busy(99))
         assert started == tries
         assert isinstance(run.failure, Contended)
-
-    def test_are_compared_with_the_losses_of_today(self) -> None:
-        rules = FakeStudy().measuring.rules
-        assert (rules(PLANS[0]).reference, rules(TODAY).reference) == ((5.0,), ())
-
-
-class TestConfirmation:
-    @pytest.mark.parametrize("delayed", [True, False])
-    def test_has_no_number_of_a_run_that_others_delayed(self, delayed: bool) -> None:
-        study = FakeStudy()
-        log, started = study.confirm(busy(delayed))
-        assert (log is None, started, study.findings.contended_runs) == (delayed, 1, delayed)
-        assert study.timer.step_seconds == (3.0 if delayed else 4.0)
-
-    def test_is_written_down_and_told(self, golden: Golden) -> None:
-        study = FakeStudy()
-        study.confirm(busy(0))
-        (kept,) = study.findings.confirm_runs
-        assert study.of_kind(ConfirmRun) == [kept]
-        assert (kept.round, kept.role, kept.plan, kept.reason) == (2, "candidate", PLANS[0], None)
-        assert kept.samples_per_second is not None
-        assert kept.samples_per_second.centre == pytest.approx(1.0)
-        study.confirm(busy(1))
-        said = study.findings.confirm_runs[-1]
-        assert study.of_kind(ConfirmRun) == [kept, said]
-        assert [turn.place for run in (kept, said) for turn in run.taken] == [0, 1]
-        assert said.samples_per_second is None
-        golden(said.reason)
-
-    def test_has_no_number_of_a_run_that_failed(self) -> None:
-        def script(plan: Plan, before: int) -> Iterable[Step]:
-            yield from [Step(1.0, 1)] * 3
-            raise Crashed("rank 0 died")
-
-        study = FakeStudy()
-        study.confirm(script)
-        (kept,) = study.findings.confirm_runs
-        assert (kept.samples_per_second, kept.reason) == (None, "crashed: rank 0 died")
-
-    @every_row("shared", [True, False])
-    @every_row("never_quiet", [True, False])
-    def test_believes_a_machine_that_is_shared_and_never_quiet(
-        self, shared: bool, never_quiet: bool
-    ) -> None:
-        study = FakeStudy()
-        study.findings.shared, study.findings.never_quiet = shared, never_quiet
-        log, _ = study.confirm(busy(9))
-        assert (log is not None) is (shared and never_quiet)
-        assert study.measuring.rules(PLANS[0]).believe_delayed is (shared and never_quiet)
 
 
 @every_row(
@@ -232,23 +142,6 @@ def recorded(run: Run, race: Race | None = None) -> Trial:
         step_seconds=9.0,
         observed=({"threads": 2},),
     )
-
-
-def test_says_what_was_run_and_seen() -> None:
-    trial = recorded(Run(logs=LEVEL, steps=9, delayed=1, verdict="enough"))
-    assert (trial.number, trial.plan, trial.origin, trial.state) == (
-        3,
-        PLANS[0],
-        "guide",
-        COMPLETED,
-    )
-    assert (trial.steps, trial.delayed_steps, trial.warmup_steps) == (9, 1, 1)
-    assert (trial.step_seconds, trial.observed, trial.reason) == (9.0, ({"threads": 2},), None)
-    assert trial.samples_per_second is not None
-    assert trial.samples_per_second.centre == pytest.approx(2.0)
-    assert trial.at_most_samples_per_second is None
-    assert trial.taken is not None
-    assert trial.taken.place == 0, "it is measured alone"
 
 
 def test_one_that_failed_says_why_and_in_which_words(golden: Golden) -> None:
@@ -294,25 +187,6 @@ def test_one_that_has_lost_has_a_bound(golden: Golden) -> None:
     assert trial.samples_per_second.centre == pytest.approx(math.exp(-guess.center))
     assert trial.at_most_samples_per_second == at_most(guess, race.fastest)
     golden(recorded(Run(logs=LEVEL, steps=8)).reason)
-
-
-def test_a_bound_above_the_fastest_says_nothing_and_is_not_told() -> None:
-    race = Race(fastest=Estimate(center=math.log(0.4), error=0, kept=(), warmup=0, level=True))
-    trial = recorded(Run(logs=LEVEL[:1], steps=1, verdict="lost"), race)
-    assert (trial.state, trial.at_most_samples_per_second) == (PRUNED, None)
-    assert (trial.reason or "").startswith("stopped after one step: most likely slower")
-
-
-@every_row(
-    ("kind", "delayed", "disturbed"),
-    [(None, 2, False), (None, 3, True), ("contended", 0, True), ("crashed", 2, False)],
-)
-def test_it_was_disturbed_if_most_steps_were_delayed(
-    kind: str | None, delayed: int, disturbed: bool
-) -> None:
-    plan: Plan = PLANS[0]
-    trial = Trial(number=0, plan=plan, state=FAILED, kind=kind, steps=4, delayed_steps=delayed)
-    assert was_disturbed(trial) is disturbed
 
 
 def ended(reason: str | None) -> ConfirmRun:
@@ -428,34 +302,3 @@ def test_one_that_dies_of_memory_beside_those_that_are_alive_is_run_without_them
     runner = FakeKeepingRunner(truthful(), greedy=True)
     result = tuned(runner)
     assert {trial.state for trial in result.trials} <= {COMPLETED, PRUNED}
-
-
-def held(*peaks: float, state: State = COMPLETED) -> Trial:
-    ranks = tuple({"peak_bytes": int(peak * GIB)} for peak in peaks)
-    return Trial(number=0, plan=TODAY, state=state, observed=ranks)
-
-
-@every_row(
-    ("free", "trials", "room"),
-    [
-        (16, [held(2)], 6),
-        (16, [held(2), held(2, 2)], 3),
-        (16, [held(2), held(90, state=FAILED)], 6),
-        (2, [held(2)], 0),
-        (2, [held(), held()], 2),
-        (2, [held(0)], 1),
-        (2, [held(2, state=FAILED)], 1),
-    ],
-    ids=[
-        "one rank",
-        "the largest",
-        "what failed",
-        "no room",
-        "no processes",
-        "silent",
-        "none that ran",
-    ],
-)
-def test_as_many_live_at_once_as_memory_holds(free: float, trials: list[Trial], room: int) -> None:
-    memory = replace(SMALL.facts.memory, available_bytes=free * GIB)
-    assert most_living(replace(SMALL.facts, memory=memory), trials) == room

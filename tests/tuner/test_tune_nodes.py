@@ -15,7 +15,6 @@ import cputune
 from cputune import (
     HostFacts,
     Node,
-    NoValidTrialError,
     Plan,
     Result,
     SearchSpace,
@@ -41,12 +40,6 @@ def why(space: SearchSpace, what: str) -> str:
     return next(out.why for out in space.left_out if out.what == what)
 
 
-def test_the_layout_says_on_how_many_nodes_if_there_are_several() -> None:
-    plan = next(over(EIGHT).plans())
-    assert replace(plan, nodes=1).layout_words() == "1 × 8 threads"
-    assert replace(plan, nodes=2).layout_words() == "2 nodes, each 1 rank with 8 threads"
-
-
 class TestSpace:
     def test_what_one_host_lacks_is_no_value_and_the_host_is_named(self) -> None:
         with_tcmalloc = machine(cores_per_socket=8, libraries=("tcmalloc",))
@@ -64,10 +57,6 @@ class TestSpace:
         space = over(EIGHT, EIGHT, EIGHT)  # 3 do not divide the global batch
         assert {origin: p.nodes for origin, p in space.suggestions} == {"guide": 2, "topology": 1}
         assert "global batch of 8 cannot be divided" in why(space, "nodes=3")
-
-    def test_today_is_one_process_on_the_first_host(self) -> None:
-        today = over(EIGHT, EIGHT).baseline
-        assert (today.as_found, today.world_size) == (True, 1)
 
 
 def four_hosts(*facts: HostFacts) -> RankHosts:
@@ -104,19 +93,7 @@ def tune(hosts: RankHosts, runner: FakeRunner, **options: object) -> Result:
     return cputune.tune(SMALL.workload, hosts=hosts, runner=runner, **options)  # type: ignore[arg-type]
 
 
-class TestInterface:
-    def test_the_result_says_which_one_it_was(self) -> None:
-        hosts = four_hosts()
-        assert tune(hosts, loses(hosts, "nobody", when=1), budget=4).interface == "ib0"
-
-
 class TestLosing:
-    def test_nothing_is_lost_and_more_nodes_win(self) -> None:
-        hosts = four_hosts()
-        result = tune(hosts, loses(hosts, "nobody", when=1))
-        assert result.hosts == ("alpha", "beta", "gamma", "delta")
-        assert result.best.plan.nodes == 4
-
     def test_a_lost_host_ends_the_study_with_what_was_found(self) -> None:
         runner = loses(four_hosts(), "delta", when=1)
         result = tune(four_hosts(), runner)
@@ -134,8 +111,3 @@ class TestLosing:
         assert before.trials[:-1] == result.trials[: len(before.trials) - 1]
         assert result.best.plan.nodes == 4
         assert result.speedup.pairs > 0
-
-    def test_no_trial_before_it_is_an_error(self) -> None:
-        with pytest.raises(NoValidTrialError) as caught:
-            tune(four_hosts(), loses(four_hosts(), "alpha", when=1))
-        assert "alpha was lost" in (caught.value.hint or "")

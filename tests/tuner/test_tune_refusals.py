@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 from machines import machine
-from rows import every_row
 from tuner.fakes import FakeRunner, steady
 
 import cputune
@@ -16,7 +15,7 @@ from cputune.plans.knobs import NAMES
 from cputune.plans.layout import baseline_plan
 from cputune.plans.workload import Padding
 from cputune.records.result import FAILED
-from cputune.records.steps import Crashed, Infeasible, OutOfMemory
+from cputune.records.steps import Crashed, Infeasible
 from cputune.text import cpulist
 from cputune.tuner.refusals import refusals
 
@@ -63,18 +62,6 @@ def names(*trials: Trial) -> list[str]:
     return [refusal.what for refusal in refusals(trials, SPACE)]
 
 
-AS_FOUND = "order of samples: as found, for lengths are not known, the plan says length"
-
-
-def test_a_value_that_the_reason_names_is_out_whatever_else_the_plan_had() -> None:
-    of = plan(order="length", precision="bf16", padding="cut")
-    (refusal,) = refusals([failed(of, AS_FOUND, order="as found, for lengths")], SPACE)
-    assert refusal.what == "order=length"
-    assert refusal.reason == f"trial 3: {AS_FOUND}"
-    out = [one for one in SPACE.plans() if refusal.meets(one)]
-    assert out == [one for one in SPACE.plans() if one.value("order") == "length"]
-
-
 def test_what_other_ranks_than_the_first_refuse_is_out_for_several_ranks_alone() -> None:
     of = plan(ranks=2, threads=2, workers=1)
     told = shown(of, loader_workers=1)
@@ -96,43 +83,15 @@ def test_a_script_that_sets_its_threads_is_asked_for_no_other_number() -> None:
     assert {p.threads_per_process for p in SPACE.plans() if not refusal.meets(p)} == {4}
 
 
-def test_the_only_change_from_a_plan_that_ran_is_to_blame() -> None:
-    crash = failed(plan(precision="bf16"), "rank 0 died", kind=Crashed.kind)
-    assert names(ran(TODAY), crash) == ["precision=bf16"]
-    assert names(ran(plan(padding="cut")), crash) == []  # two changes: either may be
-
-
-def test_a_plan_that_runs_later_explains_an_earlier_failure() -> None:
-    crash = failed(plan(precision="bf16", padding="cut"), "rank 0 died", kind=Crashed.kind)
-    assert names(ran(TODAY), crash) == []
-    assert names(ran(TODAY), crash, ran(plan(padding="cut"))) == ["precision=bf16"]
-
-
 def test_nothing_is_blamed_that_a_plan_had_which_ran() -> None:
     crash = failed(plan(precision="bf16"), "rank 0 died", kind=Crashed.kind)
     assert names(ran(TODAY), crash, ran(plan(precision="bf16", padding="cut"))) == []
-
-
-@every_row("kind", [OutOfMemory.kind, "contended", "host lost", "no measurement"])
-def test_what_is_no_fault_of_a_value_blames_none(kind: str) -> None:
-    assert names(ran(TODAY), failed(plan(precision="bf16"), "gone", kind=kind)) == []
 
 
 def test_a_batch_that_cannot_be_divided_ends_all_plans_of_several_ranks() -> None:
     trial = failed(plan(ranks=2, threads=2), "the batch cannot be seen, nor divided")
     (refusal,) = refusals([ran(TODAY), trial], SPACE)
     assert {p.world_size for p in SPACE.plans() if not refusal.meets(p)} == {1}
-
-
-def test_other_failures_of_several_ranks_end_that_number_of_ranks() -> None:
-    two, four = plan(ranks=2, threads=2), plan(ranks=4, threads=1)
-    assert names(ran(TODAY), failed(two, "rank 1 died", kind=Crashed.kind)) == ["ranks=2"]
-    assert names(ran(two), failed(four, "the batch has two samples")) == ["ranks=4"]
-
-
-def test_one_rank_that_cannot_run_so_says_nothing_of_several() -> None:
-    trial = failed(plan(precision="bf16"), "this model has no bf16")
-    assert names(ran(TODAY), trial) == ["precision=bf16"]
 
 
 class FakeRefusing(FakeRunner):

@@ -58,15 +58,6 @@ def tuned(runner: Rehearsing, **more: object) -> tuple[Result, list[str]]:
     return result, said
 
 
-def test_it_is_recommended_if_the_whole_script_has_run_with_it(golden: Golden) -> None:
-    runner = Rehearsing()
-    result, said = tuned(runner)
-    assert result.best.plan.world_size == 2
-    assert [ranks for ranks, _ in runner.rehearsals] == [2], "once for each number of ranks"
-    assert any("With 2 ranks the whole script was run" in note for note in result.notes)
-    golden(said)
-
-
 @every_row(
     ("end", "says"),
     [
@@ -98,13 +89,6 @@ def test_nothing_is_said_if_there_is_nothing_to_rehearse() -> None:
     result, _ = tuned(Rehearsing(None))
     assert result.best.plan.world_size == 2
     assert not any("whole script" in note for note in result.notes)
-
-
-def test_ranks_that_were_asked_for_are_not_rehearsed() -> None:
-    runner = Rehearsing(RehearsalEnd(failed="it fails"))
-    result, _ = tuned(runner, fix={"ranks": 2}, knobs=None)
-    assert not runner.rehearsals
-    assert result.best.plan.world_size == 2
 
 
 def test_a_rehearsal_takes_a_part_of_the_time_that_was_given() -> None:

@@ -12,9 +12,8 @@ from machines import AMX, AVX512, IPEX_ERA, TODAY, machine
 from rows import every_row
 
 import cputune
-from cputune import HostFacts, SearchSpace, UsageError, Workload, search_space
+from cputune import HostFacts, SearchSpace, UsageError, search_space
 from cputune.host.facts import Launcher, Package
-from cputune.plans.knobs import knob_named
 from cputune.plans.layout import baseline_plan, guide_plan
 from cputune.text import cpulist
 
@@ -56,47 +55,7 @@ def ipex_era(**versions: str | None) -> HostFacts:
     return replace(facts, launchers=(INTEL_MPI,))
 
 
-class TestRanks:
-    def test_no_rank_straddles_two_nodes_when_there_is_one_for_each(self) -> None:
-        facts = machine(sockets=2, cores_per_socket=16, nodes_per_socket=2)
-        node_of = {cpu: core.numa_node for core in facts.topology.cores for cpu in core.cpus}
-        for plan in cputune.search_space(facts, JOB).plans():
-            if plan.processes_per_node >= 4:
-                assert all(len({node_of[cpu] for cpu in cpus}) == 1 for cpus in plan.cpus)
-
-    def test_batch_per_rank_keeps_every_count(self) -> None:
-        job = cputune.Workload.from_recipe("bert-mini", batch_per_rank=4)
-        space = cputune.search_space(machine(cores_per_socket=6), job)
-        assert {1, 2, 3, 6} <= values_of(space, "ranks")
-
-
-class TestPrecision:
-    @pytest.mark.parametrize("isa", [AMX, ("avx512_bf16", "avx512f"), ("bf16", "sve")])
-    def test_bf16_if_the_cpu_has_it(self, isa: tuple[str, ...]) -> None:
-        space = cputune.search_space(machine(isa=isa), JOB)
-        assert values_of(space, "precision") == {"fp32", "bf16"}
-
-    def test_no_bf16_elsewhere_unless_asked(self) -> None:
-        facts = machine(isa=AVX512)
-        space = search_space(facts, JOB)
-        assert values_of(space, "precision") == {"fp32"}
-        assert "slower" in why(space, "precision=bf16")
-        slow = cputune.search_space(facts, JOB, allow_slow_precision=True)
-        assert values_of(slow, "precision") == {"fp32", "bf16"}
-
-
 class TestCcl:
-    def test_workers_leave_their_cores_to_themselves(self) -> None:
-        space = cputune.search_space(ipex_era(), JOB)
-        assert values_of(space, "ccl_workers") == {0, 1, 2, 4}
-        plan = next(
-            p
-            for p in space.plans()
-            if (p.processes_per_node, p.ccl_workers, p.threads_per_process) == (2, 4, 24)
-        )
-        assert plan.ccl_cpus == ((0, 1, 2, 3), (28, 29, 30, 31))
-        assert plan.cpus == (tuple(range(4, 28)), tuple(range(32, 56)))
-
     def test_needs_intel_mpi(self) -> None:
         facts = replace(
             ipex_era(), launchers=(Launcher(name="mpirun", path="/x", dialect="mpich"),)
@@ -105,14 +64,6 @@ class TestCcl:
 
 
 class TestFixing:
-    def test_a_knob_is_held_at_its_value(self) -> None:
-        space = cputune.search_space(machine(), JOB, fix={"precision": "bf16", "ranks": "2"})
-        assert {(p.precision, p.processes_per_node) for p in space.plans()} == {("bf16", 2)}
-
-    def test_a_thread_count_between_the_steps_can_be_asked_for(self) -> None:
-        space = cputune.search_space(machine(cores_per_socket=16), JOB, fix={"threads": 7})
-        assert values_of(space, "threads") == {7}
-
     def test_knobs_that_are_not_named_stay_as_they_are_today(self) -> None:
         facts = machine(sockets=2, cores_per_socket=4, libraries=("tcmalloc",))
         space = cputune.search_space(facts, JOB, knobs=["precision"])
@@ -191,12 +142,6 @@ class TestFixing:
             assert all(values_of(space, name) == {value} for name, value in fix.items())
         assert said[0] == said[1] == said[2]
 
-    def test_ccl_that_is_asked_for_shares_the_only_core_of_a_rank(self) -> None:
-        facts = replace(machine(cores_per_socket=2, packages=IPEX_ERA), launchers=(INTEL_MPI,))
-        plans = list(cputune.search_space(facts, JOB, fix={"backend": "ccl"}).plans())
-        assert {(p.cpus, p.ccl_cpus) for p in plans} == {(((0,), (1,)), ((0,), (1,)))}
-        assert {p.environment()["CCL_WORKER_AFFINITY"] for p in plans} == {"0,1"}
-
 
 def on_amd(**options: Any) -> SearchSpace:
     """The space of a machine on which nearly every knob has a choice."""
@@ -208,58 +153,14 @@ def on_amd(**options: Any) -> SearchSpace:
 class TestKeep:
     """What of the training stays the same, with every plan of the space."""
 
-    def varied(self, **options: Any) -> set[str]:
-        return {knob.name for knob in on_amd(**options).knobs if len(knob.values) > 1}
-
-    def test_it_leaves_out_what_keeps_less(self) -> None:
-        numbers, mathematics, distribution, all_of_it = (
-            self.varied(keep=keep) for keep in ("numbers", "mathematics", "distribution", None)
-        )
-        assert {"threads", "allocator"} <= numbers
-        assert numbers < mathematics < distribution < all_of_it
-        for more, keep, one in (
-            (mathematics - numbers, "mathematics", "ranks"),
-            (distribution - mathematics, "distribution", "dropout"),
-            (all_of_it - distribution, "nothing", "precision"),
-        ):
-            assert one in more
-            assert {knob_named(name).keeps for name in more} == {keep}
-
     def test_and_says_so(self, golden: Golden) -> None:
         said = {out.what: out.why for out in on_amd(keep="mathematics").left_out}
         golden(said["dropout"])
         golden(said["precision"])
         assert "dropout" not in {out.what for out in on_amd(keep="distribution").left_out}
 
-    def test_what_is_held_at_a_value_is_asked_for(self) -> None:
-        space = on_amd(keep="numbers", fix={"precision": "bf16"})
-        assert {plan.precision for plan in space.plans()} == {"bf16"}
-        assert "precision" not in {out.what for out in space.left_out}
-
 
 class TestSuggestions:
-    def test_the_guide_and_the_topology(self) -> None:
-        facts = machine(sockets=2, cores_per_socket=16, nodes_per_socket=2, libraries=("tcmalloc",))
-        said = [(n, p.describe()) for n, p in cputune.search_space(facts, JOB).suggestions]
-        assert said == [
-            ("guide", "2 × 16 threads, bf16, gloo"),
-            ("topology", "4 × 8 threads, bf16, gloo, tcmalloc"),
-            ("topology", "1 × 16 threads, bf16, tcmalloc"),
-        ]
-
-    @pytest.mark.parametrize(
-        ("held", "guide"),
-        [
-            ({"allocator": "default", "threads": "14"}, "2 × 14 threads, bf16, gloo"),
-            ({"ranks": "4"}, "4 × 14 threads, bf16, gloo"),
-            ({"precision": "fp32"}, "2 × 28 threads, fp32, gloo"),
-        ],
-    )
-    def test_what_is_held_is_held_in_them_too(self, held: dict[str, str], guide: str) -> None:
-        facts = machine(sockets=2, cores_per_socket=28)
-        space = search_space(facts, JOB, fix=held)
-        assert dict(space.suggestions)["guide"].describe() == guide
-
     @every_row("packages", [IPEX_ERA, TODAY], ids=["ipex", "today"])
     @every_row("launchers", [(), (INTEL_MPI,)], ids=["no mpi", "intel mpi"])
     @every_row(
@@ -279,10 +180,6 @@ class TestSuggestions:
         facts = replace(facts, launchers=launchers)
         guide = dict(cputune.search_space(facts, JOB).suggestions)["guide"]
         assert guide_plan(facts, JOB) == guide
-
-    def test_a_guide_that_does_not_divide_the_batch_is_not_tried(self) -> None:
-        space = cputune.search_space(machine(sockets=3), JOB)
-        assert "guide" not in dict(space.suggestions)
 
 
 shapes = st.fixed_dictionaries(
@@ -383,27 +280,3 @@ class TestALoopOfItsOwn:
             search_space(machine(isa=AMX, cores_per_socket=8), self.JOB, fix={"precision": "bf16"})
         golden(caught.value)
         golden(str(caught.value.hint))
-
-
-NODES = {"sockets": 2, "cores_per_socket": 48, "nodes_per_socket": 4, "threads_per_core": 2}
-
-
-def batch_of(samples: int) -> Workload:
-    return replace(Workload.from_recipe("bert-mini"), global_batch_size=samples)
-
-
-def test_a_rank_for_each_numa_node_and_each_cache_are_among_the_first() -> None:
-    facts = machine(**NODES, cores_per_l3=4, isa=("avx2",))
-    suggested = cputune.search_space(facts, batch_of(48)).suggestions
-    layouts = [(plan.processes_per_node, plan.threads_per_process) for _, plan in suggested]
-    assert layouts == [(2, 48), (8, 12), (24, 4), (1, 48)]
-
-
-def test_if_the_batch_cannot_be_divided_it_says_which_one_can(golden: Golden) -> None:
-    space = cputune.search_space(machine(**NODES, isa=("avx2",)), batch_of(12))
-    (out,) = [out for out in space.left_out if out.what == "ranks=8"]
-    golden(out.why)
-    whole = [plan.processes_per_node for origin, plan in space.suggestions if origin == "topology"]
-    assert whole == [4, 1]  # as many whole nodes as the batch can be divided over, and one socket
-    other = cputune.search_space(space.facts, batch_of(16)).plans()
-    assert 8 in {plan.processes_per_node for plan in other}

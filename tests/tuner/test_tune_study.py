@@ -31,9 +31,6 @@ from cputune import (
     Plan,
     Result,
     Step,
-    StudyEnded,
-    StudyStarted,
-    TrialEnded,
     UsageError,
 )
 from cputune.inside.messages import RankState
@@ -76,18 +73,6 @@ class TestWellBehaved:
         assert min(rivals) > 0.95  # the search has found it, whatever can be said of it
         assert sorted(shares)[1] > 0.92
 
-    def test_the_first_trials_are_today_the_guide_and_the_topology(self) -> None:
-        of = BY_NAME["two-sockets-sub-numa"]
-        result = tune(of, FakeRunner(truthful(of)), budget=5)
-        origins = [t.origin for t in result.trials]
-        assert origins == ["baseline", "guide", "topology", "topology", "sampler"]
-        assert result.trials[0].plan.as_found
-
-    def test_a_small_space_is_exhausted_and_that_is_said(self) -> None:
-        result = tune(SMALL, FakeRunner(truthful()), budget=50)
-        assert len(result.trials) == 7
-        assert "The search ended after 6 of 6 plans" in " ".join(result.notes)
-
     def test_it_ends_if_no_trial_is_expected_to_be_worth_it(self) -> None:
         of = BY_NAME["one-socket"]
         result = tune(of, of.runner(3), budget=30)
@@ -99,23 +84,6 @@ class TestWellBehaved:
         of = BY_NAME["two-sockets"]
         first, second = (tune(of, of.runner(1), seed=5, budget=8) for _ in range(2))
         assert [t.plan for t in first.trials] == [t.plan for t in second.trials]
-
-    def test_the_gain_is_measured_in_pairs(self) -> None:
-        result = tune(SMALL, FakeRunner(truthful()))
-        true = SMALL.seconds(result.baseline.plan) / SMALL.seconds(result.best.plan)
-        assert result.speedup.pairs >= 2
-        assert result.speedup.low < true < result.speedup.high
-        assert result.best.plan == fastest(SMALL)
-        assert result.best.samples_per_second.centre == pytest.approx(
-            8 / SMALL.seconds(fastest(SMALL))
-        )
-
-    def test_events_tell_the_story(self) -> None:
-        events: list[object] = []
-        result = tune(SMALL, FakeRunner(truthful()), on_event=events.append)
-        assert [e.trial for e in events if isinstance(e, TrialEnded)] == list(result.trials)
-        assert sum(isinstance(e, StudyStarted) for e in events) == 1
-        assert events[-1] == StudyEnded(result=result)
 
     def test_a_batch_per_rank_is_judged_by_samples(self) -> None:
         def script(plan: Plan, before: int) -> Iterable[Step]:
@@ -252,16 +220,6 @@ class TestFailures:
             tune(SMALL, runner)
         assert len(runner.started) == 2
         assert caught.value.details == "NameError: x"
-
-    def test_what_is_hopeless_is_tried_once(self, golden: Golden) -> None:
-        def script(plan: Plan, before: int) -> Iterable[Step]:
-            raise Infeasible("it has no Trainer", hopeless=True)
-
-        runner = FakeRunner(script)
-        with pytest.raises(NoValidTrialError) as raised:
-            tune(SMALL, runner)
-        golden(raised.value)
-        assert len(runner.started) == 1
 
     def test_if_todays_launch_does_not_run_another_takes_its_place(self) -> None:
         def script(plan: Plan, before: int) -> Iterable[Step]:

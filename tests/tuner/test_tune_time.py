@@ -12,10 +12,10 @@ from typing import ClassVar
 
 import pytest
 from golden_texts import Golden
-from machines import AVX512, MACHINES, TODAY, Model, SimulatedRunner, machine, simulated
+from machines import AVX512, TODAY, Model, SimulatedRunner, machine, simulated
 from rows import every_row
 from starting import tuned
-from tuner.fakes import SMALL, FakeKeepingRunner, FakeRunner, steady, truthful
+from tuner.fakes import SMALL, FakeRunner, steady
 
 import cputune
 from cputune import (
@@ -34,8 +34,6 @@ from cputune.records.result import COMPLETED, PRUNED
 from cputune.records.steps import TimedOut, TimeUp
 from cputune.report.study_table import line_of
 from cputune.tuner.study import TuningStudy
-
-LIGHT = Path(__file__).parent.parent / "faults" / "light.py"
 
 
 @dataclass
@@ -153,25 +151,6 @@ def test_without_a_time_it_takes_six_minutes_at_most() -> None:
     assert (slow.limits, endless.limits) == ([DEFAULT_LIMIT_SECONDS], [None])
 
 
-def test_what_went_by_before_the_study_counts() -> None:
-    assert study(60.0, startup=5.0, step=1.0, began_before=40.0).seconds <= 61.0
-
-
-def test_if_the_baseline_has_no_step_yet_it_says_what_took_the_time(golden: Golden) -> None:
-    error = study(15.0, startup=20.0, step=1.0).error
-    golden(str(error))
-    assert error is not None
-    assert error.hint == "--max-time 10m"
-    assert error.exit_code == 4
-
-
-def test_a_baseline_that_is_known_by_then_is_a_result(golden: Golden) -> None:
-    result = study(23.0, startup=20.0, step=0.5).result
-    assert result is not None
-    assert [trial.state for trial in result.trials] == [COMPLETED]
-    golden(result.not_compared)
-
-
 def test_a_later_trial_that_is_cut_short_is_reported_with_what_is_known() -> None:
     result = study(120.0, startup=lambda plan: 1.0 if plan.as_found else 108.0, step=0.5).result
     assert result is not None
@@ -181,48 +160,6 @@ def test_a_later_trial_that_is_cut_short_is_reported_with_what_is_known() -> Non
     assert last.samples_per_second is not None
     assert "Trial 1 (" in " ".join(result.notes)
     assert "was cut short after" in " ".join(result.notes)
-
-
-def test_a_trial_that_was_cut_short_after_some_level_steps_is_measured_again() -> None:
-    """The guide's plan starts late, once, and is the fastest."""
-    clock = FakeClock()
-
-    def startup(plan: Plan) -> float:
-        return 74.5 if not plan.as_found and plan not in runner.started else 1.0
-
-    runner = FakeSlowStart(clock, startup, 1.0)
-    runner.script = lambda plan, before: steady(1.0 if plan.as_found else 0.5)
-    result = TuningStudy(
-        SMALL.workload,
-        SMALL.facts,
-        lambda workload, fresh: nullcontext(runner),
-        TuneOptions(max_time_seconds=94.0, budget=2),
-        clock=clock,
-        started=clock.now,
-    ).run()
-    cut = result.trials[-1]
-    assert cut.cut_short
-    assert cut.plan in {run.plan for run in result.confirmation}
-    assert result.best.plan == cut.plan
-
-
-def test_a_later_trial_without_a_step_is_not_on_record_and_is_tried_when_resumed(
-    tmp_path: Path,
-) -> None:
-    """The runner below never starts anything but today's launch."""
-    book = tmp_path / "s.db"
-
-    class FakeStuck(FakeRunner):
-        def steps(self, plan: Plan) -> Iterator[Step]:
-            if not plan.as_found:
-                raise TimeUp("while importing torch")
-            yield from super().steps(plan)
-
-    options = {"facts": SMALL.facts, "study": book, "budget": 2}
-    first = cputune.tune(SMALL.workload, runner=FakeStuck(truthful()), **options)
-    assert len(first.trials) == 1
-    again = cputune.tune(SMALL.workload, runner=FakeRunner(truthful()), resume=True, **options)
-    assert [trial.state for trial in again.trials] == [COMPLETED, COMPLETED]
 
 
 def test_of_an_import_that_takes_long(
@@ -244,28 +181,6 @@ def test_of_an_import_that_takes_long(
             share_machine=True,
         )
     golden(str(ended.value))
-
-
-def test_a_short_time_is_spent_on_a_comparison() -> None:
-    """Of today's launch and the plan that the machine speaks for; trials take what is left."""
-    lives: list[Plan] = []
-
-    def script(plan: Plan, before: int) -> Iterator[Step]:
-        lives.append(plan)
-        while True:
-            yield Step(seconds=SMALL.seconds(plan), samples=8)
-
-    seconds = SMALL.seconds(cputune.search_space(SMALL.facts, SMALL.workload).baseline)
-    result = cputune.tune(
-        SMALL.workload,
-        facts=SMALL.facts,
-        runner=FakeKeepingRunner(script),
-        max_time_seconds=30 * seconds,
-    )
-    assert result.speedup is not None
-    truth = seconds / SMALL.seconds(result.best.plan)
-    assert result.speedup.low < truth < result.speedup.high
-    assert len(lives) >= 4, "both were started afresh in a second block"
 
 
 @pytest.mark.parametrize("seconds", [6.0, 12.0, 20.0, 30.0, 60.0])
@@ -352,11 +267,3 @@ def test_a_hang_in_a_step_is_no_slow_start() -> None:
     assert ended.result.trials[1].kind == TimedOut.kind
     assert len(ended.result.trials) > 3
     assert ended.result.not_compared is None
-
-
-@pytest.mark.parametrize("seed", [10, 21])
-def test_no_time_is_kept_for_a_comparison_before_there_is_a_plan_to_compare(seed: int) -> None:
-    """A delayed step of the baseline let all of six minutes look too short for another trial."""
-    named = {one.name: one for one in MACHINES}["eight-sockets-18-cores-batch-8"]
-    result = tuned(named.runner(seed), named.workload, named.facts, budget=20, seed=seed)
-    assert result.outcome == "faster"

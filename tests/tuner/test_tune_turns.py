@@ -23,7 +23,6 @@ from cputune.tuner.turns import (
     TooShort,
     agree_on_skipped,
     note_places,
-    order_of_starts,
 )
 
 
@@ -165,42 +164,6 @@ class TestTurn:
         assert tuple(asked(one)[-1] for one in both) == read
         assert len({one.skipped for one in both}) == 1
 
-    def test_of_long_steps_is_its_first_step(self) -> None:
-        one = started(steps(6.0, 6.0, 6.0, 9.0, 7.0), plan=LONE)
-        one.warm_up(Race())
-        agree_on_skipped([one])
-        assert one.turn(0) == pytest.approx(math.log(9.0))
-
-    def test_of_one_that_fell_decides_nothing(self) -> None:
-        fell, one = started(dying(Crashed("rank 0 died"), 90.0)), started(repeat(Step(0.5, 1)))
-        for each in (fell, one):
-            each.warm_up(Race())
-        agree_on_skipped([fell, one])
-        assert one.skipped == 1
-
-    def test_counts_without_its_first_step(self) -> None:
-        one = warm(steps(9.0, 0.5, 0.7))
-        assert one.turn(0) == pytest.approx((math.log(0.5) + math.log(0.7)) / 2)
-        assert (one.turns, one.delayed, len(one.counted)) == (1, 0, 1)
-
-    @every_row(
-        ("late", "counts"),
-        [([], True), ([0], True), ([3], True), ([0, 1], True), ([1, 2], False), ([1, 2, 3], False)],
-    )
-    def test_counts_if_most_of_its_steps_were_quiet(self, late: list[int], counts: bool) -> None:
-        last = [Step(0.2, 1, delayed_seconds=0.1 * (n in late)) for n in range(4)]
-        one = started(chain(steps(0.2, 0.2, 0.2), last))
-        one.warm_up(Race())
-        taken = one.turn(0)
-        assert taken == (pytest.approx(math.log(0.2)) if counts else None)
-        assert (one.turns, one.delayed, len(one.counted)) == (1, not counts, counts)
-
-    def test_counts_delayed_steps_if_there_are_no_others(self) -> None:
-        one = started(repeat(Step(0.5, 1, delayed_seconds=0.4)), rules=Rules(believe_delayed=True))
-        one.warm_up(Race())
-        assert one.turn(0) == pytest.approx(math.log(0.5))
-        assert (one.turns, one.delayed) == (1, 1)
-
     def test_that_fails_is_its_last(self, golden: Golden) -> None:
         one = warm(dying(Crashed("rank 0 died"), 0.5))
         assert one.turn(0) is None
@@ -208,45 +171,8 @@ class TestTurn:
         assert isinstance(one.run.failure, Crashed)
         assert begun(one)[0].closed == 1
 
-    def test_of_a_script_that_ends_is_taken_when_it_has_begun_again(self) -> None:
-        end = NoMeasurement("train.py ended")
-        one = warm(dying(end, 0.5, 0.5, 0.5), dying(end, *[0.4] * 6), dying(end, *[0.4] * 3))
-        assert one.turn(0) is not None
-        assert one.turn(0) is None
-        assert begun(one)[0].closed == 1
-        assert asked(one) == [3], "as much warm-up as the first time"
-        assert one.turn(0) == pytest.approx(math.log(0.4))
-        assert one.turn(0) is None
-        assert (len(begun(one)), one.contender.out) == (3, None)
-        with pytest.raises(TooShort):
-            one.turn(0)
-
 
 class TestOrderOfStarts:
-    @pytest.mark.parametrize("count", [2, 3, 5])
-    def test_is_reversed_in_the_next_block(self, count: int) -> None:
-        all_of = [Contender(role="candidate", plan=plan) for plan in PLANS[:count]]
-        for block in (0, 2, 4):
-            first = order_of_starts(all_of, block)
-            assert order_of_starts(all_of, block + 1) == first[::-1]
-            assert sorted(map(id, first)) == sorted(map(id, all_of))
-
-    def test_of_several_is_drawn(self) -> None:
-        all_of = [Contender(role="candidate", plan=plan) for plan in PLANS[:4]]
-        assert len({tuple(map(id, order_of_starts(all_of, block))) for block in range(12)}) > 4
-
-    def test_has_a_place_for_each_that_was_started_in_it(self) -> None:
-        entries = [started(repeat(Step(0.5, 1))) for _ in range(4)]
-        note_places(entries)
-        places = [entry.place for entry in entries]
-        assert places == pytest.approx([-0.5, -1 / 6, 1 / 6, 0.5])
-
-    def test_is_not_known_of_some_old_and_some_new_processes(self) -> None:
-        entries = [started(repeat(Step(0.5, 1))) for _ in range(2)]
-        entries[1].was_kept = True
-        note_places(entries)
-        assert [entry.place for entry in entries] == [None, None]
-
     def test_of_the_trials_is_that_the_baseline_was_first(self) -> None:
         entries = [started(repeat(Step(0.5, 1))) for _ in range(2)]
         for entry in entries:

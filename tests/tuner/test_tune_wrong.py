@@ -9,13 +9,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from golden_texts import Golden
-from machines import Model, machine, simulated
 from rows import every_row
 from tuner.fakes import SMALL, FakeKeepingRunner, FakeLife, FakeRunner, truthful
 
 import cputune
 from cputune import Plan, Result, Step
-from cputune.records.steps import Crashed, OutOfMemory
+from cputune.records.steps import Crashed
 
 TODAY = SMALL.seconds(cputune.search_space(SMALL.facts, SMALL.workload).baseline)
 
@@ -43,39 +42,6 @@ def test_what_fell_in_its_confirmation_is_not_recommended(golden: Golden) -> Non
     assert result.best.plan.as_found
     assert result.speedup is None
     golden(str(result.not_compared))
-
-
-def test_todays_launch_that_dies_is_not_laid_on_the_neighbours(golden: Golden) -> None:
-    runner = Falling(truthful())
-    runner.todays = True
-    result = tuned(runner)
-    assert not result.disturbed
-    assert not any("other processes" in note.lower() for note in result.notes)
-    assert result.speedup is None
-    golden(str(result.not_compared))
-    assert not any("contended" in (run.reason or "") for run in result.confirmation)
-
-
-BIG = simulated("256 cores", machine(sockets=2, cores_per_socket=128), Model(work=64, bandwidth=64))
-
-
-@pytest.mark.parametrize("fits", [2, 4, 8])
-def test_deaths_for_memory_teach_how_many_ranks_fit(fits: int) -> None:
-    class Small:
-        """Memory for so many ranks."""
-
-        def steps(self, plan: Plan) -> Iterator[Step]:
-            while True:
-                if plan.processes_per_node > fits:
-                    raise OutOfMemory("killed")
-                yield Step(seconds=BIG.seconds(plan), samples=8)
-
-    space = cputune.search_space(BIG.facts, BIG.workload)
-    best = min(BIG.seconds(p) for p in space.plans() if p.processes_per_node <= fits)
-    result = cputune.tune(BIG.workload, facts=BIG.facts, runner=Small(), budget=20)
-    died = sum(trial.kind == "out of memory" for trial in result.trials)
-    assert best / BIG.seconds(result.best.plan) > 0.95
-    assert died <= 7
 
 
 def test_a_disturbed_study_that_is_interrupted_leaves_what_it_has_and_why() -> None:

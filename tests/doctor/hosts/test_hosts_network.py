@@ -7,7 +7,7 @@ from dataclasses import replace
 from golden_texts import Golden
 from unknown_machine import UNKNOWN
 
-from cputune import Finding, Node, Severity
+from cputune import Finding, Node
 from cputune.doctor.hosts.network import chosen_interface, judge_interface, judge_names
 from cputune.host.facts import Link, Network
 from cputune.host.remote.probed import Probed
@@ -50,28 +50,10 @@ def test_hosts_in_order_have_no_finding() -> None:
     assert chosen_interface(FINE).addresses == ("10.0.0.1", "10.0.0.2")
 
 
-def test_a_name_that_one_does_not_know(golden: Golden) -> None:
-    deaf = host("b", eth("10.0.0.2/24"), own="10.0.0.2", a="Name or service not known", b=B)
-    found = codes(FINE[0], deaf)["hosts-name-unknown"]
-    golden(found.evidence)
-
-
 def test_a_name_that_leads_to_another_machine(golden: Golden) -> None:
     old = host("b", eth("10.0.0.2/24"), own="10.0.0.2", a=("10.0.0.9",), b=B)
     found = codes(FINE[0], old)["hosts-name-elsewhere"]
     golden(found.evidence)
-
-
-def test_debian_s_hosts_file_lets_gloo_listen_on_loopback(golden: Golden) -> None:
-    debian = host("b", eth("10.0.0.2/24"), own="127.0.1.1", a=A, b=("127.0.1.1",))
-    found = codes(FINE[0], debian)["hosts-gloo-interface"]
-    assert found.severity is Severity.ERROR
-    golden(found.evidence)
-    golden(found.command)
-
-
-def test_what_is_set_already_is_no_fault() -> None:
-    assert not codes(FINE[0], host("b", eth("10.0.0.2/24"), own="127.0.1.1", told="eth0", a=A))
 
 
 def test_interfaces_of_different_names_cannot_be_told_to_all(golden: Golden) -> None:
