@@ -18,13 +18,17 @@ Versions = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What explains an error: title, cause and fix, and a command or None."""
+    """What explains an error: title, cause and fix, and a command or None.
+
+    ``contradicts``: the installed release has what the error lacks, so another one ran.
+    """
 
     title: str
     cause: str
     fix: str
     command: str | None = None
     source: str = "PyPI wheels of each minor release"
+    contradicts: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +118,7 @@ def _has_it(question: Question, version: str) -> Answer:
         f"print({package}.__version__, {package}.__file__)'; then install it again",
         command=f"pip install --force-reinstall --no-deps {package}=={version}",
         source=question.source,
+        contradicts=True,
     )
 
 

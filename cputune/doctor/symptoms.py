@@ -64,6 +64,7 @@ class Symptom:
         brings: later failures of the log that this matches follow from the row's failure, although
             the script went on after it.
         finds: codes of checks that find the cause beforehand.
+        contradicts: what is installed here has what the error lacks.
         hopeless: no plan avoids it; the script or its packages have to change.
         goes_on: training continues.
         harmless: training continues, and there is nothing to do.
@@ -82,6 +83,7 @@ class Symptom:
     near: str | None = None
     role: Role = "cause"
     brings: str | None = None
+    contradicts: bool = False
     hopeless: bool = False
     goes_on: bool = False
     harmless: bool = False
@@ -398,6 +400,7 @@ def _of_interface(failure: Failure, versions: Mapping[str, str]) -> Symptom | No
         finds=(),
         source=answer.source,
         command=answer.command,
+        contradicts=answer.contradicts,
         hopeless=True,
     )
 
@@ -643,9 +646,12 @@ def judge_symptom(text: str, facts: HostFacts) -> Iterator[Finding]:
     Raises CannotError if the text shows no failure.
     """
     installed = facts.installed_versions
-    if not facts.recorded and _is_of_another_environment(text, facts.training_python):
+    ours = _is_of_environment(text, facts.training_python)
+    if not facts.recorded and ours is False:
         installed = {}  # what is installed here did not run
     explanation = explain(text, installed)
+    if explanation is not None and ours is None and explanation.symptom.contradicts:
+        explanation = _with_other_release(explanation, explain(text))
     if explanation is None:
         if read_failures(text[-MOST_CHARACTERS:]).ends_in_traceback:
             raise CannotError(
@@ -682,14 +688,23 @@ _INSTALLED_IN = re.compile(
 )
 
 
-def _is_of_another_environment(text: str, python: Interpreter) -> bool:
-    """Whether the text names folders of packages, and none of them is of this Python."""
+def _is_of_environment(text: str, python: Interpreter) -> bool | None:
+    """Whether the text names folders of packages of this Python; None if it names none at all."""
     folders = set(_INSTALLED_IN.findall(text[-MOST_CHARACTERS:]))
     for folder in folders:
         searched = any(path.endswith(folder.lstrip("~")) for path in python.paths)
         if searched or folder.startswith(f"{python.prefix}/"):
-            return False
-    return bool(folders)
+            return True
+    return False if folders else None
+
+
+def _with_other_release(here: Explanation, elsewhere: Explanation | None) -> Explanation:
+    """The explanation for a release that is not installed here, which the text rather shows."""
+    if elsewhere is None:
+        return here
+    also = f"if it was this environment: {here.symptom.fix}"
+    symptom = replace(elsewhere.symptom, fix=f"{elsewhere.symptom.fix}; {also}")
+    return replace(elsewhere, symptom=symptom)
 
 
 def _severity(symptom: Symptom) -> Severity:

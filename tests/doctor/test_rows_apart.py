@@ -81,6 +81,7 @@ SPECIAL_ROWS = {
         "liger",
     ),
     "cuda-not-compiled": (
+        "cuda-asked",
         "map-location",
         "torchrun-gpus",
         "unsloth",
@@ -218,7 +219,10 @@ SPECIAL_ROWS = {
     ),
     "metric-package": ("metric-sklearn",),
     "metrics-kind": ("metrics-multilabel",),
-    "mixed-dtype": ("labels-whole",),
+    "mixed-dtype": (
+        "labels-whole",
+        "tensor-double",
+    ),
     "mlflow-failed": (
         "mlflow-changed",
         "mlflow-length",
@@ -340,6 +344,7 @@ SPECIAL_ROWS = {
         "labels-whole",
         "mixed-dtype",
         "numpy-bfloat16",
+        "tensor-double",
     ),
     "tensor-shapes": (
         "batch-dimension",

@@ -116,6 +116,11 @@ def test_versions_of_this_machine_are_those_of_a_log_from_here_only() -> None:
     assert "is installed here" in found.evidence
     (found, *_) = judge_symptom(text.format("/elsewhere/site-packages", raised), CLEAN)
     assert "is installed here" not in found.evidence
+    # A text without paths: what is installed here has the argument, so it rather did not run.
+    lacks = "TypeError: TrainingArguments.__init__() got an unexpected keyword argument '{}'"
+    (found, *_) = judge_symptom(lacks.format("eval_strategy"), CLEAN)
+    assert "pip install -U 'transformers>=4.41" in str(found.command)
+    assert "if it was this environment: start Python again" in found.remedy
 
 
 UNKNOWN = """\

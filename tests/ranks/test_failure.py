@@ -74,7 +74,7 @@ def test_failures_have_types_and_words(error: Exception, kind: type, words: str)
             "name 'get_ipython' is not defined",
             "sed -i.bak '/get_ipython()/d' train.py",
         ),
-        ("DeviceCodeError", "Failed to request device code", "type `hf auth login` once"),
+        ("DeviceCodeError", "Failed to request device code", "export HF_TOKEN"),
         ("LocalTokenNotFoundError", "Token is required", "export HF_TOKEN"),
         ("OSError", "You are trying to access a gated repo.\nAsk for it", "hf auth login"),
         (
