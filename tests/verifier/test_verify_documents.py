@@ -144,11 +144,20 @@ def test_it_is_compared_with_its_own_result_which_has_a_thread_more(
     assert [one.state for one in verdict.checks if one.name == "plan"] == [state]
 
 
-def test_an_emitted_document_that_is_no_yaml_any_more_fails(tmp_path: Path) -> None:
+@every_row(
+    ("old", "new", "said"),
+    [
+        ("spec:", "status: [\nspec:", "no YAML: "),
+        ("kind: PyTorchJob", "kind: Pod", "neither a PyTorchJob nor a"),
+    ],
+)
+def test_an_emitted_document_that_is_none_any_more_fails(
+    old: str, new: str, said: str, tmp_path: Path
+) -> None:
     path = emitted("pytorchjob", tmp_path / "launch")
-    path.write_text(path.read_text(encoding="utf-8") + "  status: [\n", encoding="utf-8")
+    path.write_text(path.read_text(encoding="utf-8").replace(old, new, 1), encoding="utf-8")
     for asked in (path, path.parent):
         (verdict,) = verify([asked], run=False)
         (check,) = verdict.checks
         assert (check.name, check.state) == ("syntax", "failed")
-        assert check.summary.startswith("no YAML: ")
+        assert check.summary.startswith(said)
