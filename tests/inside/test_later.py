@@ -17,10 +17,6 @@ def trainer(step: int) -> SimpleNamespace:
     ("step", "steps", "later"),
     [
         (2, 100, [24, 49, 74, 99]),
-        (30, 100, [49, 74, 99]),
-        (2, None, []),
-        (0, 100, []),
-        (2, 2, []),
     ],
 )
 def test_a_loss_is_asked_at_the_last_step_of_each_quarter(

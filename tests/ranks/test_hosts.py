@@ -31,7 +31,6 @@ from cputune import (
     Node,
     Plan,
     TrialError,
-    Unreachable,
     UsageError,
     Workload,
 )
@@ -368,12 +367,6 @@ class TestOpening:
         error = refused(FakeReach(), "alpha", "alpha")
         assert isinstance(error, UsageError)
         golden(str(error))
-
-    def test_a_host_that_is_not_reached(self, golden: Golden) -> None:
-        reach = FakeReach(instead={"beta": ("sh", "-c", "echo no such host >&2; exit 255")})
-        with pytest.raises(Unreachable) as raised:
-            open_hosts(nodes("alpha", "beta"), reach, RECIPE, interpreter=this_interpreter())
-        golden(raised.value)
 
     def test_the_python_that_trains_is_not_there(
         self, monkeypatch: pytest.MonkeyPatch, golden: Golden
