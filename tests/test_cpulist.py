@@ -46,3 +46,18 @@ def test_damage_does_not_take_for_ever() -> None:
         cpulist.parse(",".join(["0-65535"] * 100_000))
     with pytest.raises(ValueError):
         cpulist.parse_mask("f" * 1_000_000)
+
+
+@every_row(
+    ("text", "cpus"),
+    [
+        ("", ()),
+        ("\n", ()),
+        ("0-3,8\n", (0, 1, 2, 3, 8)),
+        ("8,0-1", (0, 1, 8)),
+        (" 1 , 2 ", (1, 2)),
+        ("3\0", (3,)),
+    ],
+)
+def test_lists(text: str, cpus: tuple[int, ...]) -> None:
+    assert cpulist.parse(text) == cpus

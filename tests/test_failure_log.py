@@ -311,3 +311,10 @@ def test_what_a_destructor_raises_does_not_end_a_job() -> None:
     for after in (raised("AttributeError: gone"), "AttributeError: gone\n"):
         assert decided(raised("ValueError: cause") + ignored + after) == "ValueError: cause"
         assert read_failures(ignored + after).decisive is None
+
+
+def test_prefixes_may_follow_one_another() -> None:
+    text = "trainer-1  | 2026-11-27T10:00:00Z \x1b[31m[rank1]: KeyError: 3"
+    found = read_failures(f"{text}\n\n\n").decisive
+    assert found is not None
+    assert (found.text, found.rank, found.line) == ("KeyError: 3", 1, 1)

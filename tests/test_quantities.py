@@ -7,7 +7,7 @@ from rows import every_row
 
 import cputune
 from cputune import UsageError
-from cputune.text.quantities import bytes_of, kubernetes_memory
+from cputune.text.quantities import bytes_of, kubernetes_memory, slurm_time
 
 
 @every_row(
@@ -45,3 +45,15 @@ def test_what_is_no_amount_of_memory_is_refused(typed: str) -> None:
 def test_what_is_no_time_limit_is_refused(typed: str) -> None:
     with pytest.raises(UsageError, match="--time"):
         cputune.Cluster(time_limit=typed)
+
+
+@every_row(
+    ("typed", "written"),
+    [
+        *(("04:00:00", "04:00:00"), ("90", "90"), ("1-12", "1-12"), ("2-00:30", "2-00:30")),
+        *(("4h", "04:00:00"), ("90m", "01:30:00"), ("1d2h", "26:00:00"), ("infinite", "infinite")),
+    ],
+)
+def test_a_time_limit_is_written_as_slurm_reads_it(typed: str, written: str) -> None:
+    assert slurm_time(typed) == written
+    assert cputune.Cluster(time_limit=typed).time_limit == written

@@ -14,7 +14,7 @@ from rows import every_row
 from tuner.fakes import SMALL, FakeRunner, truthful
 
 import cputune
-from cputune import Result, ResultError
+from cputune import Result, ResultError, UsageError
 from cputune.records.claims import Speedup
 
 
@@ -73,3 +73,35 @@ class TestARatioNeedsItsPairs:
         assert (read.speedup, read.best) == (None, result.best)
         golden(read.not_compared)
         assert read.to_json()["speedup"] is None
+
+
+def test_save_and_load_are_each_others_inverse(result: Result, tmp_path: Path) -> None:
+    file = tmp_path / "cputune.json"
+    result.save(file)
+    assert Result.load(file) == result
+    result.save(file)
+    file.write_text("notes of my own\n")
+    with pytest.raises(UsageError, match="exists already"):
+        result.save(file)
+    result.save(file, force=True)
+
+
+@every_row(
+    ("way", "value"),
+    [
+        (("best", "samples_per_second", "centre"), float("nan")),
+        (("speedup", "ratio"), float("inf")),
+        (("best", "plan", "threads_per_process"), 10**9),
+        (("notes",), "a sentence"),
+        (("trials", 0, "state"), "lost"),
+        (("trials", 0, "steps"), -1),
+        (("best", "plan", "frobnicate"), 1),
+    ],
+)
+def test_what_cannot_be_is_refused(result: Result, way: tuple[str | int, ...], value: Any) -> None:
+    document = part = result.to_json()
+    for key in way[:-1]:
+        part = part[key]  # type: ignore[index]
+    part[way[-1]] = value  # type: ignore[index]
+    with pytest.raises(ResultError, match="damaged"):
+        Result.from_json(document)

@@ -77,3 +77,8 @@ def test_the_installed_transformers_reads_the_flags_back():
     argv = [sys.executable, "-c", READ_BACK, *flags]
     child = ran(argv)
     assert child.stdout.strip() == "[true, false, 12]", child.stderr
+
+
+def test_a_plan_of_fp32_switches_the_users_own_precision_off():
+    flags = training_flags(script("--bf16", "--fp16=True"), plan(), TODAY)
+    assert flags[1:5] == ("--bf16", "False", "--fp16", "False")

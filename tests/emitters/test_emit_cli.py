@@ -280,3 +280,12 @@ def test_a_recorded_machine_gets_the_packages_of_the_python_that_is_named(
     assert ("--use_ipex" in job) == named
     pinned = Path("out/constraints.txt").read_text(encoding="utf-8")
     assert ("intel_extension_for_pytorch==2.8.0" in pinned) == named
+
+
+def test_no_batch_is_promised_in_a_loop_over_torch_alone(emit: Run, golden: Golden) -> None:
+    tuned = document()
+    seen = {"recipe": None, "argv": ["run.py"], "framework": "pytorch", "global_batch_size": 8}
+    write({**tuned, "workload": {**tuned["workload"], **seen, "parses_arguments": None}})
+    answer = emit("-f", "torchrun", "--batch-per-rank", "4")
+    assert answer.code == 2
+    golden(answer.err)

@@ -11,7 +11,8 @@ from emit_machines import IPEX_ERA, TODAY, machine, script_workload
 from cputune import Cluster, HostFacts, UsageError, Workload, emit
 from cputune.emitters import FORMATS, parse_hosts
 from cputune.emitters.turned_off import turned_off
-from cputune.plans.delivery.delivery import Delivery
+from cputune.plans.delivery.delivery import Delivery, delivery_of
+from cputune.plans.layout import mild_plan
 
 ERA = {**TODAY, "transformers": "4.56.2", "torch": "2.8.0"}
 
@@ -171,3 +172,22 @@ def test_what_would_be_another_training_stays_an_error(words: tuple[str, ...]) -
     with pytest.raises(UsageError) as raised:
         notes_of((*words, *TRAINED))
     assert words[0] in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "off"),
+    [
+        (("--bf16",), "your --bf16 is off here: the plan trains in fp32"),
+        (("--bf16", "True"), "your --bf16 is off here: the plan trains in fp32"),
+        (("--fp16", "--bf16"), "your --bf16 and --fp16 are off here: the plan trains in fp32"),
+        (("--use_ipex",), "your --use_ipex is off here: the plan trains without IPEX"),
+        (("--bf16", "False"), None),
+        (("--no_cuda",), None),  # --use_cpu says the same
+        (("--torch_compile",), None),  # it stays
+        (("--per_device_train_batch_size", "8"), None),
+    ],
+)
+def test_each_flag_that_is_turned_off_is_named(words: tuple[str, ...], off: str | None) -> None:
+    workload = script_workload(*words)
+    way = delivery_of(workload, mild_plan(without_bf16()), ERA)
+    assert turned_off(workload, way, without_bf16())[:1] == ([] if off is None else [off])

@@ -31,6 +31,7 @@ from cputune import (
     Node,
     Plan,
     TrialError,
+    Unreachable,
     UsageError,
     Workload,
 )
@@ -427,4 +428,10 @@ class TestOpening:
         alone = [Probed(node=Node(name=name), facts=facts) for name in NAMES]
         with pytest.raises(CannotError) as raised:
             interface_between(alone, FakeReach())
+        golden(raised.value)
+
+    def test_a_host_that_is_not_reached(self, golden: Golden) -> None:
+        reach = FakeReach(instead={"beta": ("sh", "-c", "echo no such host >&2; exit 255")})
+        with pytest.raises(Unreachable) as raised:
+            open_hosts(nodes("alpha", "beta"), reach, RECIPE, interpreter=this_interpreter())
         golden(raised.value)

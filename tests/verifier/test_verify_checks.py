@@ -12,6 +12,7 @@ from cputune.verifier import scripts
 from cputune.verifier.checks import (
     median_interval,
     outcomes,
+    step_rates,
     throughput,
     throughput_check,
 )
@@ -270,3 +271,8 @@ def test_the_interpreter_that_ran_is_named():
     assert check("interpreter", {}, {}, python="/p/bin/py").state == "passed"
     other = check("interpreter", {"executable": "/q/bin/py"}, {}, python="/p/bin/py")
     assert (other.state, "/q/bin/py" in other.summary) == ("failed", True)
+
+
+def test_steps_that_waited_for_a_cpu_do_not_count():
+    made = steps(8) + steps(4, seconds=5.0, delayed_seconds=4.0)
+    assert step_rates(whole(rank(0, made), rank(1, made))) == ([16.0] * 6, 4)
