@@ -12,7 +12,7 @@ from emit_machines import TODAY, machine, tuned
 from cputune import EmittedFile, Plan, Result, Trial, Workload, emit
 from cputune.records.result import COMPLETED, Reports
 
-OF_TRAINER, OF_ONE_LOOP, OF_RANK = 45, 35, 200
+OF_TRAINER = 45
 """Lines of a launch with its header."""
 
 BUILT = """

@@ -12,7 +12,7 @@ from rows import like_others
 from cputune import EmittedFile, probe
 from cputune.emitters import FORMATS
 
-OF_ONE_RANK, OF_SEVERAL, OF_HEADER, OF_MODULE, OF_RANK = 25, 60, 8, 410, 200
+OF_ONE_RANK, OF_SEVERAL, OF_HEADER = 25, 60, 8
 SHELL_FORMATS = tuple(name for name, one in FORMATS.items() if one.main.endswith(".sh"))
 
 
