@@ -139,15 +139,6 @@ def test_a_model_of_another_size_is_another_training(golden: Golden) -> None:
     golden(verdict.differs)
 
 
-def test_a_recipe_of_other_data_than_its_trials_have_is_compared_with_its_optimizer_alone() -> None:
-    more = replace(TWO, data=10_000, samples=("x",), steps=9, gradient=3.0)
-    assert equivalent(TYPED, more, other_data=True).same
-    fewer = replace(more, data=2)
-    assert equivalent(TYPED, fewer, other_data=True).same
-    assert not equivalent(TYPED, fewer).same, "a script's launch takes the data of its trials"
-    assert not equivalent(TYPED, replace(more, optimizer={}), other_data=True).same
-
-
 def test_samples_in_an_order_of_the_plans_own_are_not_compared(golden: Golden) -> None:
     other = replace(TWO, samples=("x", "y", "z"), gradient=2.0, loss=3.0, shuffled=True)
     golden(equivalent(TYPED, other).summary)

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from golden_texts import Golden
 from machines import IPEX_ERA, machine
 from rows import every_row
 
@@ -64,13 +63,6 @@ class TestCounts:
     ) -> None:
         found = (Core(cpus=(cpu,), socket=0, numa_node=0, l3=cpu // each) for cpu in range(cores))
         assert thinkable_ranks(tuple(found)) == counts
-
-    def test_of_threads_include_the_borders(self) -> None:
-        cores = usable_cores(machine(sockets=2, cores_per_socket=10, nodes_per_socket=2))
-        assert thread_counts(cores) == (20, 15, 10, 5)
-        assert thread_counts(cores[:10], ccl_workers=2) == (8, 6, 4, 3, 2)
-
-        assert thread_counts(cores[:15]) == (15, 11, 10, 7, 5, 3)
 
     @every_row(
         ("cores", "counts"),
@@ -133,13 +125,6 @@ class TestAdvice:
         assert advise(facts, ccl_workers=1).cpus == (1, 2, 4, 5)
         assert advise(machine(cores_per_socket=2), ranks=2).cpus == (0, 1)
         assert advise(machine(cores_per_socket=2), ranks=3).cpus == (0, 0, 0)
-
-    def test_sockets_of_one_core_say_nothing_of_the_hardware(self, golden: Golden) -> None:
-        facts = machine(sockets=8, cores_per_socket=1)
-        pairs = (replace(core, numa_node=core.socket // 2) for core in facts.topology.cores)
-        found = advise(replace(facts, topology=replace(facts.topology, cores=tuple(pairs))))
-        assert (found.ranks, found.threads) == (4, 2)
-        golden(found.why)
 
     def test_slow_cores_of_a_hybrid_machine_stay_out(self) -> None:
         found = advise(of_speeds(10, 10, 9, 6, hybrid=True))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import codecs
 
-from hypothesis import given, strategies as st
 from rows import every_row
 
 from cputune.text.plain import figure, spelled, visible
@@ -33,11 +32,6 @@ def test_signs_that_a_stream_has_not_are_spelled(encoding: str) -> None:
     assert "+ 2 " in written
     assert " -> 3.92" in written
     assert written.endswith(r"\u05e9\u05dc\u05d5\u05dd")
-
-
-@given(st.text())
-def test_any_text_is_one_line_that_can_be_printed(text: str) -> None:
-    assert visible(text).isprintable()
 
 
 def test_more_digits_if_they_are_asked_for() -> None:

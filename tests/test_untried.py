@@ -48,10 +48,6 @@ def test_what_keep_leaves_out_is_named_if_it_is_installed() -> None:
     assert untried([LeftOut(what="dropout", why="no dropout was seen in the model")], None) == ()
 
 
-def test_samples_of_like_length_that_were_tried_are_not_named() -> None:
-    assert untried((), replace(SEEN, left=1.0)) == ()
-
-
 def test_padding_that_keep_leaves_out_comes_back_without_it() -> None:
     left_out = [LeftOut(what="padding", why="", option="without --keep")]
     (found,) = untried(left_out, replace(SEEN, kept=None))

@@ -48,20 +48,6 @@ def written(result: Result, *, facts: HostFacts | None = None, python: str | Non
     return file.text
 
 
-@pytest.mark.parametrize(
-    ("code", "typed"),
-    [("Accelerator()", True), ('Accelerator(mixed_precision="no")', False)],
-)
-def test_an_accelerator_takes_its_precision_from_a_variable_if_the_script_says_none(
-    code: str, typed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("train.py").write_text(code)
-    text = written(tuned(script("accelerate"), cpus=((0, 1),), settings={}, **ONE))
-    assert ("ACCELERATE_MIXED_PRECISION=bf16" in text) == typed
-    assert (text == "cputune run cputune.json\n") != typed
-
-
 MADE = "transformers.TrainingArguments('out')"
 PARSED = "HfArgumentParser((Own, transformers.TrainingArguments))"
 

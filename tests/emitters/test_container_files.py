@@ -10,34 +10,12 @@ import pytest
 from emit_machines import one_socket
 from golden_texts import Golden
 
-from cputune import Cluster, EmittedFile, UsageError, emit
+from cputune import Cluster, emit
 
 FAKE = """#!/bin/sh
 for word; do printf '%s ' "$word" >> "$CALLS"; done
 echo >> "$CALLS"
 """
-
-
-def named(files: tuple[EmittedFile, ...], name: str) -> str:
-    return next(file.text for file in files if file.name == name)
-
-
-def test_the_image_trains_as_a_user_who_has_a_name(golden: Golden) -> None:
-    cluster = Cluster(user_id=4711)
-    text = named(emit(one_socket().result, "pytorchjob", cluster=cluster), "Dockerfile")
-    assert "useradd --uid 4711" in text
-    assert text.endswith("USER 4711:4711\n")
-    with pytest.raises(UsageError) as raised:
-        emit(one_socket().result, "pytorchjob", cluster=Cluster(user_id=0))
-    golden(raised.value)
-
-
-def test_a_version_that_is_no_version_is_not_pinned() -> None:
-    case = one_socket()
-    hostile = {"torch": "1; reboot", "transformers": "$(reboot)", "accelerate": "'"}
-    files = emit(case.result, "pytorchjob", versions=hostile)
-    assert "reboot" not in named(files, "Dockerfile").split("FROM", 1)[1]
-    assert "reboot" not in named(files, "constraints.txt")
 
 
 @pytest.mark.parametrize("kind", ["pytorchjob", "trainjob"])

@@ -40,22 +40,6 @@ def pod(document: dict[str, Any]) -> dict[str, Any]:
     return dict(patch["replicatedJobs"][0]["template"]["spec"]["template"])
 
 
-def variables(document: dict[str, Any]) -> dict[str, Any]:
-    spec = document["spec"]
-    trainer = spec.get("trainer") or pod(document)["spec"]["containers"][0]
-    return {entry["name"]: entry for entry in trainer["env"]}
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_hubs_token_comes_from_a_secret_that_need_not_be_there(kind: str) -> None:
-    assert variables(job(kind, Cluster(job_name="bert")))["HF_TOKEN"]["valueFrom"] == {
-        "secretKeyRef": {"name": "bert-secrets", "key": "HF_TOKEN", "optional": True}
-    }
-    assert variables(job(kind))["HF_TOKEN"]["valueFrom"] == {
-        "secretKeyRef": {"name": "hub", "key": "token"}
-    }
-
-
 @every_row("kind", KINDS)
 @every_row(
     ("typed", "place"),

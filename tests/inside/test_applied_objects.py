@@ -172,9 +172,6 @@ class TestTrainer:
         assert batch_of(args) == (3, 2)
         assert args.per_device_train_batch_size.typed == before_flags
 
-    def test_typed_on_several_ranks_takes_the_batch_of_all_of_them(self) -> None:
-        assert batch_of(Delivery(world_size=1, typed_ranks=2).arguments()()) == (16, 1)
-
 
 class TestAccelerator:
     @pytest.mark.parametrize("own", [None, "no", "bf16"])
@@ -249,11 +246,6 @@ class TestAccelerator:
         way = Delivery(world_size=1, arguments={} if kind is None else {"optim": kind})
         assert way.accelerator()().prepare_optimizer(AdamW(before)) == [after]
         assert way.changes == ({"fused": f"AdamW fused={after['fused']}"} if told else {})
-
-    def test_another_optimizer_steps_as_it_did(self) -> None:
-        sgd = type("SGD", (AdamW,), {})(None)
-        made = Delivery(world_size=1, arguments={"optim": "adamw_torch"}).accelerator()()
-        assert made.prepare_optimizer(sgd) == [{"fused": None}]
 
 
 def test_one_rank_takes_a_batch_that_cannot_be_seen_as_it_is() -> None:

@@ -25,11 +25,6 @@ def test_a_loss_is_asked_at_the_last_step_of_each_quarter(
     assert later_steps(trainer(step), steps) == later
 
 
-def test_what_is_no_trainer_has_no_later_steps() -> None:
-    assert later_steps(None, 100) == []
-    assert later_steps(SimpleNamespace(state="train"), 100) == []
-
-
 def test_its_counters_are_as_before() -> None:
     held = trainer(2)
     with at_step(held, 50):

@@ -122,12 +122,6 @@ def test_samples_to_the_end_of_the_training(fields: dict[str, Any], samples: int
     assert samples_to_end([first, other, first][:2]) == samples
 
 
-def test_how_long_a_script_trains_is_learnt_of_its_first_rank() -> None:
-    state = said(samples=8, steps_to_end=10, epochs=2)
-    seen = as_shown(Workload.script(["train.py"]), AS_FOUND, [state], None, ())
-    assert (seen.samples_to_end, seen.epochs) == (80, 2)
-
-
 @pytest.mark.parametrize(
     ("waits", "share"),
     [

@@ -121,20 +121,6 @@ def test_the_cause_is_what_the_script_said_last_not_its_launcher(tail: str, said
     assert getattr(error, "hopeless", None) == (tail == ACCELERATE)
 
 
-LATER = """CUDA not available, using CPU
-Traceback (most recent call last):
-  File "t.py", line 4, in main
-IndexError: list index out of range
-"""
-
-
-def test_a_printed_line_is_not_the_cause_of_a_later_exception() -> None:
-    for error in (failure(1, tail=LATER), failure(1, errors=(raised("IndexError", "list"),))):
-        assert "IndexError: list" in str(error)
-        assert "GPU" not in str(error)
-        assert not getattr(error, "hopeless", True)
-
-
 def test_a_script_that_has_said_its_exit_status_need_not_be_gone(golden: Golden) -> None:
     error = why([], [raised("SystemExit", "exit status 2")], memory_kills=0, steps=0, script="t.py")
     golden(str(error))
