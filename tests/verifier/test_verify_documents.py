@@ -140,7 +140,7 @@ def test_it_is_compared_with_its_own_result_which_has_a_thread_more(
         ("kind: PyTorchJob", "kind: Pod", "neither a PyTorchJob nor a"),
     ],
 )
-def test_an_emitted_document_that_is_none_any_more_fails(
+def test_an_emitted_document_that_cannot_be_read_any_more_fails(
     old: str, new: str, said: str, tmp_path: Path
 ) -> None:
     path = emitted("pytorchjob", tmp_path / "launch")
