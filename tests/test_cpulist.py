@@ -61,3 +61,8 @@ def test_damage_does_not_take_for_ever() -> None:
 )
 def test_lists(text: str, cpus: tuple[int, ...]) -> None:
     assert cpulist.parse(text) == cpus
+
+
+@given(cpu_sets)
+def test_a_mask_is_read_back(cpus: frozenset[int]) -> None:
+    assert cpulist.parse_mask(hex(sum(1 << cpu for cpu in cpus))) == tuple(sorted(cpus))

@@ -226,3 +226,9 @@ def test_two_ranks_that_draw_the_same_numbers_are_refused() -> None:
     drawn = replace(TWO, draws_alike=True, drawn=True)
     assert "the same random numbers" in equivalent(TYPED, drawn).differs[0]
     assert equivalent(TYPED, replace(TWO, draws_alike=True)).same, "nothing is drawn"
+
+
+def test_what_is_the_same_is_said_in_a_line(golden: Golden) -> None:
+    verdict = equivalent(TYPED, TWO)
+    assert verdict.same
+    golden(verdict.summary)

@@ -318,3 +318,33 @@ def test_prefixes_may_follow_one_another() -> None:
     found = read_failures(f"{text}\n\n\n").decisive
     assert found is not None
     assert (found.text, found.rank, found.line) == ("KeyError: 3", 1, 1)
+
+
+def test_lines_of_another_level_keep_it() -> None:
+    lines = ("Traceback (most recent call last):", *FRAMES, "KeyError: 'labels'")
+    text = "\n".join(f"[ERROR] [trainer] {line}" for line in lines)
+    log = read_failures(f"[WARNING] [trainer] a download failed\n{text}")
+    assert [one.kind for one in log.failures] == ["warning", "exception"]
+
+
+def test_the_stack_of_a_c_exception_and_the_banner_of_torchrun_are_no_errors() -> None:
+    stack = "frame #0: c10::Error::Error(c10::SourceLocation) + 0x96 (0x7f in libc10.so)"
+    assert read_failures(stack).decisive is None
+    assert decisive("train.py FAILED\nit cannot go on")[2] == 2
+
+
+def test_the_rank_that_the_launcher_names_decides_although_another_wrote_first() -> None:
+    lines = TORCHRUN.replace("Connection closed by peer [127.0.0.1]:1", "out of range").splitlines()
+    lines.insert(5, lines.pop(6))  # rank 0 writes first
+    found = read_failures("\n".join(lines)).decisive
+    assert found is not None
+    assert found.rank == 1
+
+
+def test_of_error_lines_the_first_decides_and_a_cpp_exception_has_its_words() -> None:
+    assert decisive("hydra: error: no host\nhydra: error: no daemon\n") == ("error", "", 1)
+    found = read_failures(
+        "terminate called after throwing an instance of 'E'\n  what():  no"
+    ).decisive
+    assert found is not None
+    assert (found.title, found.message) == ("E: no", "no")

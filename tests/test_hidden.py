@@ -288,3 +288,12 @@ def test_long_paths_and_digests_are_no_keys() -> None:
     path = "/home/JaneDoe/projects/Experiment12/src/transformers/models/bert/modeling/Bert2"
     digest = "cf83e1357eefb8bdf1542850d66d8007d620e4050b5715dc83f4a921d36ce9ce47d0d13c5d85f2b0"
     assert without_secrets(f"{path} {digest}", {}) == f"{path} {digest}"
+
+
+def test_a_secret_that_a_variable_holds_bears_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "environ", {**os.environ, "MY_HUB": "swordfish-and-more"})
+    before = dict(os.environ)
+    job = Workload.script(["train.py", "--hub_token", "swordfish-and-more"])
+    assert dict(os.environ) == before
+    assert job.argv == ("train.py", "--hub_token", "${MY_HUB}")
+    assert job.filled(job.argv, os.environ)[-1] == "swordfish-and-more"

@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 from in_process import ran
 
-from cputune import CannotError, RecordedHost, UsageError
+from cputune import CannotError, RecordedHost, UsageError, probe
 from cputune.host import Command, LiveHost, write_atomically, write_tree
 from cputune.host.children import end, in_session
+from cputune.host.probing.recording import record
+from cputune.host.probing.scrub import HOST_NAME
 
 
 def test_a_command_runs_with_the_environment_it_was_given(tmp_path: Path) -> None:
@@ -177,3 +179,33 @@ def test_a_tree_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
 
     write_tree(tmp_path / "x/t", {"a/b": "1"})
     assert (tmp_path / "x/t/a/b").read_text() == "1"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="sysctls are files on Linux alone")
+def test_the_live_machine_s_sysctls_are_read(tmp_path: Path) -> None:
+    """The kernel answers ENOMEM to a read of 4 MiB or more; recordings hold plain files."""
+    name = os.uname().nodename
+    facts = probe(LiveHost())
+    record(LiveHost(), tmp_path / "recording")
+
+    assert LiveHost().read_text("/proc/sys/kernel/hostname").strip() == name
+    assert facts.settings.kernel == os.uname().release
+    assert facts.network.hostname_addresses is not None
+    balancing = Path("/proc/sys/kernel/numa_balancing")
+    assert (facts.settings.numa_balancing is not None) == balancing.exists()
+    kept = RecordedHost(tmp_path / "recording").read_text("/proc/sys/kernel/hostname")
+    assert kept.strip() == HOST_NAME
+
+
+def test_a_busy_neighbour_is_seen_with_its_share() -> None:
+    code = "print(1, flush=True)\nwhile True: pass"
+    host = LiveHost()
+    with subprocess.Popen((sys.executable, "-c", code), stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        host.processes()
+        found = {process.pid: process for process in host.processes()}
+        child.kill()
+
+    assert (found[child.pid].cpu_share or 0) > 0.05
+    assert os.getpid() not in found

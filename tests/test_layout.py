@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from golden_texts import Golden
 from machines import IPEX_ERA, machine
 from rows import every_row
 
@@ -14,9 +15,11 @@ from cputune.host.facts import Core, Launcher
 from cputune.plans.cores import nodes_spanned, usable_cores
 from cputune.plans.layout import (
     advise,
+    default_threads,
     fast_cores,
     guide_plan,
     make_plan,
+    rank_counts,
     thinkable_ranks,
     thread_counts,
     why_not_ranks,
@@ -32,6 +35,24 @@ class TestUsableCores:
         facts = machine(sockets=2, cores_per_socket=8, nodes_per_socket=2, cpu_quota=12)
         nodes = [core.numa_node for core in usable_cores(facts)]
         assert [nodes.count(node) for node in range(4)] == [3, 3, 3, 3]
+
+    @every_row(
+        "ordered",
+        [
+            [(0, 0, (0, 7)), (0, 0, (2, 5)), (1, 1, (1, 6)), (1, 1, (3, 4))],  # over the sockets
+            [(0, 0, (0, 7)), (0, 0, (2, 5)), (0, 1, (1, 6)), (0, 1, (3, 4))],  # over the nodes
+            [(0, 0, (0, 7)), (0, 0, (1, 6)), (0, 0, (2, 5)), (0, 0, (3, 4))],  # by first CPU
+            [(0, None, (2, 5)), (0, None, (3, 4)), (0, 0, (0, 7)), (0, 0, (1, 6))],
+        ],
+        ids=["sockets", "nodes", "cpus", "no node"],
+    )
+    def test_are_in_the_order_of_sockets_then_nodes_then_first_cpus(
+        self, ordered: list[tuple[int, int | None, tuple[int, int]]]
+    ) -> None:
+        cores = tuple(Core(socket=s, numa_node=n, cpus=cpus) for s, n, cpus in ordered)
+        facts = machine(cores_per_socket=4, threads_per_core=2)
+        facts = replace(facts, topology=replace(facts.topology, cores=cores[::-1]))
+        assert usable_cores(facts) == cores
 
 
 class TestCounts:
@@ -74,6 +95,32 @@ class TestCounts:
         self, cores: int, counts: tuple[int, ...]
     ) -> None:
         assert thread_counts(usable_cores(machine(cores_per_socket=12))[:cores]) == counts
+
+    @every_row(
+        ("shape", "counts"),
+        [
+            ({"cores_per_socket": 2}, (1, 2)),
+            ({"cores_per_socket": 7}, (1, 2, 3, 6, 7)),
+            ({"sockets": 2, "cores_per_socket": 8}, (1, 2, 4, 8)),
+            ({"sockets": 2, "cores_per_socket": 8, "nodes_per_socket": 2}, (1, 2, 4, 8)),
+            ({"sockets": 8, "cores_per_socket": 8}, (1, 2, 4, 8, 16, 32)),
+            ({"sockets": 24, "cores_per_socket": 1}, (1, 2, 3, 4, 6, 8, 12, 24)),
+            ({"cores_per_socket": 8}, (1, 2, 4, 7, 8)),
+            ({"cores_per_socket": 9}, (1, 2, 3, 4)),
+            ({"cores_per_socket": 32}, (1, 2, 3, 4, 5, 6, 7, 8)),
+            ({"cores_per_socket": 12, "nodes_per_socket": 12}, (1, 2, 3, 4, 5, 6, 10, 11, 12)),
+            ({"sockets": 2, "cores_per_socket": 10}, (1, 2, 4, 6, 8, 10)),
+        ],
+    )
+    def test_of_ranks(self, shape: dict[str, int], counts: tuple[int, ...]) -> None:
+        assert rank_counts(usable_cores(machine(**shape))) == counts
+
+    def test_of_threads_include_the_borders(self) -> None:
+        cores = usable_cores(machine(sockets=2, cores_per_socket=10, nodes_per_socket=2))
+        assert thread_counts(cores) == (20, 15, 10, 5)
+        assert thread_counts(cores[:10], ccl_workers=2) == (8, 6, 4, 3, 2)
+
+        assert thread_counts(cores[:15]) == (15, 11, 10, 7, 5, 3)
 
 
 def of_speeds(*khz: int, hybrid: bool) -> HostFacts:
@@ -134,6 +181,13 @@ class TestAdvice:
         assert advise(of_speeds(10, 8, hybrid=False)).threads == 2
         assert fast_cores(()) == ()
 
+    def test_sockets_of_one_core_say_nothing_of_the_hardware(self, golden: Golden) -> None:
+        facts = machine(sockets=8, cores_per_socket=1)
+        pairs = (replace(core, numa_node=core.socket // 2) for core in facts.topology.cores)
+        found = advise(replace(facts, topology=replace(facts.topology, cores=tuple(pairs))))
+        assert (found.ranks, found.threads) == (4, 2)
+        golden(found.why)
+
 
 class TestPlans:
     def test_threads_take_a_core_each_and_leave_the_rest(self) -> None:
@@ -178,3 +232,15 @@ class TestPlans:
         assert nodes_spanned(facts, (0, 1)) == (1, 1)
         assert nodes_spanned(facts, (0, 2)) == (1, 2)
         assert nodes_spanned(facts, tuple(range(8))) == (2, 4)
+
+    @every_row(
+        ("value", "threads"), [("1", 1), ("3", 3), ("2,1", 2), ("0", 8), ("all", 8), ("", 8)]
+    )
+    def test_threads_of_a_plain_run(self, value: str, threads: int) -> None:
+        facts = machine(cores_per_socket=8, environment={"OMP_NUM_THREADS": value})
+        assert default_threads(facts) == threads
+
+    def test_a_rank_has_as_many_threads_as_the_smallest_has_cpus(self) -> None:
+        facts = machine(cores_per_socket=2, threads_per_core=2, allowed=(0, 1, 3))
+        plan = make_plan(usable_cores(facts), 2, smt=True)
+        assert (plan.threads_per_process, plan.cpus) == (1, ((0,), (1, 3)))

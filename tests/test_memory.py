@@ -18,6 +18,7 @@ from cputune import Workload, diagnose
 from cputune.doctor.checks.limits import GUIDES, MOST_GUIDE_BYTES
 from cputune.plans.memory import (
     LOGIT_BYTES,
+    PROCESS_BYTES,
     SPARE,
     needed_bytes,
     spare_bytes,
@@ -124,3 +125,14 @@ def test_a_real_training_needs_no_less(tmp_path: Path) -> None:
     argv += [*flags.split(), "--per_device_train_batch_size", "8", "--save_strategy", "no"]
     done = ran(argv, timeout=300, check=True)
     assert needed_bytes(job) < 1024 * int(done.stdout.rpartition("peak ")[2])
+
+
+def test_each_rank_has_weights_gradients_and_two_moments() -> None:
+    recipe = recipe_of(LARGE)
+    assert recipe.parameters is not None
+    state, kept = 16 * recipe.parameters, 12 * recipe.sample_bytes
+    assert needed_bytes(LARGE, 3) == 3 * (PROCESS_BYTES + state) + kept
+    half = replace(recipe, model={**recipe.model, "dtype": "bfloat16"})
+    assert needed_bytes(replace(LARGE, recipe=half)) == PROCESS_BYTES + state // 2 + kept
+    lora = replace(recipe, lora=load_recipe("gpt2-lora").lora)
+    assert needed_bytes(replace(LARGE, recipe=lora)) == PROCESS_BYTES + state // 4 + kept

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confirmed import confirmed
 from golden_texts import Golden
 from rows import every_row
 from tuner.fakes import SMALL, FakeRunner, truthful
@@ -16,6 +17,7 @@ from tuner.fakes import SMALL, FakeRunner, truthful
 import cputune
 from cputune import Result, ResultError, UsageError
 from cputune.records.claims import Speedup
+from cputune.records.result import pairs_of
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +75,18 @@ class TestARatioNeedsItsPairs:
         assert (read.speedup, read.best) == (None, result.best)
         golden(read.not_compared)
         assert read.to_json()["speedup"] is None
+
+    def test_nor_with_one_block_or_with_processes_of_trials_alone(self, result: Result) -> None:
+        today, best = result.baseline.plan, result.best.plan
+        assert pairs_of(confirmed(today, best, blocks=2), today, best) == 10
+        assert pairs_of(confirmed(today, best, blocks=1), today, best) == 0
+        old = [replace(run, kept=True) for run in confirmed(today, best, blocks=2)]
+        assert pairs_of(old, today, best) == 0
+        fell = [
+            replace(run, samples_per_second=None) if run.round and run.plan == best else run
+            for run in confirmed(today, best, blocks=2)
+        ]
+        assert pairs_of(fell, today, best) == 0
 
 
 def test_save_and_load_are_each_others_inverse(result: Result, tmp_path: Path) -> None:

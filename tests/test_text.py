@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import codecs
+import sys
+from pathlib import Path
 
+import pytest
+from hypothesis import given, strategies as st
 from rows import every_row
 
+from cputune.cli import main
 from cputune.text.plain import figure, spelled, visible
 
 
@@ -36,3 +41,24 @@ def test_signs_that_a_stream_has_not_are_spelled(encoding: str) -> None:
 
 def test_more_digits_if_they_are_asked_for() -> None:
     assert (figure(22.5441, 4), figure(9999.6, 4)) == ("22.54", "10000")
+
+
+@pytest.mark.parametrize("verbose", [(), ("-vv",)])
+def test_an_error_that_quotes_a_name_is_clean(
+    verbose: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    name = str(tmp_path / "a\x1b[2J\nerror: b.json")
+    monkeypatch.setattr(sys, "argv", ["cputune", *verbose, "emit", "-f", "mpirun", name])
+    with pytest.raises(SystemExit):
+        main()
+    err = capsys.readouterr().err
+    assert "\x1b" not in err
+    assert not any(line.startswith("error: b") for line in err.splitlines())
+
+
+@given(st.text())
+def test_any_text_is_one_line_that_can_be_printed(text: str) -> None:
+    assert visible(text).isprintable()

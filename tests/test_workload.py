@@ -7,9 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from golden_texts import Golden
 from rows import every_row
 
-from cputune import RecipeError, Workload
+from cputune import RecipeError, UsageError, Workload
 from cputune.plans.workload import load_recipe
 from cputune.text.documents import record_of
 
@@ -78,3 +79,11 @@ def test_a_secret_is_a_word_or_the_value_of_one(word: str, found: tuple[str, str
     assert workload.secret_of(word) == found
     if found is not None:
         assert workload.filled([word], {"HF_TOKEN": "abc"}) == [f"{found[0]}abc"]
+
+
+def test_a_workload_trains_something(golden: Golden) -> None:
+    with pytest.raises(UsageError, match="no script"):
+        Workload.script([])
+    with pytest.raises(ValueError) as raised:
+        record_of(Workload, {"name": "x"})
+    golden(raised.value)

@@ -19,6 +19,14 @@ from cputune.inside import applying_script
 from cputune.plans.delivery.delivery import delivery_of, launch_command, trial_command
 from cputune.ranks.runner import ProcessRunner
 
+CPU = min(os.sched_getaffinity(0))
+
+
+ONE = Plan(processes_per_node=1, threads_per_process=1, cpus=((CPU,),))
+
+
+AS_FOUND = replace(ONE, as_found=True)
+
 RATE = 7e-4
 RECIPE = f"""
 description = "So small that a step takes milliseconds"
@@ -153,3 +161,18 @@ def test_so_does_an_emitted_launch(recipe: Path, tmp_path: Path) -> None:
     script = tmp_path / "torchrun.sh"
     run(["env", f"PYTHON={sys.executable}", "bash", str(script), *ONE_STEP], tmp_path)
     assert learning_rates(tmp_path) == [RATE]
+
+
+def test_a_recipe_of_the_baseline_keeps_its_batch() -> None:
+    batch = str(TINY.global_batch_size)
+    assert delivery_of(TINY, AS_FOUND, {}).flags == ("--per_device_train_batch_size", batch)
+
+
+def test_every_format_has_the_recipe_with_its_learning_rate(recipe: Path) -> None:
+    job = replace(Workload.from_recipe(str(recipe)), name="tiny")
+    for format in ("mpirun", "accelerate", "torchrun", "slurm", "pytorchjob", "trainjob"):
+        files = {
+            f.name: f.text for f in cputune.emit(None, format, facts=cputune.probe(), workload=job)
+        }
+        assert json.loads(files["recipe.json"])["learning_rate"] == RATE
+        assert "set_defaults(learning_rate" in files["train.py"]

@@ -82,3 +82,17 @@ def test_the_installed_transformers_reads_the_flags_back():
 def test_a_plan_of_fp32_switches_the_users_own_precision_off():
     flags = training_flags(script("--bf16", "--fp16=True"), plan(), TODAY)
     assert flags[1:5] == ("--bf16", "False", "--fp16", "False")
+
+
+def test_the_flags_of_todays_stack():
+    flags = training_flags(script(), plan(2, precision="bf16"), TODAY)
+    assert flags == (
+        *("--use_cpu", "--bf16", "True", "--ddp_backend", "gloo"),
+        *("--per_device_train_batch_size", "6"),
+    )
+
+
+def test_a_recipe_takes_bare_flags_and_has_all_of_it_off():
+    recipe = Workload.from_recipe("bert-mini")
+    assert training_flags(recipe, plan(precision="bf16"), TODAY)[1:2] == ("--bf16",)
+    assert "--bf16" not in training_flags(recipe, plan(), TODAY)

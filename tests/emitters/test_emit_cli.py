@@ -289,3 +289,13 @@ def test_no_batch_is_promised_in_a_loop_over_torch_alone(emit: Run, golden: Gold
     answer = emit("-f", "torchrun", "--batch-per-rank", "4")
     assert answer.code == 2
     golden(answer.err)
+
+
+def test_a_plan_on_cpus_that_are_not_allowed_here(emit: Run, golden: Golden) -> None:
+    content = document()
+    content["best"]["plan"]["cpus"] = [[4000, 4001]]
+    content["best"]["plan"].update(processes_per_node=1, threads_per_process=2)
+    write(content)
+    answer = emit("-f", "mpirun")
+    assert answer.code == 3
+    golden(answer.err)

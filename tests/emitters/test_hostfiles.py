@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from emit_machines import one_socket
+from golden_texts import Golden
 from rows import every_row
 
 from cputune import CputuneError, Node, UsageError, emit
@@ -77,3 +78,13 @@ def test_an_unknown_mpi_with_ipv6_hosts_leaves_what_cannot_read_them() -> None:
     assert "hosts.hydra" not in files
     assert "HYDRA" not in files["mpirun.sh"]
     assert "(Open MPI)" in files["mpirun.sh"]
+
+
+def test_the_hosts_are_written_in_the_dialect(golden: Golden) -> None:
+    assert emitted("mpirun", "a,b:2", mpi="mpich")["hosts.hydra"].endswith("\na:2\nb:2\n")
+    for mpi in ("openmpi4", "openmpi5"):
+        files = emitted("mpirun", "a,b:2", mpi=mpi)
+        assert files["hosts.openmpi"].endswith("\na slots=2\nb slots=2\n")
+        assert "hosts.hydra" not in files
+    files = emitted("mpirun", "a,[fd00::1]:2", mpi="openmpi5")
+    golden(files["hosts.openmpi"])

@@ -20,8 +20,10 @@ from cputune.emitters.promise import promise_in
 from cputune.host import LiveHost
 from cputune.launch.edit import unified
 from cputune.launch.launch import Launch
-from cputune.records.claims import Speedup
+from cputune.records.claims import Speedup, machine_name
 from cputune.records.result import Worth
+
+MACHINE = machine_name(one_socket().result.host)
 
 WORTHS = (
     Worth(knob="layout", value="1 rank × 4", speedup=Speedup(ratio=1.2, low=1.1, high=1.3)),
@@ -206,3 +208,12 @@ def test_the_diff_is_taken_by_patch_and_the_script_by_bash(tmp_path: Path) -> No
     subprocess.run(["patch", "-p0"], cwd=tmp_path, input=diff, text=True, check=True)
     assert (tmp_path / "run.sh").read_text() == done.text
     assert ran(["bash", "-n", str(tmp_path / "run.sh")]).returncode == 0
+
+
+def test_each_change_has_its_measured_worth(golden: Golden) -> None:
+    lines = rewritten(SCRIPT).text.splitlines()
+    golden(lines[3])
+    assert lines[4] == (
+        "# cputune: 1.57 times the launch before (1.51 to 1.62), measured for run_qa.py on "
+        f"{MACHINE}, on 2026-11-20: 1 rank × 4 ×1.20 (1.10 to 1.30), bf16 ×1.30 (1.20 to 1.40)"
+    )

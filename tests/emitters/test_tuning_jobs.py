@@ -51,6 +51,21 @@ class TestSlurm:
         assert tune == "".join(f"[{word}]" for word in asked)
         assert emitted == "[emit][cputune-7.json][--format][slurm][-o][launch-7]"
 
+    def test_outside_of_a_job_it_says_how_it_is_started(
+        self, tmp_path: Path, golden: Golden
+    ) -> None:
+        (tmp_path / "cputune").write_text("#!/bin/sh\n")
+        (tmp_path / "cputune").chmod(0o755)
+        done = subprocess.run(
+            ["bash", "-c", written("slurm", tune=True)],
+            cwd=tmp_path,
+            env={"PATH": f"{tmp_path}:{os.environ['PATH']}"},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode != 0
+        golden(done.stderr)
+
 
 def test_a_recipe_is_tuned_by_its_name(golden: Golden) -> None:
     job = Workload.from_recipe("bert-mini")

@@ -30,3 +30,8 @@ def test_its_counters_are_as_before() -> None:
     with at_step(held, 50):
         assert (held.state.global_step, held.state.epoch) == (50, 5.0)
     assert (held.state.global_step, held.state.epoch) == (2, 0.2)
+
+
+def test_what_is_no_trainer_has_no_later_steps() -> None:
+    assert later_steps(None, 100) == []
+    assert later_steps(SimpleNamespace(state="train"), 100) == []

@@ -156,6 +156,10 @@ class TestABatch:
         assert watched == [model]
         assert torch.hooks == 0  # type: ignore[attr-defined]
 
+    def test_of_an_evaluation_ends_with_its_data(self, told: Told) -> None:
+        assert len([*over(told, Loader(4, 4))]) == 2
+        assert told.resumed == 0
+
 
 class TestAPreparedLoader:
     def seen(self, told: Told, **own: Any) -> Any:

@@ -112,3 +112,18 @@ def test_a_host_is_lost_for_the_last_reason_that_names_it(golden: Golden) -> Non
     )
     assert isinstance(found, HostLost)
     golden(str(found))
+
+
+def test_every_rank_gets_its_numbers_and_the_plan() -> None:
+    base = base_environment(OUTER, TWO, plan_variables(TWO, {}), offline=False)
+    second = environments(TWO, base)[1]
+    expected = {
+        "RANK": "1",
+        "LOCAL_RANK": "1",
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": second["MASTER_PORT"],
+        **TWO.environment(),
+    }
+    assert {name: second[name] for name in expected} == expected

@@ -26,6 +26,15 @@ from cputune.ranks.compare import (
 from cputune.ranks.runner import ProcessRunner
 from cputune.records.steps import Infeasible
 
+CCL = Plan(
+    processes_per_node=2,
+    threads_per_process=2,
+    ccl_workers=1,
+    backend="ccl",
+    cpus=((1, 2), (4, 5)),
+    ccl_cpus=((0,), (3,)),
+)
+
 ONE = Plan(processes_per_node=1, threads_per_process=2, cpus=((0, 1),))
 TWO = Plan(processes_per_node=2, threads_per_process=1, cpus=((0,), (1,)), precision="bf16")
 AS_FOUND = Plan(processes_per_node=1, threads_per_process=2, cpus=((0, 1),), as_found=True)
@@ -149,3 +158,38 @@ def test_whether_padding_may_be_cut(fields: dict[str, Any], kept: str | None) ->
         assert unmasked is None
     seen = said(padding_share=0.25, columns_left=0.5, padding_mend="collate", **fields)
     assert padding_of(seen) == Padding(share=0.25, left=0.5, kept=kept, mend="collate")
+
+
+@every_row("plan", [ONE, TWO, AS_FOUND, CCL])
+def test_ranks_that_see_the_plan_are_right(plan: Plan) -> None:
+    assert differences(plan, [state(plan, r) for r in range(plan.processes_per_node)]) == ()
+
+
+def test_how_long_a_script_trains_is_learnt_of_its_first_rank() -> None:
+    state = said(samples=8, steps_to_end=10, epochs=2)
+    seen = as_shown(Workload.script(["train.py"]), AS_FOUND, [state], None, ())
+    assert (seen.samples_to_end, seen.epochs) == (80, 2)
+
+
+def test_what_a_result_keeps_of_a_rank() -> None:
+    kept = for_people(
+        said(
+            affinity=[0, 1, 3],
+            threads=2,
+            rank=1,
+            peak_bytes=5,
+            environment={"A": "b"},
+            mapped=["/lib"],
+            loss=1.0,
+            applied={"ranks": ["its schedules"]},
+            versions={"torch": "2.13.0"},
+        )
+    )
+    assert kept == {
+        "affinity": "0-1,3",
+        "threads": 2,
+        "rank": 1,
+        "peak_bytes": 5,
+        "applied": {"ranks": ["its schedules"]},
+        "torch": "2.13.0",
+    }

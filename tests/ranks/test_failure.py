@@ -147,3 +147,10 @@ def test_a_script_that_ends_too_soon_is_reported_why(
     assert type(error) is kind
     assert getattr(error, "hopeless", False) == (kind is Infeasible), "a plan mends none of it"
     assert words in str(error)
+
+
+def test_an_exception_of_a_library_gets_the_answer_of_its_interface(golden: Golden) -> None:
+    text = "TrainingArguments.__init__() got an unexpected keyword argument 'evaluation_strategy'"
+    error = failure(1, errors=(raised("TypeError", text),))
+    golden(str(error))
+    assert getattr(error, "hopeless", False)

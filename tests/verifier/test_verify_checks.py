@@ -276,3 +276,15 @@ def test_the_interpreter_that_ran_is_named():
 def test_steps_that_waited_for_a_cpu_do_not_count():
     made = steps(8) + steps(4, seconds=5.0, delayed_seconds=4.0)
     assert step_rates(whole(rank(0, made), rank(1, made))) == ([16.0] * 6, 4)
+
+
+def test_a_launch_that_is_the_plan_passes():
+    found = states(launched(rank(0), rank(1)), global_batch_size=8)
+    assert set(found.values()) == {"passed"}
+    assert set(found) >= {"launch", "world size", "threads", "affinity", "precision", "backend"}
+
+
+def test_a_steady_launch_is_as_sure_as_the_tuned_figure():
+    ratio = throughput(whole(rank(0), rank(1)), Throughput(centre=16.0, low=14.0, high=20.0))
+    assert ratio.ratio == pytest.approx(1.0)
+    assert (ratio.low, ratio.high) == pytest.approx((16 / 20, 16 / 14))

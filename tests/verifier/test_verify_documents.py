@@ -10,11 +10,14 @@ from pathlib import Path
 import pytest
 import yaml
 from emitters.emit_machines import TODAY, one_socket, tuned
+from golden_texts import Golden
 from rows import every_row
 from verifier.jobs import Job, container, pod, variable
 
 from cputune import Cluster, emit, verify
 from cputune.verifier import promised_of
+from cputune.verifier.kubernetes import compared_with_plan
+from cputune.verifier.records import Expected
 
 CLUSTER = Cluster(image="registry.example/bert:1", memory="64Gi")
 
@@ -150,3 +153,11 @@ def test_an_emitted_document_that_cannot_be_read_any_more_fails(
         (check,) = verdict.checks
         assert (check.name, check.state) == ("syntax", "failed")
         assert check.summary.startswith(said)
+
+
+def test_a_document_is_compared_with_another_result_too(tmp_path: Path, golden: Golden) -> None:
+    job = yaml.safe_load(emitted("pytorchjob", tmp_path / "launch").read_text(encoding="utf-8"))
+    other = replace(one_socket().result.best.plan, threads_per_process=2, nodes=3)
+    seen = compared_with_plan(job, Expected(plan=other, environment=other.environment()))
+    assert seen.state == "failed"
+    golden(seen.summary)

@@ -190,3 +190,10 @@ def test_the_interpreter_is_the_one_that_the_script_takes(
     python, gone = interpreter(artefact(launch, text), environment, FakeHost(*programs))
     assert python == chosen
     assert [outcome.state for outcome in gone] == ["not checked"] * (chosen is None)
+
+
+def test_shellcheck_is_listened_to(run, launch):
+    launch.write_text(script('echo "$(ls *.txt | grep x)"\nfor x in $y; do rm $x; done\n'))
+    done = run("--no-run", launch)
+    assert done.exit_code == 1
+    assert "SC2154" in done.stdout

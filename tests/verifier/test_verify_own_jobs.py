@@ -102,3 +102,8 @@ def test_what_is_no_job_is_still_refused(text: str, tmp_path: Path) -> None:
     path.write_text(text, encoding="utf-8")
     with pytest.raises(UsageError):
         verify([path], run=False)
+
+
+@pytest.mark.parametrize("kind", JOBS)
+def test_a_job_of_each_kind_passes(kind: str, tmp_path: Path) -> None:
+    assert failed(JOBS[kind], tmp_path) == set()
