@@ -38,24 +38,6 @@ TWO = replace(TYPED, ranks=2, gradient=0.25 * (1 + 3e-7))
 
 
 @every_row(
-    ("other", "said"),
-    [
-        (
-            {"rates": ((1e-3,), (8e-4,), (6e-4,))},
-            "the learning rate of step 2 is 0.0008, as typed it is 0.0009",
-        ),
-        ({"batch": 16}, "a step takes 16 samples, as typed it takes 8"),
-        ({"loss": 1.4}, "the loss of the first step is 1.4, as typed 0.7 (0.0001 is allowed)"),
-        ({"apart": True}, "each rank trains with its own gradient"),
-    ],
-)
-def test_what_differs_is_a_sentence(other: dict[str, Any], said: str) -> None:
-    verdict = equivalent(TYPED, replace(TWO, **other))
-    assert not verdict.same
-    assert verdict.differs[0].startswith(said)
-
-
-@every_row(
     ("typed", "plan", "gradient", "same"),
     [
         ("float32", "bfloat16", 0.26, True),
@@ -232,3 +214,30 @@ def test_what_is_the_same_is_said_in_a_line(golden: Golden) -> None:
     verdict = equivalent(TYPED, TWO)
     assert verdict.same
     golden(verdict.summary)
+
+
+@every_row(
+    ("other", "said"),
+    [
+        (
+            {"rates": ((1e-3,), (8e-4,), (6e-4,))},
+            "the learning rate of step 2 is 0.0008, as typed it is 0.0009",
+        ),
+        ({"samples": ("a", "x", "c")}, "step 2 takes other samples than as typed"),
+        ({"batch": 16}, "a step takes 16 samples, as typed it takes 8"),
+        (
+            {"gradient": 0.523457},
+            "the gradient of the first step has the norm 0.523457, as typed 0.25 "
+            "(0.0001 is allowed)",
+        ),
+        ({"loss": 1.4}, "the loss of the first step is 1.4, as typed 0.7 (0.0001 is allowed)"),
+        ({"apart": True}, "each rank trains with its own gradient"),
+        ({"optimizer": {"class": "SGD"}}, "the optimizer's class is SGD, as typed AdamW"),
+        ({"steps": 450}, "it trains for 450 steps, as typed 225"),
+        ({"gradient": float("nan")}, "the gradient of the first step has the norm nan"),
+    ],
+)
+def test_what_differs_is_a_sentence(other: dict[str, Any], said: str) -> None:
+    verdict = equivalent(TYPED, replace(TWO, **other))
+    assert not verdict.same
+    assert verdict.differs[0].startswith(said)

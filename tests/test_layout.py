@@ -212,21 +212,6 @@ class TestPlans:
         with pytest.raises(ValueError, match=why):
             make_plan(usable_cores(machine(cores_per_socket=2)), 1, **call)
 
-    @every_row(
-        ("sockets", "cores", "backend", "workers"),
-        [
-            (2, 8, "ccl", 1),
-        ],
-    )
-    def test_the_guide_has_oneccl_if_ranks_speak_and_have_a_core_for_it(
-        self, sockets: int, cores: int, backend: str, workers: int
-    ) -> None:
-        facts = machine(sockets=sockets, cores_per_socket=cores, packages=IPEX_ERA)
-        mpi = Launcher(name="mpirun", path="/opt/intel/mpirun", dialect="intelmpi")
-        guide = guide_plan(replace(facts, launchers=(mpi,)))
-        assert (guide.backend, guide.ccl_workers, guide.ipex) == (backend, workers, True)
-        assert not make_plan(usable_cores(facts), 1).ipex
-
     def test_sockets_and_nodes_under_cpus(self) -> None:
         facts = machine(sockets=2, cores_per_socket=4, nodes_per_socket=2)
         assert nodes_spanned(facts, (0, 1)) == (1, 1)
@@ -244,3 +229,16 @@ class TestPlans:
         facts = machine(cores_per_socket=2, threads_per_core=2, allowed=(0, 1, 3))
         plan = make_plan(usable_cores(facts), 2, smt=True)
         assert (plan.threads_per_process, plan.cpus) == (1, ((0,), (1, 3)))
+
+    @every_row(
+        ("sockets", "cores", "backend", "workers"),
+        [(1, 8, "gloo", 0), (2, 8, "ccl", 1), (2, 2, "ccl", 1), (2, 1, "gloo", 0)],
+    )
+    def test_the_guide_has_oneccl_if_ranks_speak_and_have_a_core_for_it(
+        self, sockets: int, cores: int, backend: str, workers: int
+    ) -> None:
+        facts = machine(sockets=sockets, cores_per_socket=cores, packages=IPEX_ERA)
+        mpi = Launcher(name="mpirun", path="/opt/intel/mpirun", dialect="intelmpi")
+        guide = guide_plan(replace(facts, launchers=(mpi,)))
+        assert (guide.backend, guide.ccl_workers, guide.ipex) == (backend, workers, True)
+        assert not make_plan(usable_cores(facts), 1).ipex

@@ -25,6 +25,17 @@ CPU = min(os.sched_getaffinity(0))
 ONE = Plan(processes_per_node=1, threads_per_process=1, cpus=((CPU,),))
 
 
+MASKS = ONE.with_setting("dropout", "bytes")
+SAME_AS_TYPED = (
+    '{"world_size": 2, "samples_per_rank": 4, "typed_accumulation": 1, "by_flags": true}'
+)
+
+CPU = min(os.sched_getaffinity(0))
+
+
+ONE = Plan(processes_per_node=1, threads_per_process=1, cpus=((CPU,),))
+
+
 AS_FOUND = replace(ONE, as_found=True)
 
 RATE = 7e-4
@@ -103,23 +114,6 @@ TINY = Workload.from_recipe("bert-mini")
 
 
 @every_row(
-    ("job", "plan", "carries"),
-    [
-        (SEEN, ONE, None),
-        (TINY, TWO, None),  # they do by themselves
-    ],
-)
-def test_carry_is_before_a_script_that_needs_it(
-    job: Workload, plan: Plan, carries: str | None
-) -> None:
-    way = delivery_of(job, plan, {})
-    assert not way.sets_objects
-    words = launch_command(job, way, guard=False)
-    assert words[len(words) - len(way.flags) :] == way.flags
-    assert (words[1] if words[0] == str(applying_script()) else None) == carries
-
-
-@every_row(
     ("job", "plan", "is_guarded"),
     [
         (SEEN, ONE, False),
@@ -176,3 +170,25 @@ def test_every_format_has_the_recipe_with_its_learning_rate(recipe: Path) -> Non
         }
         assert json.loads(files["recipe.json"])["learning_rate"] == RATE
         assert "set_defaults(learning_rate" in files["train.py"]
+
+
+@every_row(
+    ("job", "plan", "carries"),
+    [
+        (SEEN, AS_FOUND, None),
+        (SEEN, ONE, None),
+        (SEEN, TWO, SAME_AS_TYPED),
+        (replace(SEEN, launch_ranks=2), TWO, "{}"),  # its ranks end together
+        (TINY, TWO, None),  # they do by themselves
+        (TINY, MASKS, '{"torch": {"dropout": "bytes"}}'),
+        (replace(SCRIPT, framework="pytorch"), TWO, "{}"),
+    ],
+)
+def test_carry_is_before_a_script_that_needs_it(
+    job: Workload, plan: Plan, carries: str | None
+) -> None:
+    way = delivery_of(job, plan, {})
+    assert not way.sets_objects
+    words = launch_command(job, way, guard=False)
+    assert words[len(words) - len(way.flags) :] == way.flags
+    assert (words[1] if words[0] == str(applying_script()) else None) == carries

@@ -13,18 +13,6 @@ def trainer(step: int) -> SimpleNamespace:
     return SimpleNamespace(state=SimpleNamespace(global_step=step, epoch=step / 10))
 
 
-@every_row(
-    ("step", "steps", "later"),
-    [
-        (2, 100, [24, 49, 74, 99]),
-    ],
-)
-def test_a_loss_is_asked_at_the_last_step_of_each_quarter(
-    step: int, steps: int | None, later: list[int]
-) -> None:
-    assert later_steps(trainer(step), steps) == later
-
-
 def test_its_counters_are_as_before() -> None:
     held = trainer(2)
     with at_step(held, 50):
@@ -35,3 +23,19 @@ def test_its_counters_are_as_before() -> None:
 def test_what_is_no_trainer_has_no_later_steps() -> None:
     assert later_steps(None, 100) == []
     assert later_steps(SimpleNamespace(state="train"), 100) == []
+
+
+@every_row(
+    ("step", "steps", "later"),
+    [
+        (2, 100, [24, 49, 74, 99]),
+        (30, 100, [49, 74, 99]),
+        (2, None, []),
+        (0, 100, []),
+        (2, 2, []),
+    ],
+)
+def test_a_loss_is_asked_at_the_last_step_of_each_quarter(
+    step: int, steps: int | None, later: list[int]
+) -> None:
+    assert later_steps(trainer(step), steps) == later

@@ -184,6 +184,11 @@ OF_BOTH: list[tuple[str, Change, str]] = [
     ("twice the threads", lambda j: variable(j, "OMP_NUM_THREADS").update(value="48"), "plan"),
     ("CPUs by halves", given(cpu="55500m"), "quality of service"),
     ("half the memory", given(memory="32Gi"), "plan"),
+    (
+        "no resources",
+        lambda j: [resources(j).pop(kind) for kind in ("limits", "requests")],
+        "quality of service",
+    ),
     ("no limit on memory", lambda j: resources(j)["limits"].pop("memory"), "quality of service"),
     (
         "a variable that is a number",
