@@ -27,20 +27,24 @@ def test_a_line_that_sets_something(line: str, kind: str, value: str | None) -> 
     assert named(found, "src/train.py").startswith("train.py:2 ")
 
 
+def test_the_function_around_a_line_is_named_but_main() -> None:
+    text = (
+        "def main():\n    torch.set_num_threads(1)\ndef begin(n):\n    torch.set_num_threads(2)\n"
+    )
+    assert [(one.function, one.value) for one in settings_of(text)] == [("", "1"), ("begin", "2")]
+
+
 @every_row(
     "line",
     [
+        "os.environ.setdefault('OMP_NUM_THREADS', '2')",
+        "os.environ['HOME'] = '/x'",
+        "print(os.environ['OMP_NUM_THREADS'])",
         "model.to('cpu')",
+        "model.to(torch.float32)",
         "AutoModel.from_pretrained(name, dtype='auto')",
         "torch.set_num_threads(",
     ],
 )
 def test_a_line_that_sets_nothing(line: str) -> None:
     assert settings_of(line) == ()
-
-
-def test_the_function_around_a_line_is_named_but_main() -> None:
-    text = (
-        "def main():\n    torch.set_num_threads(1)\ndef begin(n):\n    torch.set_num_threads(2)\n"
-    )
-    assert [(one.function, one.value) for one in settings_of(text)] == [("", "1"), ("begin", "2")]

@@ -320,18 +320,6 @@ def test_samples_are_grouped_by_length_as_on_the_ranks_that_were_typed(
     assert trainer._get_train_sampler("another") == "another"
 
 
-@every_row(
-    ("force", "hooks"),
-    [
-        ({"torch": {"dropout": "bytes"}}, 2),
-        ({"world_size": 2}, 22),
-        ({"world_size": 2, "typed_ranks": 2, "find_unused": True}, 11),
-    ],
-)
-def test_no_more_is_hooked_than_the_plan_needs(force: dict[str, Any], hooks: int) -> None:
-    assert len(hooks_of(Delivery(**force).parts)) == hooks
-
-
 def test_a_watcher_is_asked_before_all_others_and_passes_over_what_finds_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -350,3 +338,21 @@ def test_a_divided_batch_is_a_number_in_a_checkpoint_and_divided_in_a_copy() -> 
     batch.typed = 1
     assert type(pickle.loads(pickle.dumps(batch))) is int
     assert copy.deepcopy({"batch": batch})["batch"].typed == 1
+
+
+@every_row(
+    ("force", "hooks"),
+    [
+        ({}, 0),
+        ({"torch": {"dropout": "bytes"}}, 2),
+        ({"world_size": 1}, 10),
+        ({"world_size": 1, "torch": {"dropout": "bytes"}}, 12),
+        ({"world_size": 2}, 22),
+        ({"world_size": 2, "batch_per_rank": 4}, 12),
+        ({"world_size": 2, "typed_ranks": 2}, 10),
+        ({"world_size": 2, "typed_ranks": 2, "find_unused": True}, 11),
+        ({"world_size": 2, "by_flags": True}, 15),
+    ],
+)
+def test_no_more_is_hooked_than_the_plan_needs(force: dict[str, Any], hooks: int) -> None:
+    assert len(hooks_of(Delivery(**force).parts)) == hooks
