@@ -70,17 +70,6 @@ def test_what_does_not_fit_is_not_cut() -> None:
     assert pod_shares(seen_cores((0, 1, 2, 3), "/nowhere"), 2, 2, 0) == [([0, 1], []), ([2, 3], [])]
 
 
-@every_row(
-    ("ranks", "threads", "workers", "shares"),
-    [
-        (2, 1, 0, [([0], []), ([2], [])]),  # a core each
-    ],
-)
-def test_cores_with_siblings(ranks: int, threads: int, workers: int, shares: object) -> None:
-    cores = [SeenCore((0, 1), 0, 0), SeenCore((2, 3), 0, 0)]
-    assert pod_shares(cores, ranks, threads, workers) == shares
-
-
 def test_cores_are_in_the_order_of_their_first_cpus(tmp_path: Path) -> None:
     for cpu, together in enumerate(("0,3", "1-2", "1-2", "0,3")):
         at = tmp_path / f"devices/system/cpu/cpu{cpu}"
@@ -120,3 +109,18 @@ def test_a_team_has_its_share_of_each_cache() -> None:
     ]
     assert first_cpus(team(of_sockets, 4)) == [[0, 1, 3, 4]]
     assert pod_shares(cores, 1, 2, 0) == [([0, 4], [])]
+
+
+@every_row(
+    ("ranks", "threads", "workers", "shares"),
+    [
+        (2, 1, 0, [([0], []), ([2], [])]),  # a core each
+        (2, 2, 0, [([0, 1], []), ([2, 3], [])]),  # more threads than cores: siblings too
+        (1, 2, 0, [([0, 2], [])]),
+        (2, 1, 1, [([1], [0]), ([3], [2])]),  # a worker on the first CPU of each share
+        (3, 2, 0, None),  # fewer than its ranks need
+    ],
+)
+def test_cores_with_siblings(ranks: int, threads: int, workers: int, shares: object) -> None:
+    cores = [SeenCore((0, 1), 0, 0), SeenCore((2, 3), 0, 0)]
+    assert pod_shares(cores, ranks, threads, workers) == shares

@@ -355,13 +355,13 @@ class TestTrainingArguments:
         assert len(made) == 2
 
 
-@every_row(("last", "steps"), [(7, 1), (9, 0)])
+def test_metrics_of_an_evaluation_that_was_not_made_are_zero() -> None:
+    assert _NoMetrics()["eval_loss"] == 0.0
+
+
+@every_row(("last", "steps"), [(7, 1), (8, 1), (9, 0), (10, 0)])
 def test_a_schedule_of_one_cycle_stays_at_its_end(last: int, steps: int) -> None:
     stepped: list[object] = []
     schedule = SimpleNamespace(last_epoch=last, total_steps=10)
     _let_schedule_end(stepped.append, schedule)  # type: ignore[arg-type]
     assert len(stepped) == steps
-
-
-def test_metrics_of_an_evaluation_that_was_not_made_are_zero() -> None:
-    assert _NoMetrics()["eval_loss"] == 0.0

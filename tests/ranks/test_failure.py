@@ -127,6 +127,13 @@ def test_a_script_that_has_said_its_exit_status_need_not_be_gone(golden: Golden)
     assert isinstance(error, Crashed)
 
 
+def test_an_exception_of_a_library_gets_the_answer_of_its_interface(golden: Golden) -> None:
+    text = "TrainingArguments.__init__() got an unexpected keyword argument 'evaluation_strategy'"
+    error = failure(1, errors=(raised("TypeError", text),))
+    golden(str(error))
+    assert getattr(error, "hopeless", False)
+
+
 @every_row(
     ("seen", "steps", "kind", "words"),
     [
@@ -137,6 +144,7 @@ def test_a_script_that_has_said_its_exit_status_need_not_be_gone(golden: Golden)
             "no step of an optimizer was seen in t.py",
         ),
         (["Accelerator", "Trainer"], 0, NoMeasurement, "--do_train"),
+        (["Accelerator"], 0, NoMeasurement, "an Accelerator"),
         (["Trainer"], 3, NoMeasurement, "after 3 steps"),
     ],
 )
@@ -147,10 +155,3 @@ def test_a_script_that_ends_too_soon_is_reported_why(
     assert type(error) is kind
     assert getattr(error, "hopeless", False) == (kind is Infeasible), "a plan mends none of it"
     assert words in str(error)
-
-
-def test_an_exception_of_a_library_gets_the_answer_of_its_interface(golden: Golden) -> None:
-    text = "TrainingArguments.__init__() got an unexpected keyword argument 'evaluation_strategy'"
-    error = failure(1, errors=(raised("TypeError", text),))
-    golden(str(error))
-    assert getattr(error, "hopeless", False)

@@ -27,17 +27,6 @@ def test_the_script_is_seen_in_what_was_typed(typed: str, argv: str) -> None:
     assert record_of(Workload, job.to_json()) == job
 
 
-@every_row(
-    ("typed", "ranks"),
-    [
-        ("torchrun train.py", 1),
-    ],
-)
-def test_the_launch_as_typed_is_the_baseline(typed: str, ranks: int) -> None:
-    job = Workload.script(typed.split())
-    assert (job.launch, job.launch_ranks) == (tuple(typed.split()), ranks)
-
-
 def test_a_console_script_is_a_python_program(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,3 +99,19 @@ def test_a_configuration_of_accelerate_is_read(tmp_path: Path, golden: Golden) -
     with pytest.raises(UsageError) as raised:
         Workload.script(words)
     golden(raised.value)
+
+
+@every_row(
+    ("typed", "ranks"),
+    [
+        ("torchrun train.py", 1),
+        ("torchrun --nproc-per-node 2 train.py", 2),
+        ("mpirun -np 3 -ppn 3 python -m package.train", 3),
+        ("mpirun -n 2 -host localhost python train.py", 2),
+        ("accelerate launch --cpu --num_processes 2 train.py", 1),
+        ("accelerate launch --num_processes 2 --mpirun_hostfile hosts train.py", 2),
+    ],
+)
+def test_the_launch_as_typed_is_the_baseline(typed: str, ranks: int) -> None:
+    job = Workload.script(typed.split())
+    assert (job.launch, job.launch_ranks) == (tuple(typed.split()), ranks)

@@ -83,19 +83,6 @@ def test_a_fault_of_each_kind_fails(kind: str, change: Job, check: str, tmp_path
     assert check in failed({**JOBS[kind], **change}, tmp_path)
 
 
-@every_row(
-    ("kind", "more", "check"),
-    [
-        ("Job", {"activeDeadlineSeconds": 1}, "lifetime"),
-        ("Job", {"template": template(volumeMounts=[{"name": "x", "mountPath": "/x"}])}, "volumes"),
-        ("PyTorchJob", {"pytorchReplicaSpecs": {"Master": replica(1, name="main")}}, "names"),
-    ],
-)
-def test_a_field_of_one_kind(kind: str, more: Job, check: str, tmp_path: Path) -> None:
-    document = {**JOBS[kind], "spec": {**JOBS[kind]["spec"], **more}}
-    assert check in failed(document, tmp_path)
-
-
 @pytest.mark.parametrize("text", ["kind: Pod\n", "kind: [", "a: 1\n", "#!/bin/bash\npython a.py\n"])
 def test_what_is_no_job_is_still_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "file.yaml"
@@ -107,3 +94,26 @@ def test_what_is_no_job_is_still_refused(text: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", JOBS)
 def test_a_job_of_each_kind_passes(kind: str, tmp_path: Path) -> None:
     assert failed(JOBS[kind], tmp_path) == set()
+
+
+@every_row(
+    ("kind", "more", "check"),
+    [
+        ("Job", {"suspend": True}, "lifetime"),
+        ("Job", {"activeDeadlineSeconds": 1}, "lifetime"),
+        ("Job", {"template": template(resources={})}, "quality of service"),
+        ("Job", {"template": template(volumeMounts=[{"name": "x", "mountPath": "/x"}])}, "volumes"),
+        ("Job", {"completionMode": "indexed"}, "schema"),
+        ("MPIJob", {"slotsPerWorker": "1"}, "schema"),
+        ("MPIJob", {"mpiImplementation": "openmpi"}, "schema"),
+        ("MPIJob", {"runPolicy": {"cleanPodPolicy": "all"}}, "schema"),
+        ("TrainJob", {"runtimeRef": {"name": "torch", "kind": "Runtime"}}, "names"),
+        ("TrainJob", {"suspend": True}, "lifetime"),
+        ("PyTorchJob", {"runPolicy": {"suspend": True}}, "lifetime"),
+        ("PyTorchJob", {"pytorchReplicaSpecs": {"Master": replica(1, name="main")}}, "names"),
+        ("PyTorchJob", {"pytorchReplicaSpecs": {"Worker": replica(4)}}, "admission rules"),
+    ],
+)
+def test_a_field_of_one_kind(kind: str, more: Job, check: str, tmp_path: Path) -> None:
+    document = {**JOBS[kind], "spec": {**JOBS[kind]["spec"], **more}}
+    assert check in failed(document, tmp_path)
