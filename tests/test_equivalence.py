@@ -37,19 +37,6 @@ TYPED = Training(
 TWO = replace(TYPED, ranks=2, gradient=0.25 * (1 + 3e-7))
 
 
-@every_row(
-    ("typed", "plan", "gradient", "same"),
-    [
-        ("float32", "bfloat16", 0.26, True),
-    ],
-)
-def test_a_gradient_may_differ_by_what_its_precision_rounds(
-    typed: str, plan: str, gradient: float, same: bool
-) -> None:
-    other = replace(TWO, dtype=plan, gradient=gradient)
-    assert equivalent(replace(TYPED, dtype=typed), other).same is same
-
-
 def test_batches_that_are_made_anew_are_believed_if_the_loss_is_that_of_its_parts(
     golden: Golden,
 ) -> None:
@@ -241,3 +228,20 @@ def test_what_differs_is_a_sentence(other: dict[str, Any], said: str) -> None:
     verdict = equivalent(TYPED, replace(TWO, **other))
     assert not verdict.same
     assert verdict.differs[0].startswith(said)
+
+
+@every_row(
+    ("typed", "plan", "gradient", "same"),
+    [
+        ("float32", "bfloat16", 0.26, True),
+        ("float32", "bfloat16", 0.27, False),
+        ("bfloat16", "bfloat16", 0.2501, True),
+        ("bfloat16", "bfloat16", 0.26, False),
+        ("float32", "float32", 0.2501, False),
+    ],
+)
+def test_a_gradient_may_differ_by_what_its_precision_rounds(
+    typed: str, plan: str, gradient: float, same: bool
+) -> None:
+    other = replace(TWO, dtype=plan, gradient=gradient)
+    assert equivalent(replace(TYPED, dtype=typed), other).same is same

@@ -15,16 +15,6 @@ from cputune.text.plain import figure, spelled, visible
 
 
 @every_row(
-    ("text", "shown"),
-    [
-        ("a\u2028b\u202ec", "a\\u2028b\\u202ec"),
-    ],
-)
-def test_control_characters_appear_as_escapes(text: str, shown: str) -> None:
-    assert visible(text) == shown
-
-
-@every_row(
     "encoding",
     [
         "ascii",
@@ -62,3 +52,18 @@ def test_an_error_that_quotes_a_name_is_clean(
 @given(st.text())
 def test_any_text_is_one_line_that_can_be_printed(text: str) -> None:
     assert visible(text).isprintable()
+
+
+@every_row(
+    ("text", "shown"),
+    [
+        ("plain, 95 % – ×", "plain, 95 % – ×"),
+        ("\x1b[2J\x1b]0;title\x07", "\\x1b[2J\\x1b]0;title\\x07"),
+        ("a\nerror: b\r", "a\\nerror: b\\r"),
+        ("a\u2028b\u202ec", "a\\u2028b\\u202ec"),
+        ("a\tb", "a b"),
+        ("\udcff", "\\udcff"),
+    ],
+)
+def test_control_characters_appear_as_escapes(text: str, shown: str) -> None:
+    assert visible(text) == shown

@@ -233,9 +233,22 @@ class TestAccelerator:
         assert made.prepare_optimizer(AdamW(None)) == [{"fused": None}]
         assert "mixed_precision" not in way.changes
 
+    @pytest.mark.parametrize(("samples", "batch"), [(2, 4), (4, 8)])
+    def test_a_batch_that_ranks_share_is_that_of_all_of_them(
+        self, samples: int, batch: int
+    ) -> None:
+        way = Delivery(world_size=2, samples_per_rank=samples)
+        made = way.accelerator()(split_batches=True)
+        made.prepare_data_loader(trained_on := loader(8))
+        assert (trained_on.batch_sampler.batch_size, trained_on.batch_size) == (batch, batch)
+        assert bool(way.said) is (batch != 8)
+
     @every_row(
         ("kind", "before", "after", "told"),
         [
+            (None, True, {"fused": True}, False),
+            ("adamw_torch", True, {"fused": False, "foreach": False}, True),
+            ("adamw_torch", None, {"fused": False, "foreach": False}, False),
             ("adamw_torch_fused", True, {"fused": True, "foreach": False}, False),
             ("adamw_torch_fused", None, {"fused": True, "foreach": False}, True),
         ],
@@ -246,16 +259,6 @@ class TestAccelerator:
         way = Delivery(world_size=1, arguments={} if kind is None else {"optim": kind})
         assert way.accelerator()().prepare_optimizer(AdamW(before)) == [after]
         assert way.changes == ({"fused": f"AdamW fused={after['fused']}"} if told else {})
-
-    @pytest.mark.parametrize(("samples", "batch"), [(2, 4), (4, 8)])
-    def test_a_batch_that_ranks_share_is_that_of_all_of_them(
-        self, samples: int, batch: int
-    ) -> None:
-        way = Delivery(world_size=2, samples_per_rank=samples)
-        made = way.accelerator()(split_batches=True)
-        made.prepare_data_loader(trained_on := loader(8))
-        assert (trained_on.batch_sampler.batch_size, trained_on.batch_size) == (batch, batch)
-        assert bool(way.said) is (batch != 8)
 
 
 def test_one_rank_takes_a_batch_that_cannot_be_seen_as_it_is() -> None:

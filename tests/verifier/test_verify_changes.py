@@ -144,6 +144,8 @@ OF_BOTH: list[tuple[str, Change, str]] = [
     ("the network of the node", pod_has(hostNetwork=True), "lifetime"),
     ("an interface that no pod has", variable_added("GLOO_SOCKET_IFNAME", "ib0"), "lifetime"),
     ("a volume renamed", lambda j: pod(j)["volumes"][0].update(name="datas"), "volumes"),
+    ("a volume without a source", lambda j: pod(j)["volumes"].append({"name": "x"}), "volumes"),
+    ("a volume of two sources", lambda j: pod(j)["volumes"][0].update(emptyDir={}), "volumes"),
     (
         "two volumes of one name",
         lambda j: pod(j)["volumes"].append({"name": "data", "emptyDir": {}}),
@@ -258,6 +260,7 @@ PYTORCHJOB: list[tuple[str, Change, str]] = [
         lambda j: pod(j)["volumes"][1]["emptyDir"].update(sizeLimit="64Mi"),
         "plan",
     ),
+    ("/dev/shm on the disk", lambda j: pod(j)["volumes"][1].update(emptyDir={}), "plan"),
     (
         "data that dies with the pod",
         lambda j: pod(j)["volumes"].__setitem__(0, {"name": "data", "emptyDir": {}}),
