@@ -54,6 +54,15 @@ class TestUsableCores:
         facts = replace(facts, topology=replace(facts.topology, cores=cores[::-1]))
         assert usable_cores(facts) == cores
 
+    def test_fast_cores_come_first(self) -> None:
+        facts = machine(cores_per_socket=4)
+        cores = tuple(
+            replace(core, max_khz=khz)
+            for core, khz in zip(facts.topology.cores, (3, 3, 5, 5), strict=True)
+        )
+        facts = replace(facts, topology=replace(facts.topology, cores=cores, hybrid=True))
+        assert [core.cpus[0] for core in usable_cores(facts)] == [2, 3, 0, 1]
+
 
 class TestCounts:
     @every_row(

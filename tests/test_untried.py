@@ -75,3 +75,7 @@ def test_of_like_length_only_what_it_brings_beyond_cut_columns_is_named() -> Non
     cut = LeftOut(what="padding", why="", option="--keep distribution")
     (found,) = untried([cut, order], replace(SEEN, kept=None, share=0.75, left=0.5))
     assert found.high == 4.0
+
+
+def test_samples_of_like_length_that_were_tried_are_not_named() -> None:
+    assert untried((), replace(SEEN, left=1.0)) == ()
