@@ -12,7 +12,6 @@ import pytest
 from rows import every_row
 
 import cputune
-from cputune.emitters import FORMATS
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -47,13 +46,6 @@ def test_python_on_a_page_uses_what_is_public(program: str) -> None:
             and node.value.id == "cputune"
         ):
             assert node.attr in cputune.__all__
-
-
-def test_every_format_is_in_the_tables_of_emit_and_verify() -> None:
-    emit, verify = ((HERE / "docs" / name).read_text() for name in ("emit.md", "verify.md"))
-    for name in FORMATS:
-        assert f"| `{name}` |" in emit
-        assert re.search(rf"\| .*`{name}\.(sh|yaml)`.* \|", verify)
 
 
 def test_every_recipe_is_in_their_table() -> None:

@@ -12,9 +12,7 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -349,40 +347,6 @@ def test_a_tutorial_leads_to_its_first_answer_in_two_commands() -> None:
     for who, blocks in TUTORIALS:
         _, language, text = blocks[0]
         assert language == "python" or len(text.splitlines()) == 2, who
-
-
-@pytest.mark.matrix
-@pytest.mark.torch
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize(("who", "blocks"), TUTORIALS, ids=[who for who, _ in TUTORIALS])
-def test_a_tutorial_trains_for_real(
-    who: str, blocks: list[tuple[str, str, str]], kept: Path, tmp_path: Path
-) -> None:
-    """As above, with real trials of a Trainer script; prints when the first answer was there."""
-    shutil.copy(HERE / "tests" / "scripts" / "args_in_code.py", tmp_path / "trainer.py")
-    subprocess.run([sys.executable, HERE / "tests" / "scripts" / "local.py", tmp_path], check=True)
-    (tmp_path / "train.py").write_text(
-        f"import sys\nsys.argv = ['trainer.py', {str(tmp_path)!r}, '40']\nimport trainer\n"
-    )
-    bins = f"{kept / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}"
-    mine = {**os.environ, "PATH": bins, "XDG_STATE_HOME": str(tmp_path / "state")}
-    started, answered = time.monotonic(), 0.0
-    for _, language, text in blocks:
-        if language == "python":
-            argv = [[sys.executable, "-c", text.replace("10m", "150s")]]
-        else:
-            lines = [re.sub(r"^salloc -N1 --exclusive ", "", line) for line in text.splitlines()]
-            lines = [re.sub("--max-time 10m", "--max-time 150s --force", line) for line in lines]
-            argv = [["bash", "-euc", line] for line in lines]
-        for words in argv:
-            done = ran(words, cwd=tmp_path, env=mine)
-            if done.returncode == 4 or "\ncputune.errors.NotMeasurableError: " in done.stderr:
-                pytest.skip(f"not measurable: others compute here: {done.stderr[-500:]}")
-            good = next((GOOD[name] for name in GOOD if f"cputune {name}" in words[-1]), (0,))
-            assert done.returncode in good, f"{words}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
-        answered = answered or time.monotonic() - started
-    print(f"{who}: {answered:.0f} s to the first answer, {time.monotonic() - started:.0f} s in all")
 
 
 def test_what_is_not_run_says_why_and_is_little() -> None:

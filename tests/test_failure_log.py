@@ -81,14 +81,6 @@ def test_of_several_ranks_the_one_decides_that_failed_first() -> None:
     assert (found.title, found.rank, found.line) == ("KeyError: 'labels'", 1, 6)
 
 
-def test_the_rank_that_the_launcher_names_decides_although_another_wrote_first() -> None:
-    lines = TORCHRUN.replace("Connection closed by peer [127.0.0.1]:1", "out of range").splitlines()
-    lines.insert(5, lines.pop(6))  # rank 0 writes first
-    found = read_failures("\n".join(lines)).decisive
-    assert found is not None
-    assert found.rank == 1
-
-
 @every_row(
     ("text", "kind", "name"),
     [
@@ -193,39 +185,6 @@ def test_prefixes_of_launchers_and_terminals_are_taken_off() -> None:
     assert decisive(" 10%|#\rKeyError: 1") == ("exception", "KeyError", 1)
 
 
-def test_prefixes_may_follow_one_another() -> None:
-    text = "trainer-1  | 2026-11-27T10:00:00Z \x1b[31m[rank1]: KeyError: 3"
-    found = read_failures(f"{text}\n\n\n").decisive
-    assert found is not None
-    assert (found.text, found.rank, found.line) == ("KeyError: 3", 1, 1)
-
-
-def test_of_error_lines_the_first_decides_and_a_cpp_exception_has_its_words() -> None:
-    assert decisive("hydra: error: no host\nhydra: error: no daemon\n") == ("error", "", 1)
-    found = read_failures(
-        "terminate called after throwing an instance of 'E'\n  what():  no"
-    ).decisive
-    assert found is not None
-    assert (found.title, found.message) == ("E: no", "no")
-
-
-def test_what_follows_a_traceback_is_not_part_of_it() -> None:
-    text = (
-        'Traceback (most recent call last):\n  File "a.py", line 1\nKeyError: 3\n\nstep 4\nKilled\n'
-    )
-    assert [one.kind for one in read_failures(text).failures] == ["exception", "signal"]
-    text = text.replace(
-        "\n\nstep 4\nKilled\n", "\nand more\n[W 1] cannot be initialized\nOSError: 5\n"
-    )
-    log = read_failures(text)
-    assert [(one.kind, one.message) for one in log.failures] == [
-        ("exception", "3\nand more"),
-        ("warning", ""),
-        ("exception", "5"),
-    ]
-    assert log.decisive is log.failures[2]
-
-
 def test_a_notebook_and_a_box_are_tracebacks_too() -> None:
     cell = (
         "KeyError                Traceback (most recent call last)\nCell In[1], line 2\n      1 x\n"
@@ -311,21 +270,6 @@ def test_records_of_json_and_escaped_tracebacks_are_read() -> None:
     assert read_failures('{"train_loss": 0.4}').decisive is None
 
 
-def test_a_word_before_a_traceback_alone_is_no_prefix_of_other_lines() -> None:
-    whole = "\n".join(("Traceback (most recent call last):", *FRAMES, "KeyError: 'labels'"))
-    for before in ("ERROR:root:", "  0%|          | 0/30 [00:00<?, ?it/s]", "Original "):
-        found = read_failures(f"{before}{whole}\n").decisive
-        assert found is not None
-        assert (found.title, len(found.frames)) == ("KeyError: 'labels'", 1), before
-
-
-def test_lines_of_another_level_keep_it() -> None:
-    lines = ("Traceback (most recent call last):", *FRAMES, "KeyError: 'labels'")
-    text = "\n".join(f"[ERROR] [trainer] {line}" for line in lines)
-    log = read_failures(f"[WARNING] [trainer] a download failed\n{text}")
-    assert [one.kind for one in log.failures] == ["warning", "exception"]
-
-
 # --- cause, consequence, reporter ---
 
 
@@ -346,16 +290,6 @@ def decided(text: str) -> str:
 
 def raised(title: str) -> str:
     return "\n".join(("Traceback (most recent call last):", *FRAMES, title, ""))
-
-
-def test_a_report_of_a_failure_decides_after_the_failure() -> None:
-    child = raised("ValueError: of the child")
-    parent = raised("RuntimeError: a worker has ended")
-    assert decided(child + parent) == "ValueError: of the child"
-    assert decided(parent + child) == "ValueError: of the child"
-    assert decided(parent) == "RuntimeError: a worker has ended"
-    assert decided("an error that is known\n" + parent) == "an error that is known"
-    assert decided("an error of others\n" + parent) == "RuntimeError: a worker has ended"
 
 
 def test_a_consequence_decides_after_its_cause_and_before_a_report() -> None:
@@ -379,7 +313,38 @@ def test_what_a_destructor_raises_does_not_end_a_job() -> None:
         assert read_failures(ignored + after).decisive is None
 
 
+def test_prefixes_may_follow_one_another() -> None:
+    text = "trainer-1  | 2026-11-27T10:00:00Z \x1b[31m[rank1]: KeyError: 3"
+    found = read_failures(f"{text}\n\n\n").decisive
+    assert found is not None
+    assert (found.text, found.rank, found.line) == ("KeyError: 3", 1, 1)
+
+
+def test_lines_of_another_level_keep_it() -> None:
+    lines = ("Traceback (most recent call last):", *FRAMES, "KeyError: 'labels'")
+    text = "\n".join(f"[ERROR] [trainer] {line}" for line in lines)
+    log = read_failures(f"[WARNING] [trainer] a download failed\n{text}")
+    assert [one.kind for one in log.failures] == ["warning", "exception"]
+
+
 def test_the_stack_of_a_c_exception_and_the_banner_of_torchrun_are_no_errors() -> None:
     stack = "frame #0: c10::Error::Error(c10::SourceLocation) + 0x96 (0x7f in libc10.so)"
     assert read_failures(stack).decisive is None
     assert decisive("train.py FAILED\nit cannot go on")[2] == 2
+
+
+def test_the_rank_that_the_launcher_names_decides_although_another_wrote_first() -> None:
+    lines = TORCHRUN.replace("Connection closed by peer [127.0.0.1]:1", "out of range").splitlines()
+    lines.insert(5, lines.pop(6))  # rank 0 writes first
+    found = read_failures("\n".join(lines)).decisive
+    assert found is not None
+    assert found.rank == 1
+
+
+def test_of_error_lines_the_first_decides_and_a_cpp_exception_has_its_words() -> None:
+    assert decisive("hydra: error: no host\nhydra: error: no daemon\n") == ("error", "", 1)
+    found = read_failures(
+        "terminate called after throwing an instance of 'E'\n  what():  no"
+    ).decisive
+    assert found is not None
+    assert (found.title, found.message) == ("E: no", "no")

@@ -37,14 +37,6 @@ def kept(result: Result, now: str = "20261121-193000") -> str:
     return id
 
 
-def test_what_is_kept_is_listed_and_opened(result: Result, folder: Path) -> None:
-    id = kept(result)
-    assert id == "20261121-193000"
-    assert kept_results() == (Kept(id=id, result=result),)
-    assert history_rows(kept_results()).rows[0][0::2] == (id, result.workload.name)
-    assert Result.load(result_path(id)) == result
-
-
 def test_a_study_ends_if_nothing_can_be_kept(result: Result, folder: Path) -> None:
     folder.parent.parent.write_text("a file, and no folder")
     assert keep(result, now="20261121-193000") is None
@@ -100,13 +92,6 @@ def test_an_id_may_be_cut_if_one_alone_begins_so(
         result_path("1999")
     golden(caught.value)
     golden(caught.value.hint)
-
-
-def test_a_file_goes_before_an_id(result: Result, folder: Path) -> None:
-    kept(result)
-    Path("20261121").write_text("{}")
-    assert result_path("20261121") == Path("20261121")
-    assert result_path("some.json") == Path("some.json")
 
 
 def test_a_bounded_number_is_kept(

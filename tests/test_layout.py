@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from golden_texts import Golden
-from hypothesis import given, strategies as st
 from machines import IPEX_ERA, machine
 from rows import every_row
 
@@ -16,7 +15,6 @@ from cputune.host.facts import Core, Launcher
 from cputune.plans.cores import nodes_spanned, usable_cores
 from cputune.plans.layout import (
     advise,
-    baseline_plan,
     default_threads,
     fast_cores,
     guide_plan,
@@ -26,38 +24,12 @@ from cputune.plans.layout import (
     thread_counts,
     why_not_ranks,
 )
-from cputune.plans.placing import rank_slices
-
-TWO_OF_28 = {"sockets": 2, "cores_per_socket": 28, "nodes_per_socket": 2}
-TWO_OF_9 = {"sockets": 2, "cores_per_socket": 9}
 
 
 class TestUsableCores:
-    def test_are_those_that_are_allowed(self) -> None:
-        facts = machine(cores_per_socket=4, threads_per_core=2, allowed=(1, 5, 6))
-        assert [core.cpus for core in usable_cores(facts)] == [(1, 5), (6,)]
-
-    @every_row(("quota", "count"), [(None, 8), (8.0, 8), (100.0, 8), (7.9, 7), (1.5, 1), (0.5, 1)])
+    @every_row(("quota", "count"), [(0.5, 1)])
     def test_are_as_many_as_the_quota_pays_for(self, quota: float | None, count: int) -> None:
         assert len(usable_cores(machine(cores_per_socket=8, cpu_quota=quota))) == count
-
-    @every_row(
-        ("shape", "quota", "cores"),
-        [
-            (TWO_OF_28, 40, (20, 20)),
-            (TWO_OF_28, 30, (28, 0)),
-            (TWO_OF_28, 3.9, (3, 0)),
-            (TWO_OF_28, 56, (28, 28)),
-            # On the largest sockets, and where they hold nine tenths of it.
-            ({**TWO_OF_9, "allowed": (0, 1, *range(9, 15))}, 5, (0, 5)),
-            (TWO_OF_9, 10, (9, 0)),
-        ],
-    )
-    def test_a_quota_is_used_on_the_fewest_sockets(
-        self, shape: dict[str, Any], quota: float, cores: tuple[int, ...]
-    ) -> None:
-        found = [core.socket for core in usable_cores(machine(**shape, cpu_quota=quota))]
-        assert (found.count(0), found.count(1)) == cores
 
     def test_a_socket_shares_its_part_among_its_nodes(self) -> None:
         facts = machine(sockets=2, cores_per_socket=8, nodes_per_socket=2, cpu_quota=12)
@@ -92,61 +64,47 @@ class TestUsableCores:
         assert [core.cpus[0] for core in usable_cores(facts)] == [2, 3, 0, 1]
 
 
-class TestSlices:
-    def test_follow_nodes_then_sockets(self) -> None:
-        cores = usable_cores(machine(sockets=2, cores_per_socket=4, nodes_per_socket=2))
-        nodes = [[core.numa_node for core in part] for part in rank_slices(cores, 4)]
-        assert nodes == [[0, 0], [1, 1], [2, 2], [3, 3]]
-        sockets = [{core.socket for core in part} for part in rank_slices(cores, 2)]
-        assert sockets == [{0}, {1}]
+class TestCounts:
+    @every_row(
+        ("ranks", "good"),
+        [
+            (2, True),
+        ],
+    )
+    def test_of_ranks_over_sockets_of_two_nodes_and_of_one(self, ranks: int, good: bool) -> None:
+        cores = tuple(Core(cpus=(cpu,), socket=cpu // 18, numa_node=cpu // 9) for cpu in range(27))
+        assert (why_not_ranks(cores, ranks) is None) == good
 
-    def test_more_ranks_than_cores_do_not_fit(self, golden: Golden) -> None:
-        with pytest.raises(ValueError) as raised:
-            rank_slices(usable_cores(machine(cores_per_socket=2)), 3)
-        golden(raised.value)
+    @pytest.mark.parametrize(("paid", "good"), [(10, True), (11, False)])
+    def test_of_ranks_use_nine_tenths_of_what_a_quota_pays_for(self, paid: int, good: bool) -> None:
+        cores = usable_cores(machine(cores_per_socket=9))
+        assert (why_not_ranks(cores, 3, paid=paid) is None) == good
+
+    @pytest.mark.parametrize(
+        ("cores", "each", "counts"),
+        [
+            (32, 2, (*range(1, 9), 16)),  # a rank for each cache, of two cores or more
+            (16, 2, tuple(range(1, 9))),
+            (20, 1, tuple(range(1, 9))),
+        ],
+    )
+    def test_of_ranks_that_are_thought_of(
+        self, cores: int, each: int, counts: tuple[int, ...]
+    ) -> None:
+        found = (Core(cpus=(cpu,), socket=0, numa_node=0, l3=cpu // each) for cpu in range(cores))
+        assert thinkable_ranks(tuple(found)) == counts
 
     @every_row(
-        ("shape", "allowed"),
+        ("cores", "counts"),
         [
-            ({"sockets": 2, "cores_per_socket": 8}, (*range(5), *range(8, 12))),
-            ({"sockets": 2, "cores_per_socket": 8}, (*range(6), *range(8, 12))),  # a fifth idle
-            ({"cores_per_socket": 16, "nodes_per_socket": 2}, (*range(5), *range(8, 12))),
-            (
-                {"sockets": 2, "cores_per_socket": 8, "nodes_per_socket": 2},
-                (*range(5), *range(8, 10), *range(12, 14)),
-            ),
+            (0, ()),
         ],
-        ids=["sockets", "a fifth", "nodes", "sockets of two nodes"],
     )
-    def test_of_sockets_or_nodes_that_differ_a_little_no_rank_lies_astride(
-        self, shape: dict[str, int], allowed: tuple[int, ...]
+    def test_of_threads_go_down_to_one_on_few_cores(
+        self, cores: int, counts: tuple[int, ...]
     ) -> None:
-        first, second = rank_slices(usable_cores(machine(**shape, allowed=allowed)), 2)
-        assert [core.cpus[0] for core in first] == [0, 1, 2, 3]
-        assert [core.cpus[0] for core in second] == [cpu for cpu in allowed if cpu >= 8][:4]
+        assert thread_counts(usable_cores(machine(cores_per_socket=12))[:cores]) == counts
 
-    @given(
-        sockets=st.integers(1, 4),
-        nodes=st.integers(1, 4),
-        per_node=st.integers(1, 9),
-        ranks=st.integers(1, 40),
-    )
-    def test_are_disjoint_and_of_one_size(
-        self, sockets: int, nodes: int, per_node: int, ranks: int
-    ) -> None:
-        cores = usable_cores(
-            machine(sockets=sockets, cores_per_socket=nodes * per_node, nodes_per_socket=nodes)
-        )
-        if ranks > len(cores):
-            return
-        parts = rank_slices(cores, ranks)
-        assert len(parts) == ranks
-        assert len({len(part) for part in parts}) == 1
-        used = [core.cpus for part in parts for core in part]
-        assert len(set(used)) == len(used)
-
-
-class TestCounts:
     @every_row(
         ("shape", "counts"),
         [
@@ -166,65 +124,12 @@ class TestCounts:
     def test_of_ranks(self, shape: dict[str, int], counts: tuple[int, ...]) -> None:
         assert rank_counts(usable_cores(machine(**shape))) == counts
 
-    @every_row(("ranks", "good"), [(2, True), (3, True), (5, False), (9, True)])
-    def test_of_ranks_over_sockets_of_two_nodes_and_of_one(self, ranks: int, good: bool) -> None:
-        cores = tuple(Core(cpus=(cpu,), socket=cpu // 18, numa_node=cpu // 9) for cpu in range(27))
-        assert (why_not_ranks(cores, ranks) is None) == good
-
-    @pytest.mark.parametrize(("paid", "good"), [(10, True), (11, False)])
-    def test_of_ranks_use_nine_tenths_of_what_a_quota_pays_for(self, paid: int, good: bool) -> None:
-        cores = usable_cores(machine(cores_per_socket=9))
-        assert (why_not_ranks(cores, 3, paid=paid) is None) == good
-
-    @pytest.mark.parametrize(("cores", "good"), [(10, True), (11, False)])
-    def test_of_ranks_leave_a_fifth_idle_at_most(self, cores: int, good: bool) -> None:
-        why = why_not_ranks(usable_cores(machine(cores_per_socket=cores)), 8 if good else 6)
-        assert (why is None) == good
-
-    @pytest.mark.parametrize(
-        ("cores", "each", "counts"),
-        [
-            (32, 2, (*range(1, 9), 16)),  # a rank for each cache, of two cores or more
-            (16, 2, tuple(range(1, 9))),
-            (20, 1, tuple(range(1, 9))),
-        ],
-    )
-    def test_of_ranks_that_are_thought_of(
-        self, cores: int, each: int, counts: tuple[int, ...]
-    ) -> None:
-        found = (Core(cpus=(cpu,), socket=0, numa_node=0, l3=cpu // each) for cpu in range(cores))
-        assert thinkable_ranks(tuple(found)) == counts
-
     def test_of_threads_include_the_borders(self) -> None:
         cores = usable_cores(machine(sockets=2, cores_per_socket=10, nodes_per_socket=2))
         assert thread_counts(cores) == (20, 15, 10, 5)
         assert thread_counts(cores[:10], ccl_workers=2) == (8, 6, 4, 3, 2)
 
         assert thread_counts(cores[:15]) == (15, 11, 10, 7, 5, 3)
-
-    @every_row(
-        ("cores", "counts"),
-        [
-            (0, ()),
-            (1, (1,)),
-            (3, (3, 2, 1)),
-            (4, (4, 3, 2, 1)),
-            (5, (5, 4, 2, 1)),
-            (10, (10, 8, 5, 2)),
-            (11, (11, 8, 5, 2)),
-        ],
-    )
-    def test_of_threads_go_down_to_one_on_few_cores(
-        self, cores: int, counts: tuple[int, ...]
-    ) -> None:
-        assert thread_counts(usable_cores(machine(cores_per_socket=12))[:cores]) == counts
-
-    @pytest.mark.parametrize("fast", [1, 7])
-    def test_of_threads_include_the_fast_cores(self, fast: int) -> None:
-        cores = tuple(
-            Core(cpus=(i,), socket=0, numa_node=0, max_khz=5 if i < fast else 3) for i in range(12)
-        )
-        assert fast in thread_counts(cores)
 
 
 def of_speeds(*khz: int, hybrid: bool) -> HostFacts:
@@ -238,8 +143,6 @@ class TestAdvice:
     @every_row(
         ("shape", "asked", "ranks", "threads", "workers", "why"),
         [
-            ({"cores_per_socket": 8}, {}, 1, 8, 0, "one rank"),
-            ({"sockets": 2}, {}, 2, 8, 0, "one rank per socket"),
             # Two cores of a socket make a rank, one does not: then nodes count, of two cores too.
             (
                 {"sockets": 2, "cores_per_socket": 2, "nodes_per_socket": 2},
@@ -249,9 +152,6 @@ class TestAdvice:
                 0,
                 "one rank per socket",
             ),
-            ({"sockets": 8, "cores_per_socket": 1}, {}, 1, 8, 0, "one rank"),
-            # What the batch allows, which all machines share.
-            ({"sockets": 2}, {"batch": 2}, 2, 8, 0, "one rank per socket"),
             (
                 {"sockets": 2},
                 {"batch": 2, "nodes": 2},
@@ -260,22 +160,7 @@ class TestAdvice:
                 0,
                 "a global batch of 2 is divided by 1 on each of 2 machines",
             ),
-            (
-                {"sockets": 4},
-                {"batch": 6},
-                2,
-                16,
-                0,
-                "a global batch of 6 is divided by 2 on each of 1 machines",
-            ),
-            # Ranks that are settled, more than there are cores among them.
-            ({"cores_per_socket": 2}, {"ranks": 2}, 2, 1, 0, "2 ranks, as they are started"),
-            ({"cores_per_socket": 2}, {"ranks": 3}, 3, 1, 0, "3 ranks, as they are started"),
-            # Workers that leave a core; else one, where there are two.
-            ({"cores_per_socket": 4}, {"ccl_workers": 3}, 1, 1, 3, "one rank"),
-            ({"cores_per_socket": 4}, {"ccl_workers": 4}, 1, 3, 1, "one rank"),
             ({"cores_per_socket": 1}, {"ccl_workers": 1}, 1, 1, 0, "one rank"),
-            ({"cores_per_socket": 2, "allowed": ()}, {}, 1, 1, 0, "one rank"),
         ],
     )
     def test_of_ranks_threads_and_workers(
@@ -297,13 +182,6 @@ class TestAdvice:
         assert advise(machine(cores_per_socket=2), ranks=2).cpus == (0, 1)
         assert advise(machine(cores_per_socket=2), ranks=3).cpus == (0, 0, 0)
 
-    def test_sockets_of_one_core_say_nothing_of_the_hardware(self, golden: Golden) -> None:
-        facts = machine(sockets=8, cores_per_socket=1)
-        pairs = (replace(core, numa_node=core.socket // 2) for core in facts.topology.cores)
-        found = advise(replace(facts, topology=replace(facts.topology, cores=tuple(pairs))))
-        assert (found.ranks, found.threads) == (4, 2)
-        golden(found.why)
-
     def test_slow_cores_of_a_hybrid_machine_stay_out(self) -> None:
         found = advise(of_speeds(10, 10, 9, 6, hybrid=True))
         assert (found.threads, found.why) == (2, "one rank on the 2 fast ones of 4 cores")
@@ -312,29 +190,19 @@ class TestAdvice:
         assert advise(of_speeds(10, 8, hybrid=False)).threads == 2
         assert fast_cores(()) == ()
 
+    def test_sockets_of_one_core_say_nothing_of_the_hardware(self, golden: Golden) -> None:
+        facts = machine(sockets=8, cores_per_socket=1)
+        pairs = (replace(core, numa_node=core.socket // 2) for core in facts.topology.cores)
+        found = advise(replace(facts, topology=replace(facts.topology, cores=tuple(pairs))))
+        assert (found.ranks, found.threads) == (4, 2)
+        golden(found.why)
+
 
 class TestPlans:
-    def test_the_intel_launchers_example(self) -> None:
-        cores = usable_cores(machine(sockets=2, cores_per_socket=28, threads_per_core=2))
-        plan = make_plan(cores, 2, ccl_workers=4, backend="ccl")
-        assert plan.threads_per_process == 24
-        assert plan.ccl_cpus == ((0, 1, 2, 3), (28, 29, 30, 31))
-        assert plan.environment()["CCL_WORKER_AFFINITY"] == "0,1,2,3,28,29,30,31"
-
-    def test_siblings_double_the_threads(self) -> None:
-        cores = usable_cores(machine(cores_per_socket=2, threads_per_core=2))
-        plan = make_plan(cores, 1, smt=True)
-        assert (plan.threads_per_process, plan.cpus) == (4, ((0, 1, 2, 3),))
-
     def test_threads_take_a_core_each_and_leave_the_rest(self) -> None:
         cores = usable_cores(machine(cores_per_socket=2, threads_per_core=2))
         assert make_plan(cores, 1, threads=1).cpus == ((0,),)
         assert make_plan(cores, 1, threads=3, smt=True).cpus == ((0, 1, 2, 3),)
-
-    def test_a_rank_has_as_many_threads_as_the_smallest_has_cpus(self) -> None:
-        facts = machine(cores_per_socket=2, threads_per_core=2, allowed=(0, 1, 3))
-        plan = make_plan(usable_cores(facts), 2, smt=True)
-        assert (plan.threads_per_process, plan.cpus) == (1, ((0,), (1, 3)))
 
     def test_workers_may_share_every_core_with_threads(self) -> None:
         cores = usable_cores(machine(cores_per_socket=2))
@@ -353,6 +221,24 @@ class TestPlans:
         with pytest.raises(ValueError, match=why):
             make_plan(usable_cores(machine(cores_per_socket=2)), 1, **call)
 
+    def test_sockets_and_nodes_under_cpus(self) -> None:
+        facts = machine(sockets=2, cores_per_socket=4, nodes_per_socket=2)
+        assert nodes_spanned(facts, (0, 1)) == (1, 1)
+        assert nodes_spanned(facts, (0, 2)) == (1, 2)
+        assert nodes_spanned(facts, tuple(range(8))) == (2, 4)
+
+    @every_row(
+        ("value", "threads"), [("1", 1), ("3", 3), ("2,1", 2), ("0", 8), ("all", 8), ("", 8)]
+    )
+    def test_threads_of_a_plain_run(self, value: str, threads: int) -> None:
+        facts = machine(cores_per_socket=8, environment={"OMP_NUM_THREADS": value})
+        assert default_threads(facts) == threads
+
+    def test_a_rank_has_as_many_threads_as_the_smallest_has_cpus(self) -> None:
+        facts = machine(cores_per_socket=2, threads_per_core=2, allowed=(0, 1, 3))
+        plan = make_plan(usable_cores(facts), 2, smt=True)
+        assert (plan.threads_per_process, plan.cpus) == (1, ((0,), (1, 3)))
+
     @every_row(
         ("sockets", "cores", "backend", "workers"),
         [(1, 8, "gloo", 0), (2, 8, "ccl", 1), (2, 2, "ccl", 1), (2, 1, "gloo", 0)],
@@ -365,30 +251,3 @@ class TestPlans:
         guide = guide_plan(replace(facts, launchers=(mpi,)))
         assert (guide.backend, guide.ccl_workers, guide.ipex) == (backend, workers, True)
         assert not make_plan(usable_cores(facts), 1).ipex
-
-    def test_the_baseline_is_what_a_plain_run_gets(self) -> None:
-        facts = machine(cores_per_socket=4, threads_per_core=2, cpu_quota=2)
-        plan = baseline_plan(facts)
-        assert plan.as_found
-        assert plan.threads_per_process == 4
-        assert plan.cpus == (tuple(range(8)),)
-        assert plan.environment() == {}
-
-    @every_row(
-        ("value", "threads"), [("1", 1), ("3", 3), ("2,1", 2), ("0", 8), ("all", 8), ("", 8)]
-    )
-    def test_threads_of_a_plain_run(self, value: str, threads: int) -> None:
-        facts = machine(cores_per_socket=8, environment={"OMP_NUM_THREADS": value})
-        assert default_threads(facts) == threads
-
-    def test_mkl_comes_first_and_takes_no_more_than_the_cores(self) -> None:
-        asked = {"MKL_NUM_THREADS": "2", "OMP_NUM_THREADS": "4"}
-        assert default_threads(machine(cores_per_socket=8, environment=asked)) == 2
-        many = machine(cores_per_socket=4, environment={"OMP_NUM_THREADS": "64"})
-        assert default_threads(many) == 4
-
-    def test_sockets_and_nodes_under_cpus(self) -> None:
-        facts = machine(sockets=2, cores_per_socket=4, nodes_per_socket=2)
-        assert nodes_spanned(facts, (0, 1)) == (1, 1)
-        assert nodes_spanned(facts, (0, 2)) == (1, 2)
-        assert nodes_spanned(facts, tuple(range(8))) == (2, 4)

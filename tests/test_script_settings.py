@@ -12,22 +12,26 @@ from cputune.plans.script_settings import named, settings_of
     [
         ("torch.set_num_threads(4)", "threads", "4"),
         ("torch.set_num_threads(args.threads)", "threads", None),
-        ("os.environ['OMP_NUM_THREADS'] = '2'", "threads", "2"),
         ("os.environ['MKL_NUM_THREADS'] = str(n)", "threads", None),
         ("environ.update({'OMP_NUM_THREADS': '3', 'HOME': '/x'})", "threads", "3"),
         ("os.environ.update(OMP_NUM_THREADS='3')", "threads", "3"),
         ("os.putenv('OMP_NUM_THREADS', '3')", "threads", "3"),
         ("model = model.to(torch.bfloat16)", "weights", "bfloat16"),
         ("model.half()", "weights", "float16"),
-        ("AutoModel.from_pretrained(name, torch_dtype=torch.float16)", "weights", "float16"),
         ("AutoModel.from_pretrained(name, dtype='bfloat16')", "weights", "bfloat16"),
-        ("torch.set_default_dtype(torch.bfloat16)", "weights", "bfloat16"),
     ],
 )
 def test_a_line_that_sets_something(line: str, kind: str, value: str | None) -> None:
     (found,) = settings_of(f"import os, torch\n{line}\n")
     assert (found.kind, found.value, found.line, found.function) == (kind, value, 2, "")
     assert named(found, "src/train.py").startswith("train.py:2 ")
+
+
+def test_the_function_around_a_line_is_named_but_main() -> None:
+    text = (
+        "def main():\n    torch.set_num_threads(1)\ndef begin(n):\n    torch.set_num_threads(2)\n"
+    )
+    assert [(one.function, one.value) for one in settings_of(text)] == [("", "1"), ("begin", "2")]
 
 
 @every_row(
@@ -44,10 +48,3 @@ def test_a_line_that_sets_something(line: str, kind: str, value: str | None) -> 
 )
 def test_a_line_that_sets_nothing(line: str) -> None:
     assert settings_of(line) == ()
-
-
-def test_the_function_around_a_line_is_named_but_main() -> None:
-    text = (
-        "def main():\n    torch.set_num_threads(1)\ndef begin(n):\n    torch.set_num_threads(2)\n"
-    )
-    assert [(one.function, one.value) for one in settings_of(text)] == [("", "1"), ("begin", "2")]

@@ -53,10 +53,6 @@ def test_what_is_imported_instead_of_a_library(site: Path) -> None:
     ]
 
 
-def test_the_environment_itself_hides_nothing(site: Path) -> None:
-    assert look(site, PYTHONPATH=str(site)).strays == ()
-
-
 def test_folders_are_looked_at_if_they_would_be_made(site: Path) -> None:
     new = site / "not" / "yet"
     place = look(site, HF_HOME=str(new)).place("HF_HOME")
@@ -75,21 +71,6 @@ def test_a_port_that_somebody_listens_on_is_taken(site: Path) -> None:
         assert look(site, Around(port=str(port)), MASTER_PORT="1").ports_taken == (port,)
     for free in (str(port), "", "99999", "x"):
         assert look(site, MASTER_PORT=free).ports_taken == ()
-
-
-@pytest.mark.parametrize("folder", ["", "/nowhere", "/dev/null", "a\nb"])
-def test_folders_that_cannot_be_listed_shadow_nothing(folder: str, site: Path) -> None:
-    assert look(site, PYTHONPATH=folder, HF_HOME=folder).strays == ()
-
-
-def test_without_a_launch_the_working_folder_is_searched_first(
-    site: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = site.parents[3] / "here"
-    folder.mkdir()
-    (folder / "random.py").touch()
-    monkeypatch.chdir(folder)
-    assert [one.how for one in look(site, Around()).strays] == ["the working folder"]
 
 
 def test_the_weights_of_a_launch_are_counted_where_they_lie(site: Path) -> None:

@@ -73,26 +73,6 @@ def test_a_damaged_job_is_seen(number, write, tiny):
     assert seen_by in {check.name for check in verdict.checks if check.state == "failed"}
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (lambda text: text + "a: [", "no YAML: "),
-        (lambda text: text + "- 1\n- 2\n", "no YAML: "),
-        (lambda text: text.replace("kind: PyTorchJob", "kind: Pod"), "neither a PyTorchJob nor a"),
-        (lambda text: text.partition("spec:")[0] + "spec: 3\n", None),
-    ],
-)
-def test_what_is_no_document_fails_in_words(change, said, write, tiny):
-    path = write("pytorchjob", two_ranks(), tiny) / "pytorchjob.yaml"
-    path.write_text(change(path.read_text()))
-    (verdict,) = verify([path], run=False)
-    assert verdict.state == "failed"
-    if said is not None:
-        (check,) = verdict.checks
-        assert check.name == "syntax"
-        assert check.summary.startswith(said)
-
-
 @pytest.mark.parametrize("text", ["a: [", "- 1\n- 2\n", "", "apiVersion: v1\nkind: Pod\nspec: 3\n"])
 def test_comments_alone_are_no_launch(text, write, tiny):
     path = write("pytorchjob", two_ranks(), tiny) / "pytorchjob.yaml"

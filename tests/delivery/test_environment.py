@@ -14,21 +14,13 @@ from cputune import Plan
 from cputune.host.hub import hub_reachable
 from cputune.plans.delivery.environment import plan_variables
 
-ONE = Plan(processes_per_node=1, threads_per_process=1, cpus=((0,),))
 IPEX_ERA = {
     "torch": "2.8.0",
     "intel_extension_for_pytorch": "2.8.0",
     "transformers": "5.0.0",
     "accelerate": "1.7.0",
 }
-
-
-@pytest.mark.parametrize(
-    ("plan", "said"),
-    [(ONE, "false"), (replace(ONE, ipex=True), "true"), (replace(ONE, as_found=True), None)],
-)
-def test_ipex_is_switched_off_if_a_plan_does_without_it(plan: Plan, said: str | None) -> None:
-    assert plan_variables(plan, IPEX_ERA).get("ACCELERATE_USE_IPEX") == said
+ONE = Plan(processes_per_node=1, threads_per_process=1, cpus=((0,),))
 
 
 @contextmanager
@@ -67,3 +59,11 @@ def test_a_hub_is_there_that_answers(
 @pytest.mark.parametrize("address", ["hub.internal", "http://hub internal", "http://[hub"])
 def test_what_is_no_address_is_not_reachable(address: str) -> None:
     assert not hub_reachable({"HF_ENDPOINT": address})
+
+
+@pytest.mark.parametrize(
+    ("plan", "said"),
+    [(ONE, "false"), (replace(ONE, ipex=True), "true"), (replace(ONE, as_found=True), None)],
+)
+def test_ipex_is_switched_off_if_a_plan_does_without_it(plan: Plan, said: str | None) -> None:
+    assert plan_variables(plan, IPEX_ERA).get("ACCELERATE_USE_IPEX") == said

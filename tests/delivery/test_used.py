@@ -40,10 +40,6 @@ def left(
     return found, way.flags
 
 
-def test_a_trainer_on_two_ranks_for_which_no_part_did_anything_needs_none() -> None:
-    assert left({}) == (set(), ())
-
-
 def test_without_a_trial_that_shows_it_all_parts_stay() -> None:
     assert left(None) == ({"trainer", "ranks", "dispatch", "apart"}, ())
 
@@ -51,9 +47,6 @@ def test_without_a_trial_that_shows_it_all_parts_stay() -> None:
 @every_row(
     ("did", "stays"),
     [
-        ({"trainer": ["per_device_train_batch_size"]}, {"trainer"}),
-        ({"ranks": ["its schedules"]}, {"ranks"}),
-        ({"apart": ["seeds that it sets while it trains"]}, {"apart"}),
         ({"trainer": ["the scale of its losses"], "ranks": [PRETENDED]}, {"trainer"}),
     ],
 )

@@ -12,7 +12,7 @@ from emit_machines import TODAY, machine, tuned
 from cputune import EmittedFile, Plan, Result, Trial, Workload, emit
 from cputune.records.result import COMPLETED, Reports
 
-OF_TRAINER, OF_ONE_LOOP, OF_RANK = 45, 35, 200
+OF_TRAINER = 45
 """Lines of a launch with its header."""
 
 BUILT = """
@@ -76,26 +76,6 @@ def test_it_needs_no_carry(
         assert of_ours == (["rank.py"] if self_contained else [])
         assert '"set"' not in files[-1].text, "cputune.apply sets nothing either"
     assert "--use_cpu" not in files[0].text, "its own words decide"
-
-
-def test_another_number_of_ranks_is_not_the_launch_as_typed() -> None:
-    files = written(
-        result_of(TYPED, "trainer", 2), "torchrun", ranks_per_node=4, self_contained=True
-    )
-    assert "apply_plan.py" in [file.name for file in files]
-
-
-def test_what_accelerate_passes_to_a_loop_is_still_applied() -> None:
-    """``--gradient_accumulation_steps`` of `accelerate launch` is a variable that it sets."""
-    words = ["accelerate", "launch", "--num_processes", "2", "train.py"]
-    files = written(result_of(words, "accelerate", 2), "torchrun", self_contained=True)
-    assert "apply_plan.py" in [file.name for file in files]
-
-
-def test_one_rank_starts_python_alone() -> None:
-    files = written(result_of(["train.py"], "accelerate", 1), "torchrun", self_contained=True)
-    assert [file.name for file in files] == ["torchrun.sh", "plan.json"]
-    assert files[0].text.count("\n") <= OF_ONE_LOOP
 
 
 @pytest.mark.parametrize("reported", ["trial", "comparison", "nothing"])

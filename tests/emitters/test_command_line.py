@@ -48,39 +48,6 @@ def written(result: Result, *, facts: HostFacts | None = None, python: str | Non
     return file.text
 
 
-def test_a_trainer_is_given_variables_cpus_and_flags() -> None:
-    job = script("trainer", parses_arguments=True)
-    text = written(tuned(job, cpus=((0, 1),), **ONE))
-    assert text.count("\n") <= 4
-    words = shlex.split(text.replace("\\\n", " "))
-    assert "OMP_NUM_THREADS=2" in words
-    at = words.index("taskset")
-    assert words[at : at + 7] == [
-        "taskset",
-        "-c",
-        "0-1",
-        "python3",
-        "train.py",
-        "--output_dir",
-        "my runs/$USER",
-    ]
-    assert words[words.index("--bf16") + 1] == "True"
-
-
-@pytest.mark.parametrize(
-    ("code", "typed"),
-    [("Accelerator()", True), ('Accelerator(mixed_precision="no")', False)],
-)
-def test_an_accelerator_takes_its_precision_from_a_variable_if_the_script_says_none(
-    code: str, typed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("train.py").write_text(code)
-    text = written(tuned(script("accelerate"), cpus=((0, 1),), settings={}, **ONE))
-    assert ("ACCELERATE_MIXED_PRECISION=bf16" in text) == typed
-    assert (text == "cputune run cputune.json\n") != typed
-
-
 MADE = "transformers.TrainingArguments('out')"
 PARSED = "HfArgumentParser((Own, transformers.TrainingArguments))"
 
@@ -121,22 +88,6 @@ def test_a_script_that_was_never_run_is_carried_only_if_nothing_else_says_the_pl
         assert "--bf16 True" in files[0].text
 
 
-@pytest.mark.parametrize(
-    ("workload", "settings"),
-    [
-        (Workload.from_recipe("bert-mini-sst2"), {}),
-        (script("pytorch"), {"dropout": "bytes"}),
-        (script("trainer", parses_arguments=True), {"padding": "cut"}),
-    ],
-)
-def test_what_lives_in_the_process_is_started_by_cputune_run(
-    workload: Workload, settings: dict[str, str], golden: Golden
-) -> None:
-    result = tuned(workload, cpus=((0, 1),), settings=settings, **ONE)
-    (file,) = emit(result, "command", named="my results.json")
-    golden(file.text)
-
-
 def test_without_a_result_a_plan_that_needs_files_cannot_be_one_line(golden: Golden) -> None:
     with pytest.raises(UsageError) as raised:
         emit(None, "command", facts=one_socket().facts)
@@ -155,14 +106,6 @@ def run(text: str, place: Path, **variables: str) -> list[dict[str, object]]:
     done = ran(["bash", "-c", text], cwd=place, env=variables)
     assert done.returncode == 0, done.stderr
     return [json.loads(x.partition("SEEN ")[2]) for x in done.stdout.splitlines() if "SEEN " in x]
-
-
-def test_the_line_of_one_rank_runs_as_it_stands(tmp_path: Path) -> None:
-    job = script("trainer", parses_arguments=True)
-    text = written(tuned(job, cpus=((0,),), **ONE), python=sys.executable)
-    (seen,) = run(text, tmp_path, OMP_NUM_THREADS="7")
-    assert (seen["cpus"], seen["OMP_NUM_THREADS"]) == ([0], "2")
-    assert seen["words"][:3] == ["train.py", "--output_dir", "my runs/$USER"]  # type: ignore[index]
 
 
 def test_what_this_shell_has_and_the_plan_has_not_is_unset(tmp_path: Path) -> None:

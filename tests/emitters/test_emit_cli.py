@@ -13,15 +13,14 @@ from typing import Any
 
 import pytest
 import yaml
-from emit_machines import TODAY, machine, tuned
+from emit_machines import TODAY, tuned
 from golden_texts import Golden
 from hosts.builder import machine as built
 from in_process import Run
 
 import cputune
 from cputune import Workload
-from cputune.emitters import FORMATS
-from cputune.plans.layout import baseline_plan, guide_plan
+from cputune.plans.layout import guide_plan
 
 
 @pytest.fixture
@@ -48,18 +47,6 @@ def write(content: Any, name: str = "cputune.json") -> None:
     Path(name).write_text(json.dumps(content), encoding="utf-8")
 
 
-def test_without_a_result_it_says_that_nothing_was_measured(emit: Run) -> None:
-    answer = emit("--format", "mpirun")
-    assert answer.code == 0
-    assert "note: nothing was measured" in answer.err
-    assert answer.out.splitlines() == [
-        f"launch/{name}" for name in ("mpirun.sh", "train.py", "recipe.json", "plan.json")
-    ]
-    assert "NOTHING WAS MEASURED" in Path("launch/mpirun.sh").read_text()
-    assert os.access("launch/mpirun.sh", os.X_OK)
-    assert not os.access("launch/recipe.json", os.X_OK)
-
-
 def test_the_plan_of_another_launch_is_not_replaced(
     emit: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -81,27 +68,6 @@ def test_the_plan_of_another_launch_is_not_replaced(
     assert emit("-f", "mpirun", "--force").code == 0
 
 
-def test_what_is_printed_is_the_main_file(emit: Run) -> None:
-    answer = emit("-f", "pytorchjob", "-o", "-")
-    assert yaml.safe_load(answer.out)["kind"] == "PyTorchJob"
-    assert "it also needs: kustomization.yaml, Dockerfile, " in answer.err
-    assert list(Path().iterdir()) == []
-
-
-def test_a_file_name_is_that_of_the_main_file(emit: Run) -> None:
-    assert emit("-f", "torchrun", "-o", "jobs/go.sh").code == 0
-    assert sorted(path.name for path in Path("jobs").iterdir()) == [
-        *("go.sh", "plan.json", "recipe.json", "train.py")
-    ]
-
-
-@pytest.mark.parametrize("folder", ["acc-0.28", "v1.x", "launch.d/"])
-def test_a_number_behind_a_dot_is_no_suffix(emit: Run, folder: str) -> None:
-    assert emit("-f", "torchrun", "-o", folder).code == 0
-    assert (Path(folder) / "torchrun.sh").is_file()
-    assert not Path("rank.py").exists()
-
-
 OLD_FLAGS = ("--no_cuda", "--evaluation_strategy", "epoch", "--bf16", "--output_dir", "out")
 
 
@@ -117,12 +83,6 @@ def test_what_the_doctor_condemns_is_refused_with_the_fix(
     assert not Path("launch").exists()
 
 
-def test_flags_of_the_scripts_own_are_left_alone(emit: Run) -> None:
-    Path("own.py").write_text("parser.add_argument('--no_cuda'); import torch")
-    assert emit("-f", "torchrun", "--", "own.py", *OLD_FLAGS[:1], "--output_dir", "x").code == 0
-    assert "--no_cuda" in Path("launch/torchrun.sh").read_text()
-
-
 def test_the_batch_that_is_typed_is_read(emit: Run, recorded_sockets: str) -> None:
     job = ("--root", recorded_sockets, "--nodes", "4", "--hosts", "a,b,c,d", "--")
     typed = ("run_qa.py", "--per_device_train_batch_size", "12", "--gradient_accumulation_steps")
@@ -133,24 +93,6 @@ def test_the_batch_that_is_typed_is_read(emit: Run, recorded_sockets: str) -> No
     text = Path("launch/torchrun.sh").read_text()
     assert "8 ranks with 3 samples each, 24 together" in text
     assert "own batch" not in text
-
-
-def test_a_script_of_the_user(emit: Run) -> None:
-    write(document())
-    answer = emit("-f", "torchrun", "--", "run.py", "--force", "--format", "2", "--run_name", "x y")
-    assert answer.code == 0
-    text = Path("launch/torchrun.sh").read_text().replace(" \\\n ", "")
-    words = """run.py --force --format 2 --run_name 'x y' "$@"\n"""
-    assert f'-m cputune.apply "$here/plan.json" -- {words}' in text
-    assert "needs cputune in the Python that trains" in text
-    assert not Path("launch/apply_plan.py").exists()
-    assert not Path("launch/train.py").exists()
-    assert "was not run yet" in answer.err
-    copied = ("-f", "torchrun", "--self-contained", "-o", "copy", "--", "run.py")
-    assert emit(*copied).code == 0
-    assert '"$here/apply_plan.py" run.py' in Path("copy/torchrun.sh").read_text()
-    assert "self-contained" in Path("copy/torchrun.sh").read_text()
-    assert Path("copy/apply_plan.py").exists()
 
 
 def test_a_loop_of_its_own_keeps_its_precision_and_its_one_rank(
@@ -226,18 +168,6 @@ def test_one_rank_says_that_it_needs_no_launcher(emit: Run, format: str) -> None
     assert f"Note: {said}" in header
 
 
-def test_a_quantity_is_written_as_the_cluster_reads_it_or_refused(emit: Run) -> None:
-    write(document())
-    image = ("--image", "r.example.com/b:1")
-    assert emit("-f", "pytorchjob", *image, "--memory", "8GB").code == 0
-    assert 'memory: "8G"' in Path("launch/pytorchjob.yaml").read_text()
-    refused = emit("-f", "pytorchjob", *image, "--memory", "lots", "--force")
-    assert (refused.code, "--memory 32Gi" in refused.err) == (2, True)
-    assert emit("-f", "slurm", "--time", "4h").code == 0
-    assert " --time=04:00:00\n" in Path("launch/slurm.sh").read_text()
-    assert emit("-f", "slurm", "--time", "soon", "--force").code == 2
-
-
 def test_emitting_again_replaces_what_cputune_wrote_and_nothing_else(
     emit: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
 ) -> None:
@@ -256,55 +186,6 @@ def test_emitting_again_replaces_what_cputune_wrote_and_nothing_else(
     assert "# mine" in edited.read_text()
     assert emit("-f", "torchrun", "--force").code == 0
     assert emit("-f", "torchrun", "--", "train.py").code == 0
-
-
-def test_emitting_again_replaces_nothing_that_differs(emit: Run, golden: Golden) -> None:
-    write(document())
-    emit("-f", "mpirun")
-    assert emit("-f", "mpirun").code == 0, "the same files are no conflict"
-    assert emit("-f", "torchrun").code == 0, "companions are shared"
-    Path("launch/recipe.json").write_text("mine")
-    Path("launch/mpirun.sh").unlink()
-    answer = emit("-f", "mpirun")
-    assert answer.code == 2
-    golden(answer.err)
-    assert not Path("launch/mpirun.sh").exists(), "all files or none"
-    assert Path("launch/recipe.json").read_text() == "mine"
-    assert emit("-f", "mpirun", "--force").code == 0
-    assert Path("launch/recipe.json").read_text() != "mine"
-
-
-def test_a_result_of_another_machine(emit: Run) -> None:
-    facts = machine("Intel(R) Xeon(R) Platinum 8490H", sockets=8, cores=28)
-    result = tuned(facts, baseline_plan(facts), Workload.from_recipe("bert-mini"), TODAY)
-    write(result.to_json())
-    answer = emit("-f", "mpirun")
-    assert answer.code == 3
-    assert "was measured on another machine: processor Intel(R) Xeon(R) Platinum" in answer.err
-    assert "hint: tune on this machine, or use it with --other-machine" in answer.err
-    assert not Path("launch").exists()
-    answer = emit("-f", "mpirun", "--other-machine")
-    assert answer.code == 0
-    assert "note: the plan was measured on another machine" in answer.err
-
-
-def test_a_plan_on_cpus_that_are_not_allowed_here(emit: Run, golden: Golden) -> None:
-    content = document()
-    content["best"]["plan"]["cpus"] = [[4000, 4001]]
-    content["best"]["plan"].update(processes_per_node=1, threads_per_process=2)
-    write(content)
-    answer = emit("-f", "mpirun")
-    assert answer.code == 3
-    golden(answer.err)
-
-
-def test_no_batch_is_promised_in_a_loop_over_torch_alone(emit: Run, golden: Golden) -> None:
-    tuned = document()
-    seen = {"recipe": None, "argv": ["run.py"], "framework": "pytorch", "global_batch_size": 8}
-    write({**tuned, "workload": {**tuned["workload"], **seen, "parses_arguments": None}})
-    answer = emit("-f", "torchrun", "--batch-per-rank", "4")
-    assert answer.code == 2
-    golden(answer.err)
 
 
 @pytest.mark.parametrize(
@@ -337,15 +218,6 @@ def test_it_refuses_in_words(emit: Run, arguments: tuple[str, ...], code: int, s
     assert "\nhint: " in answer.err
     assert answer.out == ""
     assert list(Path().iterdir()) == []
-
-
-@pytest.mark.parametrize("format", FORMATS)
-def test_a_directory_where_a_file_should_be(emit: Run, format: str, golden: Golden) -> None:
-    Path("launch/recipe.json").mkdir(parents=True)
-    answer = emit("-f", format, "--force")
-    assert answer.code == 3
-    golden(answer.err)
-    assert [path.name for path in Path("launch").iterdir()] == ["recipe.json"]
 
 
 @pytest.mark.parametrize("kind", ["fifo", "/dev/zero", "directory"])
@@ -384,31 +256,6 @@ def test_what_would_take_minutes_is_refused(emit: Run) -> None:
     assert "processes_per_node: expected a whole number <= 4096" in emit("--format", "all").err
 
 
-def test_a_global_batch_can_be_asked_for(emit: Run, golden: Golden) -> None:
-    write(document())
-    answer = emit("-f", "torchrun", "--hosts", "a,b", "--global-batch-size", "48")
-    assert answer.code == 0
-    ranks = 2 * guide_plan(cputune.probe()).processes_per_node
-    told = f" --per_device_train_batch_size {48 // ranks})\n"
-    assert told in Path("launch/torchrun.sh").read_text()
-    both = emit("-f", "torchrun", "--global-batch-size", "48", "--batch-per-rank", "4")
-    assert both.code == 2
-    golden(both.err)
-
-
-def test_another_batch_in_the_words_than_was_tuned_is_no_silent_matter(
-    emit: Run, golden: Golden
-) -> None:
-    words = ["run.py", "--per_device_train_batch_size", "8"]
-    script = replace(Workload.script(words, global_batch_size=8), parses_arguments=True)
-    write(document(workload=script.to_json()))
-    asked = ("-f", "torchrun", "--force", "--", "run.py", "--per_device_train_batch_size", "16")
-    answer = emit(*asked)
-    assert answer.code == 2
-    golden(answer.err)
-    assert emit("--global-batch-size", "16", *asked).code == 0
-
-
 @pytest.mark.parametrize("named", [True, False])
 def test_a_recorded_machine_gets_the_packages_of_the_python_that_is_named(
     named: bool, emit: Run, recorded_sockets: str, tmp_path: Path
@@ -433,3 +280,22 @@ def test_a_recorded_machine_gets_the_packages_of_the_python_that_is_named(
     assert ("--use_ipex" in job) == named
     pinned = Path("out/constraints.txt").read_text(encoding="utf-8")
     assert ("intel_extension_for_pytorch==2.8.0" in pinned) == named
+
+
+def test_no_batch_is_promised_in_a_loop_over_torch_alone(emit: Run, golden: Golden) -> None:
+    tuned = document()
+    seen = {"recipe": None, "argv": ["run.py"], "framework": "pytorch", "global_batch_size": 8}
+    write({**tuned, "workload": {**tuned["workload"], **seen, "parses_arguments": None}})
+    answer = emit("-f", "torchrun", "--batch-per-rank", "4")
+    assert answer.code == 2
+    golden(answer.err)
+
+
+def test_a_plan_on_cpus_that_are_not_allowed_here(emit: Run, golden: Golden) -> None:
+    content = document()
+    content["best"]["plan"]["cpus"] = [[4000, 4001]]
+    content["best"]["plan"].update(processes_per_node=1, threads_per_process=2)
+    write(content)
+    answer = emit("-f", "mpirun")
+    assert answer.code == 3
+    golden(answer.err)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import itertools
 import os
 import re
@@ -16,13 +15,9 @@ import pytest
 import yaml
 from confirmed import UNCOMPARED
 from emit_machines import (
-    IPEX_ERA,
     TODAY,
-    machine,
     one_socket,
     script_workload,
-    tuned,
-    two_sockets_smt,
 )
 from golden_texts import Golden
 from in_process import ran
@@ -30,11 +25,7 @@ from rows import every_row
 from scripts import shellcheck
 
 from cputune import Cluster, CputuneError, EmittedFile, UsageError, Workload, emit
-from cputune.emitters import FORMATS, Emission
-from cputune.emitters.prepared import make_job
-from cputune.inside.applying.force import Force
-from cputune.plans.cores import usable_cores
-from cputune.plans.layout import make_plan
+from cputune.emitters import FORMATS
 
 HERE = Path(__file__).parent.parent.parent
 HOSTILE = (
@@ -76,15 +67,6 @@ HOSTILE = (
 )
 SHELL_FORMATS = tuple(name for name, one in FORMATS.items() if one.main.endswith(".sh"))
 KUBERNETES_FORMATS = tuple(name for name, one in FORMATS.items() if one.main.endswith(".yaml"))
-NO_LAUNCH = frozenset(
-    (
-        *("rank.py", "apply_plan.py", "train.py", "place.py", "recipe.json", "plan.json"),
-        *("hosts.openmpi", "Dockerfile.dockerignore"),
-        *("constraints.txt", "kustomization.yaml"),
-        *("pytorchjob.kustomizeconfig.yaml", "trainjob.kustomizeconfig.yaml"),
-    )
-)
-"""Files that lie beside a launch and say nothing of its plan."""
 VERSION_TEXTS = {
     "intelmpi": "Intel(R) MPI Library for Linux* OS, Version 2021.18 Build 20260626",
     "mpich": "HYDRA build details:\n    Version: 5.0.2",
@@ -321,23 +303,6 @@ class TestPlan:
         assert (seen["MASTER_ADDR"], seen["MASTER_PORT"]) == ("127.0.0.1", "12345")
         assert ("--cpus", "0-3/4-7") in _pairs(options)
 
-    @pytest.mark.parametrize("format", ["accelerate", "torchrun", "slurm"])
-    def test_the_others_export_it(self, format: str, launch: Launch) -> None:
-        words, seen = launch.run(files_for(format))
-        assert {k: seen[k] for k in self.ENVIRONMENT} == self.ENVIRONMENT
-        assert seen["LD_PRELOAD"].endswith("/libtcmalloc_minimal.so.4")
-        assert ("--cpus", "0-3/4-7") in _pairs(words)
-
-    @pytest.mark.parametrize("format", FORMATS)
-    def test_the_flags_of_the_plan_come_last(self, format: str, launch: Launch) -> None:
-        files = files_for(format, "--lr", "1")
-        words = launch.run(files)[0] if format in SHELL_FORMATS else container_words(files[0].text)
-        assert training_words(words) == [
-            *("run_qa.py", "--lr", "1", "--use_cpu", "--bf16", "True"),
-            *("--ddp_backend", "gloo"),
-            *("--per_device_train_batch_size", "48"),
-        ]
-
     @pytest.mark.parametrize("format", FORMATS)
     @pytest.mark.parametrize("typed", ["-m package.train", "torchrun -m package.train"])
     def test_a_module_is_launched_as_a_module(
@@ -347,50 +312,6 @@ class TestPlan:
         files = emit(one_socket().result, format, workload=workload, mpi="openmpi5")
         words = launch.run(files)[0] if format in SHELL_FORMATS else container_words(files[0].text)
         assert training_words(words) == ["-m", "package.train", "--lr", "1"]
-
-    @pytest.mark.parametrize("format", FORMATS)
-    @pytest.mark.parametrize("parses", [False, None])
-    def test_a_script_that_is_not_known_to_take_flags_is_run_by_carry_py(
-        self, format: str, parses: bool | None, launch: Launch
-    ) -> None:
-        case = one_socket()
-        workload = replace(script_workload("--lr", "1"), parses_arguments=parses)
-        files = emit(case.result, format, workload=workload, mpi="openmpi5")
-        words = launch.run(files)[0] if format in SHELL_FORMATS else container_words(files[0].text)
-        apply_plan, *script = words[len(words) - 1 - words[::-1].index("--") + 1 :]
-        assert apply_plan.endswith("/apply_plan.py")
-        assert script == ["run_qa.py", "--lr", "1"]
-        text = next(file.text for file in files if file.name == "apply_plan.py")
-        plan = text.partition("\nPLAN = ")[2].partition("\n\n")[0]
-        force = Force(**ast.literal_eval(plan))
-        assert (force.world_size, force.samples_per_rank) == (2, 48)
-        assert force.arguments["bf16"] is True
-        assert "apply_plan.py" in [file.name for file in files]
-        dockerfile = next(
-            (file.text for file in files if file.name == "Dockerfile"), "apply_plan.py"
-        )
-        assert "apply_plan.py" in dockerfile
-
-    @pytest.mark.parametrize("format", KUBERNETES_FORMATS)
-    @pytest.mark.parametrize("nodes", [1, 3])
-    def test_a_pod_has_whole_cores(self, format: str, nodes: int) -> None:
-        facts = machine("Intel(R) Xeon(R) 8480+", sockets=2, cores=28, smt=True)
-        plan = make_plan(usable_cores(facts), 2, threads=8)
-        result = tuned(facts, plan, Workload.from_recipe("bert-base-squad"), {})
-        document = yaml.safe_load(emit(result, format, nodes=nodes)[0].text)
-        if format == "trainjob":
-            trainer = document["spec"]["trainer"]
-            assert (trainer["numNodes"], trainer["numProcPerNode"]) == (nodes, 2)
-            resources = trainer["resourcesPerNode"]
-        else:
-            spec = document["spec"]
-            assert spec["nprocPerNode"] == "2"
-            replicas = {k: v["replicas"] for k, v in spec["pytorchReplicaSpecs"].items()}
-            assert replicas == ({"Master": 1, "Worker": 2} if nodes == 3 else {"Master": 1})
-            pod = spec["pytorchReplicaSpecs"]["Master"]["template"]["spec"]
-            resources = pod["containers"][0]["resources"]
-        assert resources["requests"] == resources["limits"]
-        assert resources["limits"]["cpu"] == "32"  # 2 ranks × 8 threads, and their siblings
 
 
 def _pairs(words: list[str]) -> list[tuple[str, str]]:
@@ -403,16 +324,6 @@ class TestMpirunChecks:
             launch.run(files_for("mpirun", mpi="mpich"), mpi="openmpi5")
         golden(raised.value)
 
-    def test_an_unknown_mpi(self, launch: Launch, golden: Golden) -> None:
-        with pytest.raises(AssertionError) as raised:
-            launch.run(files_for("mpirun", mpi=None), mpi="mpirun 1.0")
-        golden(raised.value)
-
-    def test_accelerate_finds_the_host_file_of_the_mpi(self, launch: Launch) -> None:
-        for mpi, name in (("mpich", "hosts.hydra"), ("openmpi4", "hosts.openmpi")):
-            words, _ = launch.run(files_for("accelerate", mpi=None), mpi=mpi)
-            assert Path(dict(_pairs(words))["--mpirun_hostfile"]).name == name
-
     @pytest.mark.parametrize(("version", "kept"), [("1.4.0", False), ("1.5.0", True)])
     def test_accelerate_before_1_5_has_the_host_file_from_the_flag_alone(
         self, version: str, kept: bool
@@ -422,13 +333,6 @@ class TestMpirunChecks:
         text = next(file.text for file in files if file.name == "accelerate.yaml")
         assert ("mpirun_hostfile" in yaml.safe_load(text)["mpirun_config"]) == kept
         assert '--mpirun_hostfile "$hosts"' in files[0].text
-
-    def test_a_script_that_is_not_there(self, launch: Launch, golden: Golden) -> None:
-        case = one_socket()
-        files = emit(case.result, "torchrun", workload=Workload.script(["gone.py"]))
-        with pytest.raises(AssertionError) as raised:
-            launch.run(files)
-        golden(raised.value)
 
 
 class TestPython:
@@ -489,90 +393,6 @@ class TestWhatNobodyCarries:
         assert "transformers 5.23.0" in str(caught.value)
         assert caught.value.hint
 
-    def test_ccl_without_a_worker(self, golden: Golden) -> None:
-        case = two_sockets_smt()
-        plan = case.result.best.plan
-        assert plan.backend == "ccl"
-        idle = replace(plan, ccl_workers=0, ccl_cpus=())
-        best = replace(case.result.best, plan=idle)
-        with pytest.raises(UsageError) as raised:
-            emit(replace(case.result, best=best, **UNCOMPARED), "mpirun")
-        golden(raised.value)
-
-
-class TestOneCcl:
-    """setvars.sh is sourced before anything else of the plan, whoever starts the ranks."""
-
-    @pytest.mark.parametrize("format", SHELL_FORMATS)
-    @pytest.mark.parametrize(
-        ("version", "module"),
-        [("2.8.0+cpu", "oneccl_bindings_for_pytorch"), ("1.11.0", "torch_ccl")],
-    )
-    def test_its_path_is_that_of_the_module(
-        self, format: str, version: str, module: str, launch: Launch
-    ) -> None:
-        case = two_sockets_smt()
-        setvars = launch.directory / "set vars.sh"
-        setvars.write_text("export CCL_ROOT=$undefined/brought; false\n")
-        fake = launch.bin / "python3"
-        fake.write_text(
-            FAKE.replace(
-                "echo 12345",
-                f'case "$2" in *{module}*) echo "{setvars}" ;; '
-                "*find_spec*) ;; *) echo 12345 ;; esac",
-            )
-        )
-        files = emit(
-            case.result, format, nodes=1, versions={"oneccl_bind_pt": version}, mpi="intelmpi"
-        )
-        _, variables = launch.run(files, mpi="intelmpi")
-        assert variables["CCL_ROOT"] == "/brought"
-        carried = str(variables)
-        assert "CCL_WORKER_COUNT" in carried
-        assert "0,1,2,3,28,29,30,31" in carried
-
-    def test_without_intel_mpi_it_uses_no_launcher(self, launch: Launch) -> None:
-        case = two_sockets_smt()
-        for format, mpi, told in (
-            ("mpirun", "intelmpi", False),
-            ("mpirun", "openmpi5", True),
-            ("accelerate", "intelmpi", False),
-            ("torchrun", None, True),
-            ("slurm", None, True),
-            ("pytorchjob", None, True),
-        ):
-            text = emit(case.result, format, nodes=1, mpi=mpi)[0].text
-            assert ("CCL_PROCESS_LAUNCHER=none" in text or 'value: "none"' in text) == told
-
-    def test_its_mpi_is_intel_mpi_whatever_was_found(self) -> None:
-        case = two_sockets_smt()
-        facts = machine("x", sockets=2, cores=28, smt=True, mpi="openmpi4")
-        assert make_job(case.result, Emission(facts=facts, nodes=1)).site.mpi == "intelmpi"
-
-    def test_bindings_that_are_not_there(self, launch: Launch, golden: Golden) -> None:
-        fake = launch.bin / "python3"
-        fake.write_text("#!/bin/sh\necho\n")
-        with pytest.raises(AssertionError) as raised:
-            launch.run(emit(two_sockets_smt().result, "torchrun", nodes=1))
-        golden(raised.value)
-
-
-class TestHeader:
-    @every_row("format", FORMATS)
-    def test_it_says_that_nothing_was_measured(self, format: str) -> None:
-        for file in emit(None, format, facts=one_socket().facts):
-            if file.name not in NO_LAUNCH:
-                assert "NOTHING WAS MEASURED" in file.text
-
-    @pytest.mark.parametrize(("versions", "era"), [(IPEX_ERA, True), (TODAY, False)])
-    def test_without_a_result_the_guides_plan_is_that_of_the_versions(
-        self, versions: dict[str, str], era: bool
-    ) -> None:
-        script = emit(None, "mpirun", facts=two_sockets_smt().facts, versions=versions)[0].text
-        assert ("CCL_WORKER_COUNT=1" in script) is era
-        assert ("--use_ipex" in script) is era
-        assert ("--ddp_backend ccl" in script) is era
-
 
 SET = {
     "ACCELERATE_USE_IPEX": "true",
@@ -599,11 +419,3 @@ class TestVariablesOfTheShell:
         _, seen = launch.run(self.files(format, SET), environment=SET)
         assert not set(REMOVED) & set(seen)
         assert (seen["HF_HOME"], seen["OMP_NUM_THREADS"]) == ("/data/hf", "4")
-
-    @pytest.mark.parametrize("format", SHELL_FORMATS)
-    def test_nothing_is_removed_that_is_not_set(self, format: str) -> None:
-        lines = self.files(format, {"HF_HOME": "/data/hf"})[0].text.splitlines()
-        assert not [line for line in lines if line.startswith("unset ") and "SLURM_" not in line]
-        lines = self.files(format, SET)[0].text.splitlines()
-        (unset,) = [line for line in lines if line.startswith("unset ACC")]
-        assert unset.startswith(f"unset {' '.join(REMOVED)}")

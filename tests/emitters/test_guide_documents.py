@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from emitters.emit_machines import one_socket, two_sockets_smt
-from rows import every_row
+from emitters.emit_machines import two_sockets_smt
 
-from cputune import Cluster, emit, verify
-from cputune.emitters import parse_hosts
-from cputune.emitters.reserve import reserved_cpus
+from cputune import Cluster, emit
 from cputune.verifier.schemas import schema_faults
 
 CLUSTER = Cluster(
@@ -67,23 +63,6 @@ def test_an_elastic_pytorchjob_keeps_what_the_guides_job_has() -> None:
     assert list(schema_faults(document)) == []
 
 
-@pytest.mark.parametrize("restarts", [None, 10])
-def test_verify_accepts_it(restarts: int | None, tmp_path: Path) -> None:
-    _, files = job("pytorchjob", max_restarts=restarts)
-    for name, text in files.items():
-        (tmp_path / name).write_text(text, encoding="utf-8")
-    (verdict,) = verify([tmp_path / "pytorchjob.yaml"], run=False)
-    assert [check for check in verdict.checks if check.state == "failed"] == []
-
-
-@every_row(
-    ("cpus", "threads_per_core", "kept"),
-    [(1, 1, 1), (2, 1, 1), (8, 1, 1), (80, 2, 2), (112, 2, 2), (384, 1, 2), (448, 2, 2)],
-)
-def test_the_reserve_of_a_node(cpus: int, threads_per_core: int, kept: int) -> None:
-    assert reserved_cpus(cpus, threads_per_core) == kept
-
-
 @pytest.mark.parametrize(
     ("reserve", "cpus", "threads"), [(None, 108, 23), (0, 112, 24), (8, 104, 22)]
 )
@@ -95,51 +74,3 @@ def test_pods_leave_cpus_to_the_kubelet(reserve: int | None, cpus: int, threads:
     assert int(variables["OMP_NUM_THREADS"]) == threads
     assert ("stay Pending" in files["notes"]) == (reserve == 0)
     assert ("in place of 24" in files["notes"]) == (reserve != 0)
-
-
-@every_row("format", ["pytorchjob", "trainjob"])
-@every_row(("reserve", "threads", "measured"), [(None, 3, False), (0, 4, True)])
-def test_the_header_is_that_of_the_launch_that_is_written(
-    format: str, reserve: int | None, threads: int, measured: bool
-) -> None:
-    """Eight cores, two ranks: the kubelet's core costs each rank a thread."""
-    case = one_socket()
-    chosen = Cluster(reserve_cpus=reserve)
-    files = emit(case.result, format, facts=case.facts, nodes=1, cluster=chosen)
-    for file in files:
-        if file.name in (f"{format}.yaml", f"{format}.kubectl.sh", "pvc.yaml", "Dockerfile"):
-            text = file.text.replace("\n# ", " ")
-            assert ("1.57 times" in text or "31.4 samples/s" in text) == measured
-            assert f"Plan: 2 × {threads} threads" in text
-
-
-def test_the_header_of_fewer_threads_says_them_without_a_result() -> None:
-    case = one_socket()
-    (main, *_) = emit(None, "pytorchjob", facts=case.facts, ranks_per_node=2)
-    assert "Plan: 2 × 3 threads" in main.text
-    assert "NOTHING WAS MEASURED" in main.text
-
-
-def test_the_image_alone_has_a_python_version() -> None:
-    _, files = job("pytorchjob")
-    assert "python==" not in files["constraints.txt"]
-    assert "FROM" in files["Dockerfile"]
-
-
-def test_several_machines_have_a_port_in_the_configuration(tmp_path: Path) -> None:
-    case, hosts = one_socket(), parse_hosts("a,b,c")
-    files = emit(case.result, "accelerate", facts=case.facts, nodes=3, hosts=hosts, mpi="openmpi5")
-    text = next(file.text for file in files if file.name == "accelerate.yaml")
-    config_args = pytest.importorskip("accelerate.commands.config.config_args")
-    path = tmp_path / "accelerate.yaml"
-    path.write_text(text, encoding="utf-8")
-    loaded = config_args.load_config_from_file(str(path))
-    assert (loaded.num_machines, loaded.main_process_port) == (3, 29500)
-
-
-def test_open_mpi_is_started_by_its_absolute_path() -> None:
-    case = two_sockets_smt()
-    files = emit(
-        case.result, "mpirun", facts=case.facts, nodes=2, hosts=parse_hosts("a,b"), mpi="openmpi5"
-    )
-    assert 'launch[0]=$(command -v -- "$mpirun")' in files[0].text

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cputune.emitters.imported import digests, imported, module_files, unreachable_parts
+from cputune.emitters.imported import imported, module_files, unreachable_parts
 from cputune.host import LiveHost
 
 FILES = {
@@ -39,30 +39,9 @@ def test_modules_beside_a_script_and_what_they_import(folder: Path) -> None:
     assert set(found) == {*OF_NET, "data.py", "helpers.py", "losses.py"}
 
 
-def test_the_folder_is_that_of_the_script(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(folder)
-    (folder / "data.py").write_text("", encoding="utf-8")
-    found = imported("here/train.py", LiveHost())
-    assert "here/data.py" in found
-    assert "data.py" not in found
-
-
 def test_a_module_is_looked_for_where_it_is_typed(folder: Path) -> None:
     assert set(module_files("net", LiveHost())) == {"net/__main__.py", *OF_NET}
     assert module_files("torch", LiveHost()) == ()
-
-
-@pytest.mark.parametrize("name", ["missing.py", "data", "--lr", ""])
-def test_what_is_no_script_imports_nothing(name: str, folder: Path) -> None:
-    assert imported(name, LiveHost()) == ()
-
-
-def test_a_launch_promises_them(folder: Path) -> None:
-    before = digests(("train.py", "--lr", "1e-3"), LiveHost())
-    assert set(before) == {"train.py", *imported("train.py", LiveHost())}
-    (folder / "here" / "helpers.py").write_text("changed = True\n", encoding="utf-8")
-    after = digests(("train.py", "--lr", "1e-3"), LiveHost())
-    assert [path for path in before if before[path] != after[path]] == ["helpers.py"]
 
 
 TRAINER = "from transformers import Trainer, TrainingArguments\nTrainer(model).train()\n"
@@ -92,8 +71,3 @@ def test_parts_that_no_line_reaches_are_those_of_the_other_kind_of_training(
     Path("script.py").write_text(text)
     Path("helper.py").write_text(beside)
     assert list(unreachable_parts("script.py", LiveHost())) == left_out
-
-
-def test_what_cannot_be_read_may_reach_everything(folder: Path) -> None:
-    assert unreachable_parts("gone.py", LiveHost()) == {}
-    assert unreachable_parts("-m", LiveHost()) == {}

@@ -64,16 +64,6 @@ def test_null_takes_a_field_out_and_the_job_is_judged_without_it() -> None:
     assert any("one rank for each CPU of the host" in note for note in file.notes)
 
 
-def test_a_patch_is_merged_into_the_kind_that_it_names(golden: Golden) -> None:
-    fields = {"kind": "TrainJob", "spec": {"suspend": True}}
-    files = {file.name: file for file in emit(one_socket().result, "all", patch=fields)}
-    assert yaml.safe_load(files["trainjob.yaml"].text)["spec"]["suspend"] is True
-    assert "suspend" not in yaml.safe_load(files["pytorchjob.yaml"].text)["spec"]
-    with pytest.raises(UsageError) as raised:
-        emitted("{kind: TrainJob}")
-    golden(raised.value)
-
-
 @pytest.mark.parametrize(
     ("patch", "there"),
     [

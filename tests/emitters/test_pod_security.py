@@ -40,30 +40,6 @@ def pod(document: dict[str, Any]) -> dict[str, Any]:
     return dict(patch["replicatedJobs"][0]["template"]["spec"]["template"])
 
 
-def variables(document: dict[str, Any]) -> dict[str, Any]:
-    spec = document["spec"]
-    trainer = spec.get("trainer") or pod(document)["spec"]["containers"][0]
-    return {entry["name"]: entry for entry in trainer["env"]}
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_what_only_the_user_knows_of_the_nodes(kind: str) -> None:
-    spec = pod(job(kind))["spec"]
-    assert spec["imagePullSecrets"] == [{"name": "regcred"}]
-    bare = pod(job(kind, Cluster()))["spec"]
-    assert not {"imagePullSecrets", "nodeSelector"} & set(bare)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_hubs_token_comes_from_a_secret_that_need_not_be_there(kind: str) -> None:
-    assert variables(job(kind, Cluster(job_name="bert")))["HF_TOKEN"]["valueFrom"] == {
-        "secretKeyRef": {"name": "bert-secrets", "key": "HF_TOKEN", "optional": True}
-    }
-    assert variables(job(kind))["HF_TOKEN"]["valueFrom"] == {
-        "secretKeyRef": {"name": "hub", "key": "token"}
-    }
-
-
 @every_row("kind", KINDS)
 @every_row(
     ("typed", "place"),
@@ -88,20 +64,6 @@ def test_data_that_no_volume_holds_is_said(golden: Golden) -> None:
     notes = emit(one_socket().result, "pytorchjob", workload=script_workload(*words))[0].notes
     (note,) = (said for said in notes if "not on a volume" in said)
     golden(note)
-
-
-def test_kustomize_knows_where_names_are_used() -> None:
-    files = {file.name: file.text for file in emit(one_socket().result, "pytorchjob")}
-    config = yaml.safe_load(files["pytorchjob.kustomizeconfig.yaml"])
-    document = yaml.safe_load(files["pytorchjob.yaml"])
-    (claim,) = (one for one in config["nameReference"] if one["kind"] == "PersistentVolumeClaim")
-    found = [document]
-    for step in claim["fieldSpecs"][0]["path"].split("/"):
-        lists = [one if isinstance(one, list) else [one] for one in found]
-        found = [item[step] for one in lists for item in one if step in item]
-    assert found == [yaml.safe_load(files["pvc.yaml"])["metadata"]["name"]]
-    listed = yaml.safe_load(files["kustomization.yaml"])
-    assert {*listed["resources"], *listed["configurations"]} <= set(files)
 
 
 def test_the_patch_of_the_page_meets_the_documents() -> None:
@@ -147,14 +109,6 @@ def test_what_no_pod_can_have_is_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(UsageError) as caught:
         job("pytorchjob", Cluster(**fields))
     assert caught.value.hint
-
-
-def test_a_kustomization_names_one_job() -> None:
-    files = {file.name: file.text for file in emit(one_socket().result, "all")}
-    listed = yaml.safe_load(files["kustomization.yaml"])
-    assert listed["resources"] == ["pvc.yaml", "pytorchjob.yaml"]
-    assert "write trainjob for pytorchjob" in " ".join(files["kustomization.yaml"].split())
-    assert {*listed["resources"], *listed["configurations"]} <= set(files)
 
 
 def test_memory_comes_from_what_ranks_held() -> None:

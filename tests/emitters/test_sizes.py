@@ -6,17 +6,13 @@ from itertools import takewhile
 from pathlib import Path
 
 import pytest
-from emit_machines import MACHINES
 from launch_lines import KINDS, LOOP, TRAINER, Kind, below_header, written
 from rows import like_others
 
-from cputune import EmittedFile, emit, probe
+from cputune import EmittedFile, probe
 from cputune.emitters import FORMATS
-from cputune.inside import applying
-from cputune.launch.launchers.mpirun import DIALECTS
-from cputune.text.documents import packaged_text
 
-OF_ONE_RANK, OF_SEVERAL, OF_HEADER, OF_MODULE, OF_RANK = 25, 60, 8, 410, 200
+OF_ONE_RANK, OF_SEVERAL, OF_HEADER = 25, 60, 8
 SHELL_FORMATS = tuple(name for name, one in FORMATS.items() if one.main.endswith(".sh"))
 
 
@@ -51,22 +47,3 @@ def test_a_launch_is_as_long_as_its_plan_needs(kind: Kind, format: str, place: P
     said = kind.framework != "recipe" and kind.ranks == 1 and not kind.settings
     if said and kind.framework is not None:
         assert [file.name for file in files] == [f"{format}.sh"], "flags and variables say it all"
-
-
-# The MPI matters to mpirun alone.
-CASES = [(format, None) for format in SHELL_FORMATS] + [("mpirun", mpi) for mpi in DIALECTS]
-
-
-@pytest.mark.parametrize(("format", "mpi"), CASES)
-@pytest.mark.parametrize("name", ["two-sockets-smt", "eight-sockets"])
-def test_so_it_is_on_large_machines_and_on_several(name: str, mpi: str | None, format: str) -> None:
-    case = MACHINES[name]()
-    files = emit(case.result, format, facts=case.facts, mpi=mpi, **case.options)
-    held(files, case.result.best.plan.processes_per_node)
-
-
-def test_the_companions_of_a_launch_are_read_in_one_sitting() -> None:
-    modules = Path(applying.__file__).parent.glob("*.py")
-    lengths = {path.name: path.read_text().count("\n") for path in modules}
-    assert max(lengths.values()) <= OF_MODULE, lengths
-    assert packaged_text("cputune.inside", "rank.py").count("\n") <= OF_RANK

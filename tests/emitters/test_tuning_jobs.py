@@ -66,11 +66,6 @@ class TestSlurm:
         assert done.returncode != 0
         golden(done.stderr)
 
-    def test_another_format_has_no_such_job(self, golden: Golden) -> None:
-        with pytest.raises(UsageError) as raised:
-            written("torchrun", tune=True)
-        golden(raised.value)
-
 
 def test_a_recipe_is_tuned_by_its_name(golden: Golden) -> None:
     job = Workload.from_recipe("bert-mini")

@@ -56,25 +56,6 @@ def test_the_words_of_the_guide_are_named_in_every_format(format: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "off"),
-    [
-        (("--bf16",), "your --bf16 is off here: the plan trains in fp32"),
-        (("--bf16", "True"), "your --bf16 is off here: the plan trains in fp32"),
-        (("--fp16", "--bf16"), "your --bf16 and --fp16 are off here: the plan trains in fp32"),
-        (("--use_ipex",), "your --use_ipex is off here: the plan trains without IPEX"),
-        (("--bf16", "False"), None),
-        (("--no_cuda",), None),  # --use_cpu says the same
-        (("--torch_compile",), None),  # it stays
-        (("--per_device_train_batch_size", "8"), None),
-    ],
-)
-def test_each_flag_that_is_turned_off_is_named(words: tuple[str, ...], off: str | None) -> None:
-    workload = script_workload(*words)
-    way = delivery_of(workload, mild_plan(without_bf16()), ERA)
-    assert turned_off(workload, way, without_bf16())[:1] == ([] if off is None else [off])
-
-
-@pytest.mark.parametrize(
     ("launch", "off"),
     [
         ("accelerate launch --cpu --mixed_precision bf16 train.py", "--mixed_precision bf16"),
@@ -88,19 +69,6 @@ def test_what_a_launcher_was_given_is_named_too(launch: str, off: str | None) ->
     assert found[:1] == (
         [] if off is None else [f"your {off} is off here: the plan trains in fp32"]
     )
-
-
-def test_without_a_reason_of_the_machine_none_is_made_up() -> None:
-    facts = machine("Intel(R) Xeon(R) 8480+", sockets=1, cores=8)
-    main, *_ = emit(
-        None,
-        "torchrun",
-        facts=facts,
-        workload=script_workload("--optim", "adamw_torch", "--bf16", "False"),
-        versions=IPEX_ERA,
-    )
-    assert any("--bf16 False is off here" in note for note in main.notes)
-    assert not any("because" in note for note in main.notes)
 
 
 @pytest.mark.parametrize("words", [("--ddp_backend", "ccl"), ("--ddp_backend=ccl",)])
@@ -206,11 +174,20 @@ def test_what_would_be_another_training_stays_an_error(words: tuple[str, ...]) -
     assert words[0] in str(raised.value)
 
 
-def test_tf32_that_is_off_and_flags_of_a_script_of_its_own_stay() -> None:
-    notes, text = notes_of(("--tf32", "False", *TRAINED))
-    assert "tf32" not in notes
-    assert "--tf32 False" in text
-    own = replace(script_workload("--no_cuda", *TRAINED), parses_arguments=False)
-    main, *_ = emit(None, "torchrun", facts=without_bf16(), workload=own, versions=TODAY)
-    assert "--no_cuda" in main.text
-    assert not any("--no_cuda" in note for note in main.notes)
+@pytest.mark.parametrize(
+    ("words", "off"),
+    [
+        (("--bf16",), "your --bf16 is off here: the plan trains in fp32"),
+        (("--bf16", "True"), "your --bf16 is off here: the plan trains in fp32"),
+        (("--fp16", "--bf16"), "your --bf16 and --fp16 are off here: the plan trains in fp32"),
+        (("--use_ipex",), "your --use_ipex is off here: the plan trains without IPEX"),
+        (("--bf16", "False"), None),
+        (("--no_cuda",), None),  # --use_cpu says the same
+        (("--torch_compile",), None),  # it stays
+        (("--per_device_train_batch_size", "8"), None),
+    ],
+)
+def test_each_flag_that_is_turned_off_is_named(words: tuple[str, ...], off: str | None) -> None:
+    workload = script_workload(*words)
+    way = delivery_of(workload, mild_plan(without_bf16()), ERA)
+    assert turned_off(workload, way, without_bf16())[:1] == ([] if off is None else [off])

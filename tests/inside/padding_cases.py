@@ -184,11 +184,6 @@ class TestWhatIsCut:
         labels[0, 17, 3] = 1
         assert not has_tail(batch_of(3, 9, labels=labels)), "17 of 24 columns are 24"
 
-    def test_a_packed_mask_that_numbers_its_documents_ends_with_the_last(self) -> None:
-        batch = batch_of(9, 9)
-        batch["attention_mask"] = batch["attention_mask"] * torch.tensor([[1], [2]])
-        assert tails_of(batch) == {"attention_mask": Tail(LENGTH, 16)}
-
     def test_what_is_counted_is_padding_tokens_and_what_is_left(self) -> None:
         assert counted(batch_of(3, 9)) == (36, 48, 32)
         assert counted({"pixel_values": torch.zeros(2, 3, 8, 8)}) == (0, 0, 0)
@@ -225,13 +220,6 @@ class TestWhatTheModelSays:
         batch = batch_of(3, 9)
         for kind in ("BertForTokenClassification", "BertForMaskedLM"):
             assert why_not(bert(kind), {**batch, "labels": labels_of(batch)}) is None
-
-    def test_labels_of_padding_keep_their_columns(self) -> None:
-        batch = batch_of(3, 9)
-        cutter = answered(
-            bert("BertForTokenClassification"), {**batch, "labels": labels_of(batch, 0)}
-        )
-        assert (cutter.allowed, cutter.why) == (None, NO_TAIL)
 
     def test_answers_that_are_sought_over_all_positions_are_not_the_same(self) -> None:
         where = {"start_positions": torch.tensor([1, 2]), "end_positions": torch.tensor([2, 3])}
@@ -297,11 +285,6 @@ class TestWhatTheModelSays:
         assert all(one.grad is None for one in model.parameters())
         assert all(bool((before[name] == now).all()) for name, now in model.state_dict().items())
         assert bool((torch.random.get_rng_state() == dice).all())
-
-    def test_bf16_is_asked_as_fp32_where_the_weights_are(self) -> None:
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            assert why_not(bert(), batch_of(3, 9, **CLASS)) is None
-        assert why_not(bert().to(torch.bfloat16), batch_of(3, 9, **CLASS)) is None
 
 
 ASKED = 0

@@ -131,11 +131,6 @@ class TestTrainingArguments:
         assert not hasattr(args, "optim"), "a field that this version does not have"
         assert batch_of(args) == (4, 1)
 
-    def test_those_that_are_made_of_others_are_not_divided_again(self) -> None:
-        make = Delivery(world_size=2).arguments()
-        first = make(per_device_train_batch_size=8)
-        assert batch_of(make(per_device_train_batch_size=batch_of(first)[0])) == (4, 1)
-
 
 class TestTrainer:
     def test_trains_and_says_once_what_was_changed(self, golden: Golden) -> None:
@@ -144,11 +139,6 @@ class TestTrainer:
         assert trainer.train(resume=True) == ("trained", True)
         trainer.train()
         golden(way.said)
-
-    def test_says_nothing_if_nothing_was_changed(self) -> None:
-        way = Delivery(world_size=1)
-        way.trainer()(way.arguments()()).train()
-        assert way.said == []
 
     def test_is_refused_a_batch_that_cannot_be_divided(self, golden: Golden) -> None:
         way = Delivery(world_size=3)
@@ -173,12 +163,6 @@ class TestTrainer:
         trainer(second).train()
         assert (batch_of(first), batch_of(second)) == ((4, 1), (2, 1))
 
-    def test_flags_have_divided_the_batch_that_is_parsed_and_no_other(self) -> None:
-        way = Delivery(world_size=2, samples_per_rank=4, by_flags=True)
-        make = way.arguments()
-        assert batch_of(make(per_device_train_batch_size=4)) == (4, 1)
-        assert batch_of(make(per_device_train_batch_size=6)) == (3, 1)
-
     @pytest.mark.parametrize(("typed", "before_flags"), [(None, 2), (1, 1)])
     def test_batches_that_flags_have_accumulated_stay_and_those_before_are_known(
         self, typed: int | None, before_flags: int
@@ -187,9 +171,6 @@ class TestTrainer:
         args = way.arguments()(per_device_train_batch_size=3, gradient_accumulation_steps=2)
         assert batch_of(args) == (3, 2)
         assert args.per_device_train_batch_size.typed == before_flags
-
-    def test_typed_on_several_ranks_takes_the_batch_of_all_of_them(self) -> None:
-        assert batch_of(Delivery(world_size=1, typed_ranks=2).arguments()()) == (16, 1)
 
 
 class TestAccelerator:
@@ -205,14 +186,6 @@ class TestAccelerator:
         way = Delivery(world_size=1)
         way.accelerator()(mixed_precision="no").prepare_data_loader(loader(8))
         assert way.said == []
-
-    @pytest.mark.parametrize("number", [0, 1])
-    def test_the_loader_that_is_trained_on_is_divided(self, number: int, golden: Golden) -> None:
-        made = (way := Delivery(world_size=2, loader=number)).accelerator()()
-        batches = (4, 8) if number == 0 else (8, 4)
-        assert made.prepare_data_loader(loader(8), 1) == (batches[0], 1)
-        assert made.prepare_data_loader(loader(8), shift=2) == (batches[1], 2)
-        golden(way.said)
 
     def test_each_fold_has_a_loader_that_is_trained_on(self) -> None:
         """It is prepared in the same place of a like call."""
@@ -230,16 +203,6 @@ class TestAccelerator:
         with pytest.raises(RefusedError) as raised:
             made.backward(0.5)
         golden(raised.value)
-
-    @pytest.mark.parametrize(("samples", "batch"), [(2, 4), (4, 8)])
-    def test_a_batch_that_ranks_share_is_that_of_all_of_them(
-        self, samples: int, batch: int
-    ) -> None:
-        way = Delivery(world_size=2, samples_per_rank=samples)
-        made = way.accelerator()(split_batches=True)
-        made.prepare_data_loader(trained_on := loader(8))
-        assert (trained_on.batch_sampler.batch_size, trained_on.batch_size) == (batch, batch)
-        assert bool(way.said) is (batch != 8)
 
     def test_of_an_older_release_shares_no_batch(self) -> None:
         made = Delivery(world_size=2).accelerator()()
@@ -262,11 +225,6 @@ class TestAccelerator:
         with pytest.raises(RefusedError, match=reason):
             made.prepare_data_loader(loader(own))
 
-    def test_batches_that_the_script_counts_by_hand_are_known_by_the_trial(self) -> None:
-        """The framework is told of one, and the script takes four."""
-        made = Delivery(world_size=2, samples_per_rank=16, accumulation=4).accelerator()()
-        assert made.prepare_data_loader(loader(8))[0] == 4
-
     def test_of_a_trainer_is_the_trainers(self) -> None:
         way = Delivery(world_size=2, arguments={"bf16": True, "optim": "adamw_torch_fused"})
         way.trainer()(way.arguments()())
@@ -274,6 +232,16 @@ class TestAccelerator:
         assert made.prepare_data_loader(loader(8))[0] == 8
         assert made.prepare_optimizer(AdamW(None)) == [{"fused": None}]
         assert "mixed_precision" not in way.changes
+
+    @pytest.mark.parametrize(("samples", "batch"), [(2, 4), (4, 8)])
+    def test_a_batch_that_ranks_share_is_that_of_all_of_them(
+        self, samples: int, batch: int
+    ) -> None:
+        way = Delivery(world_size=2, samples_per_rank=samples)
+        made = way.accelerator()(split_batches=True)
+        made.prepare_data_loader(trained_on := loader(8))
+        assert (trained_on.batch_sampler.batch_size, trained_on.batch_size) == (batch, batch)
+        assert bool(way.said) is (batch != 8)
 
     @every_row(
         ("kind", "before", "after", "told"),
@@ -291,11 +259,6 @@ class TestAccelerator:
         way = Delivery(world_size=1, arguments={} if kind is None else {"optim": kind})
         assert way.accelerator()().prepare_optimizer(AdamW(before)) == [after]
         assert way.changes == ({"fused": f"AdamW fused={after['fused']}"} if told else {})
-
-    def test_another_optimizer_steps_as_it_did(self) -> None:
-        sgd = type("SGD", (AdamW,), {})(None)
-        made = Delivery(world_size=1, arguments={"optim": "adamw_torch"}).accelerator()()
-        assert made.prepare_optimizer(sgd) == [{"fused": None}]
 
 
 def test_one_rank_takes_a_batch_that_cannot_be_seen_as_it_is() -> None:
@@ -360,28 +323,6 @@ def test_samples_are_grouped_by_length_as_on_the_ranks_that_were_typed(
     assert trainer._get_train_sampler("another") == "another"
 
 
-@every_row(
-    ("force", "hooks"),
-    [
-        ({}, 0),
-        ({"torch": {"dropout": "bytes"}}, 2),
-        ({"world_size": 1}, 10),
-        ({"world_size": 1, "torch": {"dropout": "bytes"}}, 12),
-        ({"world_size": 2}, 22),
-        ({"world_size": 2, "batch_per_rank": 4}, 12),
-        ({"world_size": 2, "typed_ranks": 2}, 10),
-        ({"world_size": 2, "typed_ranks": 2, "find_unused": True}, 11),
-        ({"world_size": 2, "by_flags": True}, 15),
-    ],
-)
-def test_no_more_is_hooked_than_the_plan_needs(force: dict[str, Any], hooks: int) -> None:
-    assert len(hooks_of(Delivery(**force).parts)) == hooks
-
-
-def test_a_plan_that_says_nothing_is_empty() -> None:
-    assert Force().to_json() == "{}"
-
-
 def test_a_watcher_is_asked_before_all_others_and_passes_over_what_finds_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -400,3 +341,21 @@ def test_a_divided_batch_is_a_number_in_a_checkpoint_and_divided_in_a_copy() -> 
     batch.typed = 1
     assert type(pickle.loads(pickle.dumps(batch))) is int
     assert copy.deepcopy({"batch": batch})["batch"].typed == 1
+
+
+@every_row(
+    ("force", "hooks"),
+    [
+        ({}, 0),
+        ({"torch": {"dropout": "bytes"}}, 2),
+        ({"world_size": 1}, 10),
+        ({"world_size": 1, "torch": {"dropout": "bytes"}}, 12),
+        ({"world_size": 2}, 22),
+        ({"world_size": 2, "batch_per_rank": 4}, 12),
+        ({"world_size": 2, "typed_ranks": 2}, 10),
+        ({"world_size": 2, "typed_ranks": 2, "find_unused": True}, 11),
+        ({"world_size": 2, "by_flags": True}, 15),
+    ],
+)
+def test_no_more_is_hooked_than_the_plan_needs(force: dict[str, Any], hooks: int) -> None:
+    assert len(hooks_of(Delivery(**force).parts)) == hooks

@@ -47,14 +47,6 @@ def test_each_rank_gets_its_rows_and_the_last_batch_is_filled_up() -> None:
     assert given(stacked, 1, whole=4, ranks=4) == [[1], [1], [1], [1]]
 
 
-def test_batches_that_were_accumulated_are_collated_one_by_one() -> None:
-    def marked(samples: list[int]) -> Any:
-        return torch.tensor(samples) + 100 * len(samples)
-
-    assert given(marked, 6, whole=3, ranks=2) == [[301, 302, 303], [304, 305, 306]]
-    assert given(marked, 8, whole=4, ranks=4) == [[401, 402], [403, 404], [405, 406], [407, 408]]
-
-
 def test_of_an_evaluation_each_rank_gets_batches_of_its_own() -> None:
     collate = Collate(stacked, 2, 2, refuse, by_rank=True)
     assert [batch.tolist() for batch in collate([1, 2, 3, 4])[1]] == [[1, 2], [3, 4]]

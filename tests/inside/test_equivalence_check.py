@@ -11,7 +11,7 @@ import pytest
 from cputune.inside import ASK_VARIABLE
 from cputune.inside.applying.ranks import seed_as_several
 from cputune.inside.applying.unchanged import as_before
-from cputune.inside.asked_points import EARLY, FEWER, LONGEST_SECONDS, POINTS
+from cputune.inside.asked_points import EARLY, FEWER, POINTS
 from cputune.inside.contents import contents_of, end_of_epoch
 from cputune.inside.cutting import UncutError, part_of
 from cputune.inside.draws import Draws
@@ -97,26 +97,6 @@ def two_views(model: Any, x: Any) -> Any:
     """A contrast within the first rows of all samples, and one within their second rows."""
     one, two = model(x).chunk(2)
     return contrast(model, x[: len(one)]) + (two @ two.T).softmax(1).diag().mean()
-
-
-@pytest.mark.parametrize(
-    ("loss_of", "size", "may"),
-    [
-        (preferred, 4, True),
-        (preferred, None, False),
-        (chosen_of_two, 4, True),
-        (mean, 4, True),
-        (mean, 16, True),
-        (contrast, 4, False),
-        (two_views, 4, False),
-        (whole, 4, False),
-    ],
-)
-def test_rows_of_one_sample_stay_together(
-    loss_of: Loss, size: int | None, may: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model_answers = asked(loss_of, torch.nn.Linear(6, 3), monkeypatch, size=size)
-    assert (model_answers.refuses("ranks") is None) == may
 
 
 @pytest.mark.parametrize(
@@ -289,20 +269,6 @@ def test_a_slow_model_is_asked_at_fewer_points_and_as_late(monkeypatch: pytest.M
         assert tuple(asked_at) == points
         assert told[-1]["question"] == ""
         assert told[-1]["updates"] >= points[-1], "however long a step takes"
-
-
-def test_questions_come_to_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = [0.0]
-    monkeypatch.setattr("cputune.inside.asked_points.time.perf_counter", lambda: clock[0])
-    monkeypatch.setenv(ASK_VARIABLE, "repeats,samples")
-    told: list[Any] = []
-    asker, model = Asker(told.append), torch.nn.Linear(6, 3)
-    for part, _ in asker.batches(torch.ones(8, 6), [model]):
-        mean(model, part).backward()
-        asker.turns.trained(mean(model, part).detach())
-    clock[0] = LONGEST_SECONDS + 1
-    assert not asker.due(9)
-    assert (told[-1]["question"], told[-1]["updates"]) == ("", 9)
 
 
 def test_questions_leave_weights_gradients_buffers_and_draws_as_they_were(

@@ -96,13 +96,6 @@ def test_own_threads_on_one_core_beside_a_process_that_takes_little(proc: FakePr
     assert max(delays[130:]) <= 0.1 * 0.004
 
 
-def test_laps_do_not_add_up(proc: FakeProc) -> None:
-    delay = clock.Delay()
-    proc.delay_seconds, proc.busy_seconds, proc.now = 0.4, 0.4, 1.0
-    delay.lap()
-    assert delay.lap() == 0.0
-
-
 def test_what_ran_while_a_rank_stood_still_is_no_delay(proc: FakeProc) -> None:
     delay = clock.Delay()
     for _ in range(40):

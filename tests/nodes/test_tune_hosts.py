@@ -10,18 +10,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confirmed import UNCOMPARED
-from consumers import install as launchers
 from nodes.cluster import Cluster, two_hosts
 from nodes.launches import tiny
 from nodes.namespaces import Odd
-
-import cputune
 
 pytestmark = pytest.mark.nodes
 
@@ -80,27 +75,6 @@ def test_a_recipe_trains_with_world_size_four(hosts: Cluster, tuned: Path) -> No
     assert 4 in map(world_size, result["trials"])
     assert not hosts.left("alpha")
     assert not hosts.left("beta")
-
-
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("mpi", ["mpich"])  # the others: test_emitted_launches
-def test_what_was_tuned_trains_as_it_is_emitted(mpi: str, tuned: Path, tmp_path: Path) -> None:
-    result = cputune.Result.load(tuned)
-    four = next(trial.plan for trial in result.trials if trial.plan.world_size == 4)
-    # On shared CPUs it may lose against one host: it is emitted as if it had won.
-    best = replace(result.baseline, plan=four)
-    won = replace(result, best=best, **UNCOMPARED)
-    files = cputune.emit(won, "mpirun", python=sys.executable)
-    for file in files:
-        (tmp_path / file.name).write_text(file.text)
-        (tmp_path / file.name).chmod(0o755 if file.executable else 0o644)
-    path = {"PATH": f"{launchers.install(mpi) / 'bin'}:{os.environ['PATH']}"}
-    out = tmp_path / "out"
-    with two_hosts(**{name: Odd(environment=path) for name in result.hosts}) as named:
-        argv = [str(tmp_path / "mpirun.sh"), "--max_steps", "2", "--output_dir", str(out)]
-        named.run("alpha", argv, timeout=600)
-        assert (out / "model.safetensors").exists()
-        assert [named.left(name) for name in named.names] == [[], []]
 
 
 @pytest.mark.timeout(900)

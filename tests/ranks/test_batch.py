@@ -32,10 +32,6 @@ def test_a_loop_over_torch_alone_keeps_its_batch(asked: dict[str, int], said: st
     refuse_impossible(workload, ranks("accelerate", number=2))
 
 
-def test_the_batch_that_it_has_may_be_asked_for() -> None:
-    refuse_impossible(Workload.script(["train.py"], batch_per_rank=16), ranks("pytorch"))
-
-
 def test_too_little_data_is_reported_whatever_trains(golden: Golden) -> None:
     with pytest.raises(Infeasible) as no:
         refuse_impossible(Workload.script(["train.py"]), ranks("accelerate", batch=40))

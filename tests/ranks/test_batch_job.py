@@ -84,13 +84,6 @@ def test_a_job_is_judged_by_its_own_end_and_not_by_that_of_the_step(slurm: Path)
     assert "srun: error: no step" in seen.output
 
 
-def test_a_job_that_is_not_accepted_waits_for_nothing(slurm: Path) -> None:
-    seen = submitted(slurm, "echo sbatch: error: no such partition >&2\nexit 1", runs=False)
-    assert (seen.returncode, seen.ranks) == (1, ())
-    assert "no such partition" in seen.output
-    assert not (slurm / "steps").exists()
-
-
 def test_the_command_line_holds_no_secret_and_no_port(slurm: Path) -> None:
     socket = "/tmp/here/socket"
     commands = batch_job(

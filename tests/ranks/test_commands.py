@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
@@ -11,9 +10,8 @@ from types import SimpleNamespace
 import pytest
 from golden_texts import Golden
 
-from cputune import Plan, Workload
+from cputune import Plan
 from cputune.host.hub import hub_reachable
-from cputune.plans.delivery.delivery import delivery_of
 from cputune.plans.delivery.environment import (
     OFFLINE,
     base_environment,
@@ -62,26 +60,6 @@ def test_nothing_of_the_outer_environment_overrides_a_plan() -> None:
     assert "MASTER_PORT" not in variables
 
 
-def test_every_rank_gets_its_numbers_and_the_plan() -> None:
-    base = base_environment(OUTER, TWO, plan_variables(TWO, {}), offline=False)
-    second = environments(TWO, base)[1]
-    expected = {
-        "RANK": "1",
-        "LOCAL_RANK": "1",
-        "WORLD_SIZE": "2",
-        "LOCAL_WORLD_SIZE": "2",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": second["MASTER_PORT"],
-        **TWO.environment(),
-    }
-    assert {name: second[name] for name in expected} == expected
-
-
-def test_the_baseline_leaves_the_environment_as_it_is() -> None:
-    base = base_environment(OUTER, AS_FOUND, plan_variables(AS_FOUND, {}), offline=False)
-    assert environments(AS_FOUND, base) == [OUTER]
-
-
 def test_what_is_read_at_load_is_in_the_environment_that_forks_share() -> None:
     plan = Plan(
         processes_per_node=1,
@@ -108,35 +86,12 @@ def test_a_hub_that_the_user_turned_off_is_not_asked(name: str) -> None:
     assert not hub_reachable({name: "1"})
 
 
-def test_a_hub_that_refuses_is_not_reachable() -> None:
-    with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))
-        endpoint = f"http://127.0.0.1:{closed.getsockname()[1]}"
-        assert not hub_reachable({"HF_ENDPOINT": endpoint})
-
-
 def test_ranks_are_bound_and_the_baseline_is_not() -> None:
     ranks = started(TWO, {})
     assert [rank["cpus"] for rank in ranks] == [[0], [1]]
     assert [rank["argv"] for rank in ranks] == [["t.py", "-x"]] * 2
     (free,) = started(AS_FOUND, {}, fork=False)
     assert free.get("cpus") is None
-
-
-def test_a_global_batch_that_cannot_be_divided_is_infeasible(golden: Golden) -> None:
-    job = Workload.script(["train.py"], global_batch_size=7)
-    with pytest.raises(ValueError) as raised:
-        delivery_of(job, TWO, {})
-    golden(raised.value)
-    assert delivery_of(job, AS_FOUND, {}).force is None
-
-
-def test_a_held_port_is_given_only_to_rank_0() -> None:
-    with held_port() as holder, socket.socket() as rank_0:
-        port = holder.getsockname()[1]
-        rank_0.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        rank_0.bind(("127.0.0.1", port))
-        rank_0.listen()
 
 
 def test_what_is_written_for_a_launch_is_read_by_no_other(tmp_path: Path) -> None:
@@ -157,3 +112,18 @@ def test_a_host_is_lost_for_the_last_reason_that_names_it(golden: Golden) -> Non
     )
     assert isinstance(found, HostLost)
     golden(str(found))
+
+
+def test_every_rank_gets_its_numbers_and_the_plan() -> None:
+    base = base_environment(OUTER, TWO, plan_variables(TWO, {}), offline=False)
+    second = environments(TWO, base)[1]
+    expected = {
+        "RANK": "1",
+        "LOCAL_RANK": "1",
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": second["MASTER_PORT"],
+        **TWO.environment(),
+    }
+    assert {name: second[name] for name in expected} == expected

@@ -7,7 +7,7 @@ from golden_texts import Golden
 from rows import every_row
 
 from cputune.inside.messages import Raised
-from cputune.ranks.failure import early_end, failure as why, last_words
+from cputune.ranks.failure import early_end, failure as why
 from cputune.ranks.supervisor_main import Exit
 from cputune.records.steps import Crashed, Infeasible, NoMeasurement, OutOfMemory
 
@@ -61,32 +61,8 @@ def test_failures_have_types_and_words(error: Exception, kind: type, words: str)
         ),
         ("RuntimeError", "Found no NVIDIA driver on your system.", "needs a GPU"),
         ("SystemExit", "CUDA is required", "needs a GPU"),
-        ("EnvironmentError", "This example requires a GPU", "needs a GPU"),
-        ("EOFError", "EOF when reading a line", "asks for input"),
-        (
-            "ImportError",
-            "attempted relative import with no known parent package",
-            "start it as a module, -m package.module",
-        ),
-        ("ImportError", "DeepSpeed is not available => install it using `pip`", "uses DeepSpeed"),
-        (
-            "NameError",
-            "name 'get_ipython' is not defined",
-            "sed -i.bak '/get_ipython()/d' train.py",
-        ),
-        ("DeviceCodeError", "Failed to request device code", "export HF_TOKEN"),
         ("LocalTokenNotFoundError", "Token is required", "export HF_TOKEN"),
-        ("OSError", "You are trying to access a gated repo.\nAsk for it", "hf auth login"),
-        (
-            "ValueError",
-            "Some specified arguments are not used by the HfArgumentParser: ['--epocs', '3']",
-            "it knows nothing of ['--epocs', '3']",
-        ),
-        ("NameError", "name 'trainr' is not defined", "train.py failed before its first step"),
-        ("FileNotFoundError", "[Errno 2] No such file", "train.py failed before its first step"),
-        ("RuntimeError", "shapes do not match", None),
         ("KeyError", "'LOCAL_RANK'", None),
-        ("ValueError", "8 samples do not divide by 3 ranks", None),
     ],
 )
 def test_a_cause_in_the_script_is_reported_with_the_way_out(
@@ -95,12 +71,6 @@ def test_a_cause_in_the_script_is_reported_with_the_way_out(
     error = why([], [raised(kind, text)], memory_kills=None, steps=0, script="train.py")
     assert error.hopeless == (said is not None), "another exception may be the plan's"
     assert (said or text) in str(error)
-
-
-def test_what_fails_after_some_steps_may_be_the_plans(golden: Golden) -> None:
-    error = why([], [raised("TypeError", "no")], memory_kills=None, steps=3, script="train.py")
-    golden(str(error))
-    assert not error.hopeless
 
 
 ARGPARSE = "usage: t.py [-h] --lr LR\n            [--x X]\nt.py: error: --lr is required\n"
@@ -116,12 +86,6 @@ def test_arguments_that_a_script_does_not_take_cost_one_start(
     assert error.hopeless
     golden(str(error))
     assert str(error).endswith(said)
-
-
-def test_another_exit_status_is_no_usage_error() -> None:
-    error = failure(1, tail=ARGPARSE)
-    assert isinstance(error, Crashed)
-    assert not error.hopeless
 
 
 ACCELERATE = """Loading weights: 100%
@@ -146,11 +110,7 @@ t.py FAILED
 @every_row(
     ("tail", "said"),
     [
-        (ACCELERATE, "bf16 was asked for, and not the CPU: add --use_cpu"),
         (TORCHRUN.replace("[rank1]: KeyError: 'speaker'", "no data"), "exit status 1: no data"),
-        (TORCHRUN, "t.py failed before its first step: KeyError: 'speaker'"),
-        ("CUDA is on\n\n", "with exit status 1: CUDA is on"),
-        ("usage: t.py\nt.py: error: what is --foo", "exit status 1: t.py: error: what is --foo"),
         ("", "t.py ended before its first step with exit status 1"),
     ],
 )
@@ -161,24 +121,10 @@ def test_the_cause_is_what_the_script_said_last_not_its_launcher(tail: str, said
     assert getattr(error, "hopeless", None) == (tail == ACCELERATE)
 
 
-def test_a_line_that_was_printed_is_repeated_and_is_no_cause(golden: Golden) -> None:
-    error = failure(1, tail="CUDA is required\n")
+def test_a_script_that_has_said_its_exit_status_need_not_be_gone(golden: Golden) -> None:
+    error = why([], [raised("SystemExit", "exit status 2")], memory_kills=0, steps=0, script="t.py")
     golden(str(error))
-    assert not getattr(error, "hopeless", True)
-
-
-LATER = """CUDA not available, using CPU
-Traceback (most recent call last):
-  File "t.py", line 4, in main
-IndexError: list index out of range
-"""
-
-
-def test_a_printed_line_is_not_the_cause_of_a_later_exception() -> None:
-    for error in (failure(1, tail=LATER), failure(1, errors=(raised("IndexError", "list"),))):
-        assert "IndexError: list" in str(error)
-        assert "GPU" not in str(error)
-        assert not getattr(error, "hopeless", True)
+    assert isinstance(error, Crashed)
 
 
 def test_an_exception_of_a_library_gets_the_answer_of_its_interface(golden: Golden) -> None:
@@ -186,25 +132,6 @@ def test_an_exception_of_a_library_gets_the_answer_of_its_interface(golden: Gold
     error = failure(1, errors=(raised("TypeError", text),))
     golden(str(error))
     assert getattr(error, "hopeless", False)
-
-
-def test_a_script_that_exits_with_words_is_reported_by_them(golden: Golden) -> None:
-    error = failure(1, errors=(raised("SystemExit", "wait for the data"),))
-    golden(str(error))
-
-
-def test_a_script_that_has_said_its_exit_status_need_not_be_gone(golden: Golden) -> None:
-    error = why([], [raised("SystemExit", "exit status 2")], memory_kills=0, steps=0, script="t.py")
-    golden(str(error))
-    assert isinstance(error, Crashed)
-
-
-def test_the_tail_is_short_enough_to_read() -> None:
-    error = failure(1, tail="\n".join(str(n) for n in range(1000)))
-    assert isinstance(error, Crashed)
-    assert error.details is not None
-    assert error.details.splitlines()[-1] == "999"
-    assert len(error.details.splitlines()) == 40
 
 
 @every_row(
@@ -228,9 +155,3 @@ def test_a_script_that_ends_too_soon_is_reported_why(
     assert type(error) is kind
     assert getattr(error, "hopeless", False) == (kind is Infeasible), "a plan mends none of it"
     assert words in str(error)
-
-
-def test_the_rules_that_frame_a_message_are_not_the_message() -> None:
-    rule = "-" * 74
-    framed = f"{rule}\nmpirun was unable to find the executable\nExecutable: /x/rank.py\n{rule}\n"
-    assert last_words(framed)["text"] == "Executable: /x/rank.py"

@@ -35,9 +35,3 @@ def test_the_short_batch_at_the_end_of_an_epoch_is_passed_over() -> None:
     gather = Gather(1)
     seen = [gather.add(0, n, step(samples=k)) for n, k in enumerate([8, 8, 3, 8, 3], start=1)]
     assert [s.samples if s else None for s in seen] == [8, 8, None, 8, None]
-
-
-def test_batches_of_changing_size_are_still_seen() -> None:
-    gather = Gather(1)
-    seen = [gather.add(0, n, step(samples=20 - n)) for n in range(1, 9)]
-    assert sum(s is not None for s in seen) >= 4

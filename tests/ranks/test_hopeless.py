@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from in_process import ran
-from rows import like_others
 
 import cputune
 from cputune import NoValidTrialError, Workload
@@ -91,27 +90,6 @@ def test_a_loop_without_a_data_loader_ends_at_its_first_step(folder: Path) -> No
     )
     error = tuned_in_vain(folder, "train.py")
     assert "it has its own training loop" in str(error)
-
-
-@pytest.mark.torch
-@pytest.mark.parametrize(
-    "loader", ["torch.utils.data.DataLoader(data, batch_size=4)", *like_others(["[data]"])]
-)
-def test_weights_that_a_loop_changes_itself_are_seen_at_its_second_step(
-    folder: Path, loader: str
-) -> None:
-    (folder / "train.py").write_text(
-        "import torch\n"
-        "model, data = torch.nn.Linear(2, 2), torch.ones(8, 2)\n"
-        "for step in range(1000):\n"
-        f"    for batch in {loader}:\n"
-        "        model(batch).square().sum().backward()\n"
-        "        for weight in model.parameters():\n"
-        "            weight.data.add_(weight.grad, alpha=-0.01)\n"
-        "    assert step < 3, 'it went on'\n"
-    )
-    error = tuned_in_vain(folder, "train.py")
-    assert "it changes its weights itself, without an optimizer of torch" in str(error)
 
 
 @pytest.mark.torch

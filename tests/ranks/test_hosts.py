@@ -369,12 +369,6 @@ class TestOpening:
         assert isinstance(error, UsageError)
         golden(str(error))
 
-    def test_a_host_that_is_not_reached(self, golden: Golden) -> None:
-        reach = FakeReach(instead={"beta": ("sh", "-c", "echo no such host >&2; exit 255")})
-        with pytest.raises(Unreachable) as raised:
-            open_hosts(nodes("alpha", "beta"), reach, RECIPE, interpreter=this_interpreter())
-        golden(raised.value)
-
     def test_the_python_that_trains_is_not_there(
         self, monkeypatch: pytest.MonkeyPatch, golden: Golden
     ) -> None:
@@ -434,4 +428,10 @@ class TestOpening:
         alone = [Probed(node=Node(name=name), facts=facts) for name in NAMES]
         with pytest.raises(CannotError) as raised:
             interface_between(alone, FakeReach())
+        golden(raised.value)
+
+    def test_a_host_that_is_not_reached(self, golden: Golden) -> None:
+        reach = FakeReach(instead={"beta": ("sh", "-c", "echo no such host >&2; exit 255")})
+        with pytest.raises(Unreachable) as raised:
+            open_hosts(nodes("alpha", "beta"), reach, RECIPE, interpreter=this_interpreter())
         golden(raised.value)

@@ -15,7 +15,6 @@ from rows import every_row
 from verifier.jobs import Job, container, pod, variable
 
 from cputune import Cluster, emit, verify
-from cputune.emitters.promise import promise_in
 from cputune.verifier import promised_of
 from cputune.verifier.kubernetes import compared_with_plan
 from cputune.verifier.records import Expected
@@ -120,15 +119,6 @@ def test_what_a_team_adds_is_its_own(format: str, tmp_path: Path) -> None:
     assert [check.state for check in verdict.checks if check.left_out] == ["not checked"]
 
 
-def test_a_document_is_compared_with_another_result_too(tmp_path: Path, golden: Golden) -> None:
-    text = emitted("pytorchjob", tmp_path / "launch").read_text(encoding="utf-8")
-    other = replace(one_socket().result.best.plan, threads_per_process=2, nodes=3)
-    expected = Expected(plan=other, environment=other.environment())
-    seen = compared_with_plan(yaml.safe_load(text), expected, promise_in(text).document or {})
-    assert seen.state == "failed"
-    golden(seen.summary)
-
-
 @pytest.mark.parametrize("format", ["pytorchjob", "trainjob"])
 @pytest.mark.parametrize(("threads", "state"), [(4, "passed"), (6, "failed"), (2, "failed")])
 def test_it_is_compared_with_its_own_result_which_has_a_thread_more(
@@ -146,11 +136,29 @@ def test_it_is_compared_with_its_own_result_which_has_a_thread_more(
     assert [one.state for one in verdict.checks if one.name == "plan"] == [state]
 
 
-def test_an_emitted_document_that_is_no_yaml_any_more_fails(tmp_path: Path) -> None:
+@every_row(
+    ("old", "new", "said"),
+    [
+        ("spec:", "status: [\nspec:", "no YAML: "),
+        ("kind: PyTorchJob", "kind: Pod", "neither a PyTorchJob nor a"),
+    ],
+)
+def test_an_emitted_document_that_cannot_be_read_any_more_fails(
+    old: str, new: str, said: str, tmp_path: Path
+) -> None:
     path = emitted("pytorchjob", tmp_path / "launch")
-    path.write_text(path.read_text(encoding="utf-8") + "  status: [\n", encoding="utf-8")
+    path.write_text(path.read_text(encoding="utf-8").replace(old, new, 1), encoding="utf-8")
     for asked in (path, path.parent):
         (verdict,) = verify([asked], run=False)
         (check,) = verdict.checks
         assert (check.name, check.state) == ("syntax", "failed")
-        assert check.summary.startswith("no YAML: ")
+        assert check.summary.startswith(said)
+
+
+def test_a_document_is_compared_with_another_result_too(tmp_path: Path, golden: Golden) -> None:
+    text = emitted("pytorchjob", tmp_path / "launch").read_text(encoding="utf-8")
+    other = replace(one_socket().result.best.plan, threads_per_process=2, nodes=3)
+    expected = Expected(plan=other, environment=other.environment())
+    seen = compared_with_plan(yaml.safe_load(text), expected, promise_in(text).document or {})
+    assert seen.state == "failed"
+    golden(seen.summary)

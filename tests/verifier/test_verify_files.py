@@ -10,11 +10,11 @@ import pytest
 from click.testing import CliRunner
 from golden_texts import Golden
 
-from cputune import Plan, ResultError, UsageError, verify
+from cputune import Plan
 from cputune.cli import cli
 from cputune.emitters.promise import Promise, promise_in
 from cputune.host import Host, locks
-from cputune.verifier import expectation, find, read
+from cputune.verifier import read
 from cputune.verifier.kubernetes import judge_documents
 from cputune.verifier.records import Artefact, Expected
 from cputune.verifier.scripts import interpreter, read_script, submit_script
@@ -59,11 +59,6 @@ def artefact(path, text=None, format="mpirun"):
     return Artefact(path=path, format=format, text=script() if text is None else text)
 
 
-def test_a_file_says_its_format_itself(launch):
-    launch.write_text(script(format="torchrun"))
-    assert read(launch).format == "torchrun"
-
-
 @pytest.mark.parametrize(
     "said",
     ["{", "[]", "3", '{"format": 3}', '{"format": "mpirun"}', '{"format": "mpirun", "plan": {}}'],
@@ -72,35 +67,6 @@ def test_a_damaged_promise_is_not_read(said, launch):
     launch.write_text(f"#!/bin/bash\n# cputune-plan: {said}\nmpirun train\n")
     assert promise_in(launch.read_text()) in (Promise(), Promise(format="mpirun"))
     assert read(launch) is None
-
-
-def test_the_files_of_a_directory_that_belong_to_artefacts_are_passed_over(launch, tmp_path):
-    (tmp_path / "hosts.openmpi").write_text("localhost slots=2\n")
-    (tmp_path / "rank.py").write_text("#!/usr/bin/env python3\n")
-    (tmp_path / "picture.png").write_bytes(b"\x89PNG\xff\xfe")
-    found = find([tmp_path, tmp_path / "run.sh"])
-    assert [artefact.path.name for artefact in found] == ["run.sh"]
-
-
-@pytest.mark.parametrize("name", ["missing", "mine.sh", "empty"])
-def test_what_is_no_artefact_is_a_usage_error(tmp_path, name):
-    (tmp_path / "mine.sh").write_text("#!/bin/bash\nmpirun train\n")
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(UsageError) as raised:
-        find([tmp_path / name])
-    assert raised.value.hint
-
-
-def test_an_artefact_is_compared_with_what_it_says_of_itself(launch):
-    expected = expectation(artefact(launch, script(global_batch_size=8)), None, steps=5)
-    assert (expected.plan, expected.steps) == (PLAN, 5)
-    assert expected.samples_per_second.centre == 10.0
-    assert expected.global_batch_size == 8
-
-
-def test_a_result_that_is_given_and_cannot_be_read_is_an_error(launch, tmp_path):
-    with pytest.raises(ResultError, match=re.escape("cannot read")):
-        verify([launch], result=tmp_path / "none.json")
 
 
 @pytest.fixture
@@ -124,13 +90,6 @@ def test_while_another_process_measures_nothing_is_run(run, launch, monkeypatch)
         assert run(launch).exit_code == 1, "click's word for an interrupt"
         assert run("--no-run", launch).exit_code == 0, "nothing else was asked"
         assert run("--share-machine", launch).exit_code == 3
-
-
-def test_what_cannot_be_checked_ends_with_3(run, launch):
-    launch.write_text(script("echo 'error: no train' >&2\necho 'hint: bring it' >&2\nexit 3\n"))
-    done = run("--share-machine", "--json", launch)
-    assert done.exit_code == 3
-    assert json.loads(done.stdout)["summary"] == {"passed": 0, "failed": 0, "not_checked": 1}
 
 
 EXIT_CODES = [
@@ -169,26 +128,6 @@ def test_what_was_not_asked_for_counts_neither_way(run, launch):
         ("lint", "passed"),
         ("launch", "not checked"),
     ]
-
-
-def test_a_script_that_bash_cannot_read_fails_and_is_not_run(run, launch, tmp_path):
-    launch.write_text(script(f"touch {tmp_path / 'ran'}\nif mpirun; then\n"))
-    done = run(launch)
-    assert done.exit_code == 1
-    assert "failed" in done.stdout
-    assert not (tmp_path / "ran").exists()
-
-
-def test_a_note_on_style_in_a_line_of_the_users_own_is_no_fault(run, launch):
-    launch.write_text(script("python train.py --data_dir $DATA\n"))
-    assert run("--no-run", launch).exit_code == 0
-
-
-def test_shellcheck_is_listened_to(run, launch):
-    launch.write_text(script('echo "$(ls *.txt | grep x)"\nfor x in $y; do rm $x; done\n'))
-    done = run("--no-run", launch)
-    assert done.exit_code == 1
-    assert "SC2154" in done.stdout
 
 
 def test_what_a_file_says_cannot_paint_the_terminal(run, tmp_path):
@@ -251,3 +190,10 @@ def test_the_interpreter_is_the_one_that_the_script_takes(
     python, gone = interpreter(artefact(launch, text), environment, FakeHost(*programs))
     assert python == chosen
     assert [outcome.state for outcome in gone] == ["not checked"] * (chosen is None)
+
+
+def test_shellcheck_is_listened_to(run, launch):
+    launch.write_text(script('echo "$(ls *.txt | grep x)"\nfor x in $y; do rm $x; done\n'))
+    done = run("--no-run", launch)
+    assert done.exit_code == 1
+    assert "SC2154" in done.stdout

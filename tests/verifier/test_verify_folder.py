@@ -12,7 +12,6 @@ from emitters.emit_machines import MACHINES
 from rows import every_row
 
 from cputune import emit, verify
-from cputune.verifier import promised_of
 
 Edit = Callable[[str], str]
 
@@ -198,21 +197,3 @@ def test_an_honest_edit_is_no_alarm(
     format: str, name: str, edit: Edit | None, folders: dict[str, Path], tmp_path: Path
 ) -> None:
     assert failed(folders[format], name, edit, tmp_path) == set()
-
-
-@every_row("format", ["pytorchjob", "trainjob", "slurm", "torchrun", "accelerate"])
-def test_every_file_of_a_folder_is_promised(format: str, folders: dict[str, Path]) -> None:
-    """By a mark, a digest or its meaning: without any of its lines, each is missed."""
-    of_meaning = {"pvc.yaml", "kustomization.yaml", "plan.json"}
-    folder = folders[format]
-    main = folder / f"{format}.sh"
-    if not main.exists():
-        main = folder / f"{format}.yaml"
-    promise = promised_of(main, main.read_text(encoding="utf-8"))
-    known = set(promise.folder or ()) | of_meaning
-    if promise.trained is not None:
-        known |= {path.removeprefix("$here/") for path in promise.trained.files}
-    names = {path.name for path in folder.iterdir()}
-    if format in ("pytorchjob", "trainjob"):
-        known.add(main.name)  # what it decides is in the promise itself
-    assert names <= known

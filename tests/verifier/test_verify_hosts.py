@@ -4,9 +4,7 @@ import base64
 import bz2
 import json
 import os
-import shlex
 import socket
-import subprocess
 import zlib
 from dataclasses import replace
 
@@ -15,7 +13,7 @@ from golden_texts import Golden
 from test_verify_checks import PLAN, launched, rank
 
 from cputune.inside import SCRATCH_VARIABLE, SOCKET_VARIABLE
-from cputune.ranks.engines import is_here, ssh_handing_on
+from cputune.ranks.engines import is_here
 from cputune.verifier import scripts
 from cputune.verifier.checks import outcomes
 from cputune.verifier.records import Artefact, Expected
@@ -61,34 +59,6 @@ def test_this_machine_is_known_by_its_name_and_its_addresses():
     assert is_here(socket.gethostname())
     assert is_here("127.0.0.1")
     assert not is_here(NOWHERE)
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["-x", "beta", "/opt/proxy", "--port", "1"],
-        ["-x", "-p", "22", "-l", "me", "beta", "A=1 ; export A ; /opt/orted 'a b'"],
-        ["-oBatchMode=yes", "beta"],
-    ],
-)
-def test_what_a_launcher_starts_over_there_reports(tmp_path, command):
-    """The real ssh is one that runs what it is given here, as a login shell over there would."""
-    real = tmp_path / "real-ssh"
-    real.write_text('#!/bin/sh\nprintf "%s\\n" "$@" >"$0.words"\n')
-    real.chmod(0o755)
-    told = {SOCKET_VARIABLE: "relay:a b/socket"}
-    programs = ssh_handing_on(tmp_path, told, [str(real), "-F", "my file"], os.environ)
-    environment = {"PATH": f"{programs}:{os.environ['PATH']}", **told}
-    subprocess.run(["ssh", *command], env=environment, check=True, timeout=30)
-    words = (tmp_path / "real-ssh.words").read_text().splitlines()
-    at = command.index("beta") + 1
-    assert words[: 2 + at] == ["-F", "my file", *command[:at]]
-    there = shlex.split(" ".join(words[2 + at :]))
-    if command[at:]:
-        assert there[:2] == ["env", f"{SOCKET_VARIABLE}=relay:a b/socket"]
-        assert there[-3:] == ["sh", "-c", " ".join(command[at:])]
-    else:
-        assert there == []
 
 
 def tried(folder, **expected):

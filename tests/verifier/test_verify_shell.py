@@ -35,16 +35,6 @@ PLANTED = (
     'rank=(env DNNL_MAX_CPU_ISA=SSE41 "${rank[@]}")',
     "export \\\n  TCMALLOC_AGGRESSIVE_DECOMMIT=1",
 )
-HONEST = (
-    "export HF_HUB_OFFLINE=1",
-    "export WANDB_MODE=offline",
-    "export TOKENIZERS_PARALLELISM=false",
-    "export NCCL_DEBUG=INFO",
-    "ulimit -l unlimited",
-    "# export MALLOC_ARENA_MAX=1",
-    "echo 'OMP_NUM_THREADS=1 is slow'",
-    "module load gcc || true",
-)
 
 
 @pytest.fixture(scope="module", params=["one", "smt"])
@@ -79,14 +69,6 @@ def test_every_variable_that_is_planted_is_seen(format: str, folder: Path) -> No
         line for line in PLANTED if seen(planted(folder, format, line))["variables"][0] != "failed"
     ]
     assert passed == []
-
-
-@pytest.mark.parametrize("format", ["mpirun", "torchrun"])
-def test_what_changes_no_plan_is_no_fault(format: str, folder: Path) -> None:
-    failed = [
-        line for line in HONEST if seen(planted(folder, format, line))["variables"][0] == "failed"
-    ]
-    assert failed == []
 
 
 @pytest.mark.parametrize("format", SCRIPTS)
@@ -144,14 +126,8 @@ def of_rank(environment: dict[str, str], outer: dict[str, str], **more: object) 
 @every_row(
     ("environment", "outer", "more", "state"),
     [
-        ({}, {}, {}, "passed"),
-        ({"MALLOC_ARENA_MAX": "1"}, {}, {}, "failed"),
-        ({"MALLOC_ARENA_MAX": "1"}, {"MALLOC_ARENA_MAX": "1"}, {}, "failed"),  # not cleared
         ({"ATEN_CPU_CAPABILITY": "default"}, {}, {}, "failed"),
-        # What this machine sets for every launch was there when the plan was measured.
-        ({"ATEN_CPU_CAPABILITY": "default"}, {"ATEN_CPU_CAPABILITY": "default"}, {}, "passed"),
         ({}, {}, {"preload": ["/usr/lib/libfoo.so"]}, "failed"),
-        ({"KMP_INIT_AT_FORK": "FALSE"}, {}, {}, "passed"),
     ],
 )
 def test_what_a_rank_shows_beside_the_plan(

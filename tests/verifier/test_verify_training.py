@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,11 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rows import every_row
 
 from cputune import Plan
 from cputune.emitters.promise import PromisedTraining
-from cputune.verifier import promised_of
 from cputune.verifier.checks import what_is_trained, words_differ
 
 WORDS = ("$here/apply_plan.py", "train.py", "--lr", "1e-3", "--token", "${TOKEN}")
@@ -131,30 +128,7 @@ def test_what_a_measured_launch_has_shown_is_held() -> None:
     assert other.state == "passed", "IPEX lays weights out anew"
 
 
-@every_row(
-    ("shown", "what", "seen"),
-    [
-        ([*SHOWN[:5], "1e-2", *SHOWN[6:]], "the command after --lr", "1e-2"),
-        ([*SHOWN[:3], "other.py", *SHOWN[4:]], "the command after $here/apply_plan.py", "other.py"),
-        ([*SHOWN[:4], *SHOWN[6:]], "the command after train.py", "nothing"),
-        ([*SHOWN, "--fast"], "the command after ${TOKEN}", "--fast"),
-    ],
-)
-def test_words_that_differ_are_reported(shown: list[str], what: str, seen: str) -> None:
-    (told,) = words_differ(WORDS, shown)
-    assert (told.what, told.seen) == (what, seen)
-
-
 def test_a_secret_is_neither_compared_nor_told() -> None:
     assert list(words_differ(WORDS, SHOWN)) == []
     told = list(words_differ(WORDS, [*SHOWN, "--hub_token", "swordfish"]))
     assert "swordfish" not in repr(told)
-
-
-def test_the_promise_is_in_the_file(emitted: Path) -> None:
-    text = (emitted / LAUNCH).read_text(encoding="utf-8")
-    promised = promised_of(emitted / LAUNCH, text).trained
-    assert promised is not None
-    assert promised.words[:3] == ("train.py", "--lr", "1e-3")
-    assert set(promised.files) == {"train.py", "data.txt"}
-    assert all(re.fullmatch("[0-9a-f]{16}", digest) for digest in promised.files.values())
