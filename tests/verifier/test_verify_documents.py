@@ -15,6 +15,7 @@ from rows import every_row
 from verifier.jobs import Job, container, pod, variable
 
 from cputune import Cluster, emit, verify
+from cputune.emitters.promise import promise_in
 from cputune.verifier import promised_of
 from cputune.verifier.kubernetes import compared_with_plan
 from cputune.verifier.records import Expected
