@@ -119,8 +119,12 @@ def _for_finding(
 
 
 def _for_symptom(finding: Finding) -> str:
-    """What to do about an error text: the first part of its fix."""
-    return finding.remedy.partition("; ")[0].rstrip(".")
+    """What to do about an error text: the first part of its fix, with what is in parentheses."""
+    parts = finding.remedy.split("; ")
+    first = parts.pop(0)
+    while parts and first.count("(") > first.count(")"):
+        first = f"{first}; {parts.pop(0)}"
+    return first.rstrip(".")
 
 
 def _explain(code: str) -> str:

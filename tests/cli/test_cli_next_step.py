@@ -142,9 +142,13 @@ CONTEXTS = {
     "an error text whose fix is in the script": Context(
         words=("--symptom", "IndexError: index out of range in self"), begins="Call model.resize"
     ),
+    "an error text whose fix has parentheses": Context(
+        words=("--symptom", "Found input variables with inconsistent numbers of samples: [9, 8]"),
+        begins="Apply one mask to both (mask = labels != -100; predictions[mask], labels[mask])",
+    ),
     "an error text with a command": Context(
-        words=("--symptom", "libintel-ext-pt-cpu.so: undefined symbol"),
-        begins="pip uninstall -y intel_extension_for_pytorch",
+        words=("--symptom", "OSError: AF_UNIX path too long"),
+        begins="export TMPDIR=/tmp",
     ),
     "a launch": Context(
         words=("--only", "advice", "--", sys.executable, "train.py", "--lr", "3e-5"),
