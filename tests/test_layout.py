@@ -26,6 +26,10 @@ from cputune.plans.layout import (
 )
 
 
+TWO_OF_28 = {"sockets": 2, "cores_per_socket": 28, "nodes_per_socket": 2}
+TWO_OF_9 = {"sockets": 2, "cores_per_socket": 9}
+
+
 class TestUsableCores:
     @every_row(("quota", "count"), [(0.5, 1)])
     def test_are_as_many_as_the_quota_pays_for(self, quota: float | None, count: int) -> None:
@@ -62,6 +66,24 @@ class TestUsableCores:
         )
         facts = replace(facts, topology=replace(facts.topology, cores=cores, hybrid=True))
         assert [core.cpus[0] for core in usable_cores(facts)] == [2, 3, 0, 1]
+
+    @every_row(
+        ("shape", "quota", "cores"),
+        [
+            (TWO_OF_28, 40, (20, 20)),
+            (TWO_OF_28, 30, (28, 0)),
+            (TWO_OF_28, 3.9, (3, 0)),
+            (TWO_OF_28, 56, (28, 28)),
+            # On the largest sockets, and where they hold nine tenths of it.
+            ({**TWO_OF_9, "allowed": (0, 1, *range(9, 15))}, 5, (0, 5)),
+            (TWO_OF_9, 10, (9, 0)),
+        ],
+    )
+    def test_a_quota_is_used_on_the_fewest_sockets(
+        self, shape: dict[str, Any], quota: float, cores: tuple[int, ...]
+    ) -> None:
+        found = [core.socket for core in usable_cores(machine(**shape, cpu_quota=quota))]
+        assert (found.count(0), found.count(1)) == cores
 
 
 class TestCounts:
