@@ -25,7 +25,6 @@ from cputune.plans.layout import (
     why_not_ranks,
 )
 
-
 TWO_OF_28 = {"sockets": 2, "cores_per_socket": 28, "nodes_per_socket": 2}
 TWO_OF_9 = {"sockets": 2, "cores_per_socket": 9}
 
