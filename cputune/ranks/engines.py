@@ -109,7 +109,7 @@ class Launch:
         plan: what is launched.
         nodes: the hosts, in the order of the plan's nodes; none: this machine.
         files: the emitted files; the first is started. None if ``argv`` is given.
-        argv: a command that is run unchanged, in the place of an emitted file.
+        argv: a command that is run unchanged, instead of an emitted file.
         variables: make its ranks report.
         report_socket: the path of a socket of this machine to which they report; empty: they do
             not, and what the launch writes is shown.
