@@ -220,24 +220,25 @@ def step_drawing() -> str:
 
 def turns_drawing() -> str:
     """Two plans that live at once and take steps in turn; a block starts new processes."""
-    wide, space = 74.0, 24.0
+    first, wide, space = 90.0, 74.0, 24.0
     parts = []
-    for row, name in enumerate(("today", "best")):
+    for row, name in enumerate(("baseline", "best")):
         y = 34 + row * 44
         parts.append(text(PAD, y + 20, name))
         for turn in range(8):
             runs = turn in ((0, 3, 4, 7), (1, 2, 5, 6))[row]
-            x = 74 + turn * wide + (turn // 4) * space
+            x = first + turn * wide + (turn // 4) * space
             words = "steps" if runs else "stopped"
             parts += _bars(y, x, [(words, wide, RANKS[0] if runs else "#5c6773")])
     for block, words in enumerate(("block 1", "block 2: new processes")):
-        left = 74 + block * (4 * wide + space)
+        left = first + block * (4 * wide + space)
         parts.append(rect(left - 6, 8, 4 * wide + 10, 136, "none", LINE))
         parts.append(text(left + 2 * wide, 25, words, size=12, mid=True))
         for number in range(2):
             x = left + (2 * number + 1) * wide
             parts.append(text(x, 136, f"round {2 * block + number + 1}", size=12, mid=True))
-    return drawing(74 + 8 * wide + space + PAD, 152, "Blocks and rounds of a confirmation", parts)
+    width = first + 8 * wide + space + PAD
+    return drawing(width, 152, "Blocks and rounds of a confirmation", parts)
 
 
 def padding_drawing(longest: int = 24) -> str:

@@ -15,7 +15,7 @@ _HEAD = """# Every knob of the tuner
 This page lists what `cputune tune` can vary. Made from the knobs themselves by `make doc`; do not
 edit it here.
 
-- **Today** is the value in a plain `python train.py`. A knob keeps it if it is not varied
+- **Baseline** is the value in a plain `python train.py`. A knob keeps it if it is not varied
   (`--knobs`); `--fix NAME=VALUE` sets another.
 - **Keeps** is what of the training stays the same when the knob varies: the same numbers; the
   same mathematics, rounded or added in another order; the same distribution, with other random
@@ -59,7 +59,7 @@ These were measured and are not knobs, or only with other settings
 
 def knobs_page() -> str:
     """The page: a table of all knobs, then where each belief comes from."""
-    table = ["| knob | what it is | today | keeps | believed |", "|---|---|---|---|---|"]
+    table = ["| knob | what it is | baseline | keeps | believed |", "|---|---|---|---|---|"]
     table += [
         f"| `{knob.name}` | {knob.summary} | {_value(knob.baseline)} "
         f"| {KEPT[knob.keeps]} | {_believed(knob)} |"

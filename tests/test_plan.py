@@ -31,7 +31,7 @@ def test_its_short_name_and_how_that_is_read(golden: Golden) -> None:
     assert two.short() == "2×2 fp32 ccl"
     golden(two.legend())
     one = plan(processes_per_node=1, cpus=((0, 1),), as_found=True)
-    assert one.short() == "1×2 fp32 (today)"
+    assert one.short() == "1×2 fp32 (baseline)"
     assert one.legend() == "1×2 means 1 rank with 2 threads"
 
 

@@ -28,8 +28,8 @@ def result() -> Result:
 @every_row(
     ("text", "message"),
     [
-        ('{"schema": "cputune.result/4"}', "schema 4; this cputune reads 3"),
-        ('{"schema": "cputune.result/2"}', "schema 2; this cputune reads 3"),
+        ('{"schema": "cputune.result/5"}', "schema 5; this cputune reads 4"),
+        ('{"schema": "cputune.result/3"}', "schema 3; this cputune reads 4"),
     ],
 )
 def test_what_is_not_a_result_is_refused(tmp_path: Path, text: str, message: str) -> None:

@@ -162,7 +162,7 @@ class Plan:
 
     def short(self) -> str:
         """A name for tables: ``2×14 bf16 tcmalloc malloc=kept``; the current launch is ``1×2 fp32
-        (today)``.
+        (baseline)``.
 
         Ranks of a node × threads of each, precision, preloaded libraries; other knobs as ``--fix``
         takes them.
@@ -179,7 +179,7 @@ class Plan:
         parts += [name for name in (self.allocator, self.openmp) if name != "default"]
         parts += [f"{name}={as_text(value)}" for name, value in self.settings.items()]
         if self.as_found:
-            parts.append("(today)")
+            parts.append("(baseline)")
         return " ".join(parts)
 
     def legend(self) -> str:

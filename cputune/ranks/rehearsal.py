@@ -209,30 +209,30 @@ def _plain(name: str) -> str:
 
 
 def compared(
-    today: Rehearsed, plan: Rehearsed, *, ranks: int, draws: bool
+    baseline: Rehearsed, plan: Rehearsed, *, ranks: int, draws: bool
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """How the files of a plan differ from those of the current launch, and what was compared.
 
     Metrics are compared if the ranks have evaluated the same samples, without other ``draws``.
     """
-    differing, kinds = differences(today, plan, ranks=ranks), ["files"]
-    if any(today.written.values()):
+    differing, kinds = differences(baseline, plan, ranks=ranks), ["files"]
+    if any(baseline.written.values()):
         kinds.append("keys")
-    if not draws and BATCHES % ranks == 0 and any(today.metrics.values()):
+    if not draws and BATCHES % ranks == 0 and any(baseline.metrics.values()):
         kinds.append("metrics")
-        differing += tuple(_unlike_metrics(today, plan))
+        differing += tuple(_unlike_metrics(baseline, plan))
     return differing, tuple(kinds)
 
 
 def weights_apart(
-    today: Rehearsed, plan: Rehearsed, nudged: Callable[[], Rehearsed | None]
+    baseline: Rehearsed, plan: Rehearsed, nudged: Callable[[], Rehearsed | None]
 ) -> str | None:
     """How what a plan has trained differs from the current launch; empty: only by rounding.
 
     None if they cannot be compared. ``nudged`` runs the current launch from weights that are
     slightly changed; it is asked if the weights are far apart.
     """
-    typed, trained = today.weights, plan.weights
+    typed, trained = baseline.weights, plan.weights
     if typed is None or trained is None or not weights.comparable(typed, trained):
         return None
     limit, far = weights.SAME, weights.apart(typed, trained)
@@ -272,9 +272,9 @@ def _written_by_rank(name: str, plan: Rehearsed, ranks: int) -> bool:
     return int(numbered[2]) >= ranks and first in plan.written
 
 
-def _unlike_metrics(today: Rehearsed, plan: Rehearsed) -> Iterator[str]:
+def _unlike_metrics(baseline: Rehearsed, plan: Rehearsed) -> Iterator[str]:
     """The metrics that differ, the first of each file."""
-    for name, values in today.metrics.items():
+    for name, values in baseline.metrics.items():
         others = plan.metrics.get(name, {})
         for key, as_typed in values.items():
             pairs = list(zip(as_typed, others.get(key, as_typed), strict=False))
@@ -285,12 +285,12 @@ def _unlike_metrics(today: Rehearsed, plan: Rehearsed) -> Iterator[str]:
                 break
 
 
-def differences(today: Rehearsed, plan: Rehearsed, *, ranks: int) -> tuple[str, ...]:
+def differences(baseline: Rehearsed, plan: Rehearsed, *, ranks: int) -> tuple[str, ...]:
     """What the current launch wrote and the plan did not; each of its ``ranks`` may write its own
     files.
     """
     texts = []
-    for name, keys in today.written.items():
+    for name, keys in baseline.written.items():
         if name not in plan.written:
             if not _written_by_rank(name, plan, ranks):
                 texts.append(f"it does not write {name}")

@@ -169,7 +169,7 @@ class ProcessRunner:
         to_model = tuple(questions)
         if self._given.recipe is None:
             to_model += OF_SCRIPTS
-        model = LivingPlan(self, self.today_as_typed, questions=to_model)
+        model = LivingPlan(self, self.baseline_as_typed, questions=to_model)
         try:
             self._wait_for_answers(model)
         except TimeUp:
@@ -217,7 +217,7 @@ class ProcessRunner:
                 return RehearsalEnd(failed=ended.failed)
             if self._rehearsed is None:
                 seconds_left = max(ended.seconds, seconds - (time.monotonic() - began))
-                self._rehearsed = run(self.today_as_typed, seconds=seconds_left)
+                self._rehearsed = run(self.baseline_as_typed, seconds=seconds_left)
         except (TrialError, ValueError, OSError) as error:
             return RehearsalEnd(failed=workload.hide(str(error), os.environ))
         if self._rehearsed.failed:
@@ -243,7 +243,7 @@ class ProcessRunner:
         return variables
 
     def _weights_apart(
-        self, plan: Plan, today: Rehearsed, ended: Rehearsed, until: float
+        self, plan: Plan, baseline: Rehearsed, ended: Rehearsed, until: float
     ) -> str | None:
         """How what a plan trains to its shortened end differs; None if it was not compared.
 
@@ -259,15 +259,15 @@ class ProcessRunner:
             done = rehearsal.rehearse(workload, other, self.facts, seconds=seconds, more=given)
             return None if done.failed else done
 
-        exact = with_the_numbers_of(self.today, plan, self.facts)
+        exact = with_the_numbers_of(self.baseline, plan, self.facts)
         compared = ended if exact == plan else exact and run(exact)
         if not compared:
             return None
-        nudged = partial(run, self.today_as_typed, **{NUDGE_VARIABLE: "1"})
-        return rehearsal.weights_apart(today, compared, nudged)
+        nudged = partial(run, self.baseline_as_typed, **{NUDGE_VARIABLE: "1"})
+        return rehearsal.weights_apart(baseline, compared, nudged)
 
     @property
-    def today_as_typed(self) -> Plan:
+    def baseline_as_typed(self) -> Plan:
         """The launch as typed, as it is started."""
         return baseline_plan(self.facts, ranks=self._given.launch_ranks)
 
@@ -295,7 +295,7 @@ class ProcessRunner:
         return compare.with_model_answers(workload, self._model_answers, self._checked_states)
 
     @property
-    def today(self) -> Plan:
+    def baseline(self) -> Plan:
         """The current launch; once it has run here, with the reports of its ranks."""
         ran = (as_seen(plan, job.observed) for plan, job in self._shown if plan.as_found)
         return next(ran, baseline_plan(self.facts, ranks=self.workload.launch_ranks))
@@ -663,7 +663,7 @@ class LivingPlan:
                 raise Infeasible(
                     "its ranks do not report what they train, but those of your current launch do"
                 )
-            exact = keeps_mathematics(self._runner.today, self._plan)
+            exact = keeps_mathematics(self._runner.baseline, self._plan)
             verdict = equivalent(typed, training, model_answers, exact=exact)
             if not verdict.same:
                 raise Infeasible("it does not train the same: " + "; ".join(verdict.differs))

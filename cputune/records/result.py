@@ -1,4 +1,4 @@
-"""The document that tune writes and emit reads: ``cputune.json``, schema ``cputune.result/3``."""
+"""The document that tune writes and emit reads: ``cputune.json``, schema ``cputune.result/4``."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ WIDTH = 8.6
 
 SCHEMA_NAME = "cputune.result"
 # Raised when an older cputune would misread the document.
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 # Largest result file that is read. 10,000 trials of 8 ranks need about 60 MiB.
 MOST_BYTES = 256 << 20
@@ -250,7 +250,7 @@ class Profile:
 class TimeToEnd:
     """Seconds of all steps of a training, without evaluations and checkpoints."""
 
-    today: Amount
+    baseline: Amount
     best: Amount
 
 
@@ -311,9 +311,9 @@ class Result:
     processes (``busy``) delayed most of the measurement, and no ratio is given.
 
     ``worth`` are the steps from the baseline to the best plan, one change at a time; ``rungs`` the
-    gains by kind of change, the smallest change first. ``today_profile`` is of the baseline if that
-    is another plan. ``compared`` is the throughput of each plan of the confirmation, the baseline
-    first, and ``reports`` what the ranks of each of its plans reported.
+    gains by kind of change, the smallest change first. ``baseline_profile`` is of the baseline if
+    that is another plan. ``compared`` is the throughput of each plan of the confirmation, the
+    baseline first, and ``reports`` what the ranks of each of its plans reported.
 
     ``files`` are digests of the files in the training command, by path; ``folder`` is a digest of
     the path of its folder, for this machine alone. ``resumable``: the trials
@@ -352,7 +352,7 @@ class Result:
     resumable: bool = False
     command: tuple[str, ...] = ()
     profile: Profile | None = None
-    today_profile: Profile | None = None
+    baseline_profile: Profile | None = None
     notes: Annotated[tuple[Note, ...], Meta(max_length=64)] = ()
     budget: Count | None = None
     price_per_hour: Amount | None = None
@@ -475,13 +475,13 @@ class Result:
         speed = (before or self.baseline).samples_per_second.centre
         if self.workload.samples_to_end is None or not speed or ratio is None:
             return None
-        today = self.workload.samples_to_end / speed
-        return TimeToEnd(today=today, best=today / ratio)
+        baseline = self.workload.samples_to_end / speed
+        return TimeToEnd(baseline=baseline, best=baseline / ratio)
 
     def __repr__(self) -> str:
-        today, best = (figure(s.samples_per_second.centre) for s in (self.baseline, self.best))
+        baseline, best = (figure(s.samples_per_second.centre) for s in (self.baseline, self.best))
         return (
-            f"<cputune.Result {self.workload.name}: today {today} samples/s, best {best} "
+            f"<cputune.Result {self.workload.name}: baseline {baseline} samples/s, best {best} "
             f"({self.best.plan.describe()}), {len(self.trials)} trials>"
         )
 

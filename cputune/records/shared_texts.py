@@ -227,7 +227,7 @@ def saved(result: Result, ratio: float) -> str:
     if price is not None:
         baseline_seconds, best_seconds = 3600.0, 3600.0 / ratio
         if to_end:
-            baseline_seconds, best_seconds = to_end.today, to_end.best
+            baseline_seconds, best_seconds = to_end.baseline, to_end.best
         cost = price / 3600 * max(1, len(result.hosts))
         before, after = cost * baseline_seconds, cost * best_seconds
         text += f"; {after:.2f} instead of {before:.2f} at {price:g} an hour"
@@ -244,9 +244,8 @@ def training_time(result: Result, to_end: TimeToEnd | None, ratio: float) -> str
         job = "your epoch"
     else:
         job = f"your {epochs:g} epochs"
-    return (
-        f"{job}: {duration(to_end.best)} instead of {duration(to_end.today)}, training steps alone"
-    )
+    best, baseline = duration(to_end.best), duration(to_end.baseline)
+    return f"{job}: {best} instead of {baseline}, training steps alone"
 
 
 def duration(seconds: float) -> str:

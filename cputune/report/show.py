@@ -62,7 +62,7 @@ class ChangeMade:
     """
 
     knob: str
-    today: str
+    baseline: str
     best: str
     keeps: str
     worth: Speedup | None = None
@@ -100,7 +100,7 @@ def _change(
             kept.append(knob_named(name).keeps)
     return ChangeMade(
         knob=", ".join(names),
-        today=", ".join(baseline for baseline, _ in values),
+        baseline=", ".join(baseline for baseline, _ in values),
         best=", ".join(best for _, best in values),
         keeps=KEPT[least_kept(kept)],
         worth=worth,
@@ -202,7 +202,7 @@ def time_rows(result: Result) -> Rows:
             rows.append((kind, f"{_time(share * seconds)} ({share:.0%})"))
     column = "best"
     if best.plan == result.baseline.plan:
-        column = "today"
+        column = "baseline"
     return Rows(headings=("", column), rows=tuple(rows))
 
 
@@ -343,7 +343,7 @@ def legend(result: Result) -> str:
 
 def speeds(result: Result) -> Rows:
     """The baseline, and the best plan if that is another one."""
-    sides = {"today": result.baseline}
+    sides = {"baseline": result.baseline}
     if result.best.plan != result.baseline.plan:
         name = "best"
         if result.disturbed:
@@ -364,10 +364,10 @@ def speeds(result: Result) -> Rows:
 def change_rows(result: Result) -> Rows:
     rows = []
     for change in changes_of(result):
-        values = f"{change.today} → {change.best}"
+        values = f"{change.baseline} → {change.best}"
         rows.append((change.knob, values, worth_words(change), change.keeps))
     return Rows(
-        headings=("knob", "from current to best", "faster by", "it computes"), rows=tuple(rows)
+        headings=("knob", "from baseline to best", "faster by", "it computes"), rows=tuple(rows)
     )
 
 

@@ -56,12 +56,12 @@ _LAST = (COMPLETED, PRUNED, FAILED)
 # The mark of the recommended plan.
 BEST = "best"
 
-BASELINE_MARK = "today"
+BASELINE_MARK = "baseline"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialRow:
-    """A trial for a table. ``mark`` is "best" or "today" for these two plans, else empty."""
+    """A trial for a table. ``mark`` is "best" or "baseline" for these two plans, else empty."""
 
     number: int
     speed: str

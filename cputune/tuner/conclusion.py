@@ -115,7 +115,7 @@ def conclude(
         folder=digest(folder()) if workload.recipe is None else None,
         resumable=options.study is not None,
         profile=findings.profiles.get(best),
-        today_profile=None if best == baseline else findings.profiles.get(baseline),
+        baseline_profile=None if best == baseline else findings.profiles.get(baseline),
         trials=tuple(sorted(findings.trials, key=lambda trial: trial.number)),
         seed=options.seed,
         created=created,

@@ -39,7 +39,7 @@ def confirm_best(
     """
     findings = measuring.findings
     ran = _plans_that_ran(findings)
-    base = _today(findings)
+    base = _baseline(findings)
     if base is None and ran:  # the first plan that ran replaces a launch that does not
         base = ran[0]
         findings.notes += _launch_failed(findings, base)
@@ -125,7 +125,7 @@ def _promising(ranked: Sequence[Plan], belief: Belief) -> list[Plan]:
     return plans
 
 
-def _today(findings: Findings) -> Plan | None:
+def _baseline(findings: Findings) -> Plan | None:
     """The baseline, unless its trial failed."""
     tried = [trial for trial in findings.trials if trial.plan.as_found]
     chance = (Contended.kind, HostLost.kind)  # it may run well another time

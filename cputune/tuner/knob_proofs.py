@@ -116,12 +116,12 @@ def prove(
         runner.keep_to(seconds_left)
         on_note("check 1: the command as typed")
         # In these steps ranks report what they train. Their speed is of no interest here.
-        for _ in islice(runner.steps(runner.today_as_typed), LOOKED_AT):
+        for _ in islice(runner.steps(runner.baseline_as_typed), LOOKED_AT):
             pass
         on_note("check 2: its model, data set and collator; and a second start")
         runner.check_model(QUESTIONS)
         workload = runner.workload
-        space = search_space(facts, workload, baseline=runner.today, allow_slow_precision=True)
+        space = search_space(facts, workload, baseline=runner.baseline, allow_slow_precision=True)
         _try_all(runner, workload, space, add, on_note)
         for proven in _left_out(space.left_out):
             add(proven)
@@ -315,7 +315,7 @@ def _proven(
 ) -> Proven:
     knob, name = difference[0], _name(difference)
     if knob is None:
-        keeps = kept_between(runner.today, plan)
+        keeps = kept_between(runner.baseline, plan)
         question = ""
     else:
         keeps = knob.keeps

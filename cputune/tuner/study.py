@@ -112,7 +112,7 @@ def _first_choice(space: SearchSpace, sampler: PlanSampler) -> Plan | None:
     return first
 
 
-def _equal_to_today(count: int) -> str:
+def _equal_to_baseline(count: int) -> str:
     """The note that some plans of the space are the current launch, as its ranks show."""
     if count == 1:
         return "One plan equals your current launch, so it was not measured twice."
@@ -471,7 +471,7 @@ class TuningStudy:
             same = [plan for plan in space.plans() if runs_alike(plan, first.observed)]
             self._history.tried.update(same)
             if same:
-                self._findings.notes.append(_equal_to_today(len(same)))
+                self._findings.notes.append(_equal_to_baseline(len(same)))
         for out in space.left_out:
             if UNDIVIDED in out.why:  # often the best plan, and the user alone can bring it in
                 self._on_event(Message(text=f"not tried: {out.why}"))

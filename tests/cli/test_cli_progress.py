@@ -71,7 +71,7 @@ def test_it_is_alive_and_stays_within_the_terminal(
     assert re.search(r"[12] of 3 trials, \d+ s, at most \d+ s more", plain)
     assert re.search(r"plans again, side by side\s+step ", plain)
     assert "\x1b[?25l" not in seen, "the cursor is never hidden: whatever ends it, it is there"
-    assert json.loads(out)["schema"] == "cputune.result/3"
+    assert json.loads(out)["schema"] == "cputune.result/4"
 
 
 @pytest.mark.matrix

@@ -137,7 +137,7 @@ def test_without_a_terminal_a_line_says_what_is_waited_for(
 def test_json_is_the_document_and_nothing_more(cputune: Run) -> None:
     ended = cputune("tune", "--json", "--budget", "3")
     assert json.loads(ended.out) == json.loads(Path("cputune.json").read_text())
-    assert json.loads(ended.out)["schema"] == "cputune.result/3"
+    assert json.loads(ended.out)["schema"] == "cputune.result/4"
 
 
 def test_who_computes_here_is_reported(cputune: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,7 +77,7 @@ def test_a_change_that_loses_for_sure_has_the_colour_of_a_loss() -> None:
 
 
 def test_a_step_is_as_long_as_it_was_measured_to_be() -> None:
-    result = replace(profiled(), today_profile=None)
+    result = replace(profiled(), baseline_profile=None)
     drawn = result.figures.step()
     assert drawn is not None
     samples = result.workload.global_batch_size or 1
@@ -88,17 +88,17 @@ def test_a_step_is_as_long_as_it_was_measured_to_be() -> None:
     assert "matrix products" in said
     assert "the rest" in said
     assert not any("limit" in text for text in said)  # the cores' limit was not measured
-    assert replace(result, profile=None, today_profile=None).figures.step() is None
+    assert replace(result, profile=None, baseline_profile=None).figures.step() is None
 
 
 def test_a_step_of_today_stands_above_the_one_of_the_best_plan() -> None:
     result = profiled()
     assert result.profile is not None
     today = replace(result.profile, plan=result.baseline.plan)
-    drawn = replace(result, today_profile=today).figures.step()
+    drawn = replace(result, baseline_profile=today).figures.step()
     assert drawn is not None
     labels = [label.get_text() for label in drawn.axes[0].get_yticklabels()]
-    assert labels == ["today", "best"]
+    assert labels == ["baseline", "best"]
     slow, fast = result.baseline.samples_per_second.centre, result.best.samples_per_second.centre
     half = len(heights(drawn)) // 2
     assert sum(heights(drawn)[:half]) / sum(heights(drawn)[half:]) == pytest.approx(fast / slow)
@@ -108,7 +108,7 @@ def test_the_limit_of_the_products_is_drawn_if_it_is_known() -> None:
     profile = profiled().profile
     assert profile is not None
     limited = replace(profile, gflops=500.0, limit_gflops=1000.0)
-    result = replace(profiled(), profile=limited, today_profile=None)
+    result = replace(profiled(), profile=limited, baseline_profile=None)
     drawn = result.figures.step()
     assert "the matmuls, at the limit of the cores" in words(drawn)
     assert drawn is not None
@@ -247,4 +247,4 @@ def test_a_plan_has_a_short_name() -> None:
     plan = tuned().best.plan
     names = [replace(plan, settings={"malloc": "kept"}).short(), tuned().baseline.plan.short()]
     assert re.fullmatch(r"\d+×\d+ (fp32|bf16) .*malloc=kept", names[0])
-    assert names[1].endswith("(today)")
+    assert names[1].endswith("(baseline)")

@@ -1,4 +1,4 @@
-"""Padding is cut where today's launch was seen to train the same so, and its launch does it too."""
+"""Padding is cut where the baseline was seen to train the same so, and its launch does it too."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ def training(hosts: Cluster, host: str, script: Path) -> bool:
 
 
 NOT_COMPARED = 4
-"""How ``cputune tune`` ends where no plan was compared with today's launch."""
+"""How ``cputune tune`` ends where no plan was compared with the baseline."""
 
 
 def ended(tuner: subprocess.Popen[str], script: Path, *, code: int = 0) -> dict[str, Any]:

@@ -100,9 +100,10 @@ def test_every_picture_is_there_for_desk_and_telephone() -> None:
 
 def test_a_colour_means_one_thing() -> None:
     text = page_of(tuned)
-    for role in ("today", "best", "other", "lost", "ink", "dim", "line"):
+    for role in ("baseline", "best", "other", "lost", "ink", "dim", "line"):
         assert text.count(f"--{role}: #") == 3  # light, dark, on paper
-    assert {"today", "best", "other"} <= set(re.findall(r"(?:fill|stroke): var\(--(\w+), #", text))
+    drawn = re.findall(r"(?:fill|stroke): var\(--(\w+), #", text)
+    assert {"baseline", "best", "other"} <= set(drawn)
 
 
 def test_it_asks_no_network() -> None:

@@ -31,7 +31,7 @@ def test_the_layout_is_one_change_and_names_cpus_if_nothing_else_differs(
     result: Result, golden: Golden
 ) -> None:
     ranks = faster(result, processes_per_node=2, threads_per_process=1, cpus=((0,), (1,)))
-    assert [(c.knob, c.today, c.best) for c in changes_of(ranks)] == [
+    assert [(c.knob, c.baseline, c.best) for c in changes_of(ranks)] == [
         ("layout", "1 × 2 threads", "2 × 1 thread")
     ]
     (moved,) = changes_of(faster(result, cpus=((2, 3),)))

@@ -34,7 +34,7 @@ def rate(median: float, within: float = 1.1) -> Throughput:
 
 
 def trials(today: float | None, *others: float, within: float = 1.1) -> list[Trial]:
-    """Completed trials at these samples per second; None: today's launch was not tried."""
+    """Completed trials at these samples per second; None: the baseline was not tried."""
     plans = [TODAY, *PLANS] if today is not None else PLANS
     speeds = others if today is None else (today, *others)
     return [

@@ -20,7 +20,7 @@ TODAY = SMALL.seconds(cputune.search_space(SMALL.facts, SMALL.workload).baseline
 
 
 class Falling(FakeRunner):
-    """Its trials are as they are; today's launch, or each other plan, dies when it lives again."""
+    """Its trials are as they are; the baseline, or each other plan, dies when it lives again."""
 
     todays = False
 

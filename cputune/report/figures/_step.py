@@ -73,10 +73,10 @@ def _profiled(result: Result) -> list[tuple[str, Measured, Profile]]:
     baseline, best = result.baseline, result.best
     name = "best"
     if best.plan == baseline.plan:
-        name = "today"
+        name = "baseline"
     profiled = []
     for launch_name, launch, profile in (
-        ("today", baseline, result.today_profile),
+        ("baseline", baseline, result.baseline_profile),
         (name, best, result.profile),
     ):
         if profile is None or profile.plan != launch.plan:

@@ -81,7 +81,7 @@ def _colour(result: Result, trial: Trial) -> str:
 def _draw_speed(axes: Axes, trial: Trial, rate: Throughput, colour: str) -> None:
     axes.plot([trial.number] * 2, [rate.low, rate.high], color=INK, linewidth=1)
     axes.plot(trial.number, rate.centre, marker="o", markersize=7, color=colour)
-    names = {BASELINE: "today", BEST: "best"}
+    names = {BASELINE: "baseline", BEST: "best"}
     if colour in names:
         axes.annotate(
             names[colour],

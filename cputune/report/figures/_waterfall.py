@@ -53,7 +53,7 @@ def waterfall(result: Result, *, width: float = WIDTH) -> Figure:
 
 
 def _names(worth: tuple[Worth, ...], changed: bool, letters: int) -> list[str]:
-    names = ["today"]
+    names = ["baseline"]
     for change in worth:
         name = visible(f"{change.knob} {change.value}")
         if len(name) > letters:

@@ -50,7 +50,7 @@ _ROLES = {
     DIM: "dim",
     LINE: "line",
     GROUND: "ground",
-    BASELINE: "today",
+    BASELINE: "baseline",
     BEST: "best",
     OTHER: "other",
     LOST: "lost",
