@@ -26,6 +26,11 @@ _QUIET = (
     "--timeout",
     "5",
 )
+_HAS_ALL = "The package index has these versions, and they can be installed together."
+_HAS_ALL_THAT_FAIL = (
+    "The package index has these versions, and pip would install them: their metadata does not say "
+    "what is wrong with them."
+)
 _UNREACHED = re.compile(
     r"connection broken|NewConnectionError|Could not fetch URL|ProxyError|SSLError"
     r"|error sending request|Failed to fetch",
@@ -56,6 +61,8 @@ def with_index(
     ``python``: the version that installs them; None for that of the host.
     """
     refusal, said = _asked(pins, python, host)
+    if said == _HAS_ALL and any(finding.severity is Severity.ERROR for finding in findings):
+        said = _HAS_ALL_THAT_FAIL
     judged = []
     for finding in findings:
         if finding.code == "stack-fits":
@@ -85,7 +92,7 @@ def _asked(pins: Sequence[str], python: str | None, host: Host) -> tuple[str, st
             return "", f"No index was asked, because this Python has no pip: {typed}"
         done = host.run(Command(argv=argv, timeout_seconds=SECONDS))
     if done.returncode == 0:
-        return "", "The package index has these versions, and they can be installed together."
+        return "", _HAS_ALL
     if done.returncode is None:
         return "", f"The package index gave no answer within {SECONDS:.0f} s: {typed}"
     if _UNREACHED.search(done.stderr):

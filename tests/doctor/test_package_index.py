@@ -81,6 +81,12 @@ def test_the_index_is_asked_and_what_it_says_is_reported(
     assert (refused.evidence if refused else None) == refuses
 
 
+def test_what_pip_would_install_is_not_said_to_fit_if_it_does_not() -> None:
+    findings = judge_stack("transformers=5.1.0,accelerate=1.0.0", machine(TODAY))
+    (fits,) = [one for one in with_index(findings, PINS, None, FakeHost()) if "fits" in one.code]
+    assert "their metadata does not say" in fits.remedy
+
+
 def test_another_python_is_asked_for_and_nothing_is_built() -> None:
     host = FakeHost()
     with_index((), PINS, "3.12", host)
