@@ -23,6 +23,7 @@ from cputune.doctor.files import (
     hostfiles,
     judge,
     kubeflow,
+    named_cpus,
     needs,
     package_lists,
     pins,
@@ -306,13 +307,16 @@ def launches_in(text: str, name: str) -> tuple[Launch, ...]:
 
 
 def scripts_not_read(text: str, name: str, facts: HostFacts, host: Host) -> tuple[str, ...]:
-    """The scripts of its launches that are not here, as the file names them."""
+    """What its launches train and cannot be read here: files, modules, words of variables."""
     context = Context(name=name, facts=facts, host=host)
     absent = dict[str, None]()
     for launch in launches_in(text, name):
-        is_file = launch.script.endswith(".py") and not launch.module
-        if is_file and "$" not in launch.script and context.text_of(launch.script) is None:
-            absent[launch.script] = None
+        if "$" in launch.script:
+            absent[f"{launch.script} (only running shows it)"] = None
+        elif launch.module:
+            absent[f"the module {launch.script}"] = None
+        elif launch.script.endswith(".py") and context.text_of(launch.script) is None:
+            absent[f"{launch.script} (not here)"] = None
     return tuple(absent)
 
 
@@ -481,6 +485,7 @@ DOCUMENTS: tuple[
 FILE_CHECKS: tuple[Check, ...] = (
     judge.CHECKS
     + around.CHECKS
+    + named_cpus.CHECKS
     + slurm.CHECKS
     + arguments.CHECKS
     + needs.CHECKS

@@ -166,18 +166,18 @@ def _launch(
     by_slurm = target_of(text).source == "#SBATCH"
     planned: dict[str, str] = {str(name): str(value) for name, value in variables(job).items()}
     notes = list[str]()
+    if (in_yaml or launch.sealed) and "LD_PRELOAD" in planned:
+        preload = planned.pop("LD_PRELOAD")
+        notes.append(f"LD_PRELOAD={preload} is a path of this machine: name the image's own")
     if in_yaml:
         edits = list(_ranks_of_a_pod(text, name, job.plan.world_size))
-        if "LD_PRELOAD" in planned:
-            preload = planned.pop("LD_PRELOAD")
-            notes.append(f"LD_PRELOAD={preload} is a path of this machine: name the image's own")
     else:
         edits = list(_started(places, launch, job, bound=not by_slurm))
         notes += _left_out(launch)
     edits += _flags(places, launch, job)
     of_plan = {name: value for name, value in planned.items() if not _same(launch, name, value)}
     edits += _variables(places, launch, of_plan, result, job.speed.context)
-    for name_set in _cleared(launch, job, in_yaml=in_yaml):
+    for name_set in _cleared(launch, job, in_image=in_yaml or launch.sealed is not None):
         if name_set not in planned:
             edits += places.unset_variable(launch, name_set)
     if by_slurm:
@@ -189,6 +189,9 @@ def _launch(
     if kind is not None:
         after = _promised(after, name, job, kind)
     beside = _companions(job, starts_ranks=not by_slurm and not in_yaml)
+    if launch.sealed is not None and beside:
+        named = " and ".join(file.name for file in beside)
+        notes.append(f"the container needs {named}: mount the folder, or copy into the image")
     return Rewritten(text=after, beside=beside, notes=tuple(notes))
 
 
@@ -223,13 +226,13 @@ _RENDEZVOUS: tuple[str, ...] = ("MASTER_ADDR", "MASTER_PORT")
 _NUMBERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
 
 
-def _cleared(launch: Launch, job: LaunchJob, *, in_yaml: bool) -> Iterator[str]:
+def _cleared(launch: Launch, job: LaunchJob, *, in_image: bool) -> Iterator[str]:
     """The variables of a launch that would change a plan."""
     kept = _RENDEZVOUS
     if job.plan.world_size > 1:
         kept += _NUMBERS
-    if in_yaml:
-        kept += ("LD_PRELOAD",)  # a path in the image of the pod
+    if in_image:
+        kept += ("LD_PRELOAD",)  # a path in the image
     for name in launch.environment:
         if is_cleared(name) and name not in kept:
             yield name
@@ -246,14 +249,18 @@ def _variables(
     result: Result | None,
     context: ClaimContext,
 ) -> Iterator[Edit]:
-    """Each variable in its place; those without one in one line before the launch."""
+    """Each variable in its place; those without one in one line before the launch, or as options of
+    its container.
+    """
     new = list[str]()
     for name, value in planned.items():
-        if places.yaml or places.assigned(name):
+        if places.yaml or (places.assigned(name) and name not in launch.outside):
             yield from places.set_variable(launch, name, value)
         else:
             new.append(f"{name}={ShellWord(value)}")
-    if new:
+    if new and launch.sealed is not None:
+        yield from places.pass_on(launch.sealed, *new)
+    elif new:
         worth = _worth(result, context, _named(planned), only=True)
         beside = f"  # {worth}" if worth else ""
         yield from places.line_before(launch, f"export {' '.join(new)}{beside}")

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from cputune.launch.container import Container, container_of
 from cputune.launch.launchers import BY_MODULE, BY_NAME, BY_PROGRAM
 from cputune.launch.launchers.accelerate import ON_GPUS
 from cputune.launch.launchers.srun import Step, step_of
@@ -62,6 +63,7 @@ class Launch:
         environment: what the file exports, and what the launcher passes on, with spans.
         set_in: the places in sourced files that set variables of it, ``path.sh:3``.
         removed: names that a file unsets, ``OMP_*`` for a prefix.
+        outside: variables that are set around its container and do not reach it.
         part: it is one of several ranks although its words do not say so (a pod, a task).
         inner: the launcher that an mpirun starts, and its options; None if that is Python.
         line: of the file, from 1; 0 without lines.
@@ -79,6 +81,7 @@ class Launch:
     before: tuple[str, ...] = ()
     set_in: Mapping[str, str] = field(default_factory=dict)
     removed: frozenset[str] = frozenset()
+    outside: Mapping[str, str] = field(default_factory=dict)
     part: bool = False
     inner: Launch | None = None
     line: int = 0
@@ -264,6 +267,17 @@ class Launch:
         return False
 
     @cached_property
+    def container(self) -> Container | None:
+        """The container that the command starts for it, or None."""
+        return container_of(self.before)
+
+    @property
+    def sealed(self) -> Container | None:
+        """Its container, if that takes only those variables of the shell that it names."""
+        container = self.container
+        return container if container is not None and container.apart else None
+
+    @cached_property
     def step(self) -> Step | None:
         """The srun that starts it, or None."""
         return step_of(self.before)
@@ -318,17 +332,20 @@ def launch_of(words: Sequence[str]) -> Launch | None:
     if launch is None or (launch.module and launch.script in _TOOLS):
         return None
     end = len(words) - len(inner.words if inner else ())
+    container, around = container_of(before), before
+    if container is not None and container.apart:
+        around = container.words
     options = launch.options
     if inner:
         binder = (i for i in range(first, end) if names[i] in _BEHIND_MPIRUN)
         options = words[first : next(binder, end)]
-    return replace(
+    read = replace(
         launch,
         launcher=launcher,
         options=options,
         words=words,
         environment={
-            **_handed_on(before),
+            **_handed_on(around),
             **launch.environment,
             **(_handed_on(words[at:end]) if inner else {}),
         },
@@ -337,6 +354,20 @@ def launch_of(words: Sequence[str]) -> Launch | None:
         part=any(name in STARTERS for name in names[:at]),
         inner=inner if inner and inner.launcher != "python" else None,
     )
+    if around is before:
+        return read
+    return with_variables(read, _handed_on(before[: len(before) - len(around)]))
+
+
+def with_variables(launch: Launch, variables: Mapping[str, str]) -> Launch:
+    """The launch with variables of the shell that starts it, if they reach it."""
+    reaching, outside = dict[str, str](), dict(launch.outside)
+    for name, value in variables.items():
+        if launch.sealed is None or {name, "*"} & launch.sealed.passed:
+            reaching[name] = value
+        elif name not in launch.environment:
+            outside[name] = value
+    return replace(launch, environment={**reaching, **launch.environment}, outside=outside)
 
 
 def _first_program(command: Sequence[str]) -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
+from cputune.launch.container import Container
 from cputune.launch.edit import Edit
 from cputune.launch.grammar import Tree
 from cputune.launch.launch import Launch
@@ -361,10 +362,13 @@ class Places:
         return False
 
     def set_variable(self, launch: Launch, name: str, value: str) -> tuple[Edit, ...]:
-        """Change its value for this launch; without one, set it before the launch.
+        """Change its value for this launch; without one, set it before the launch, or for its
+        container.
 
         There are no edits if the value is given to the script from outside.
         """
+        if launch.sealed is not None and name not in launch.environment:
+            return self.pass_on(launch.sealed, f"{name}={value}")
         places = self._assigned_for(launch, name)
         if self._is_given(launch, name, places):
             return ()
@@ -388,6 +392,14 @@ class Places:
             entry = f"{dash}name: {name}\n{inside}value: {quote}{value}{quote}\n"
             return (Edit(start=listed.start(2), end=listed.start(2), text=entry),)
         return self.line_before(launch, self.setting(name, value))
+
+    def pass_on(self, container: Container, *variables: str) -> tuple[Edit, ...]:
+        """Options of ``docker run`` for variables: NAME, or NAME=VALUE."""
+        span = span_of(container.begins)
+        if span is None:
+            return ()
+        options = "".join(f" -e {variable}" for variable in variables)
+        return (Edit(start=span.end, end=span.end, text=options),)
 
     def setting(self, name: str, value: str) -> str:
         """The line that sets a variable for every command behind it."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from cputune.errors import UsageError
 from cputune.launch.grammar import Tree, unclosed_quote
-from cputune.launch.launch import Launch, launch_of
+from cputune.launch.launch import Launch, launch_of, with_variables
 from cputune.launch.line_continuations import Break, repaired
 from cputune.launch.located_words import Span, Word, shell_at
 
@@ -668,10 +668,9 @@ class _Reader:
                 kept[name] = self._kept(name)
         self.launches.append(
             replace(
-                launch,
+                with_variables(launch, kept),
                 line=line,
                 span=span,
-                environment={**kept, **launch.environment},
                 set_in={name: self.set_in[name] for name in kept if name in self.set_in},
                 removed=frozenset(self.removed),
             )

@@ -89,8 +89,7 @@ def _for_file(findings: tuple[Finding, ...], examined: Examined, unread: tuple[s
     if findings:
         return _for_no_fault("what was read is right; the evidence says what was not read")
     if unread:
-        which = ", ".join(unread)
-        return _for_no_fault(f"no fault was found; {which} is not here, so it was not read")
+        return _for_no_fault(f"no fault was found; not read: {', '.join(unread)}")
     return _for_no_fault("the file can be used as it is")
 
 

@@ -10,6 +10,7 @@ from stacks import TODAY, machine
 
 from cputune.doctor.checkfile import check_file, fix_file
 from cputune.host import Host
+from cputune.host.facts import NumaNode
 
 FACTS = machine(TODAY, cores=16)
 SBATCH = "#SBATCH --nodes=1\n#SBATCH --ntasks-per-node={tasks}\n#SBATCH --cpus-per-task=8\n"
@@ -112,6 +113,33 @@ def codes(text: str, name: str = "run.sh", host: Host | None = None, **more: obj
             "nodes-elastic",
             f"torchrun --nnodes 1:3 --rdzv_endpoint node1:29400 {TRAINS}",
             f"torchrun --nnodes 3:3 --rdzv_endpoint node1:29400 {TRAINS}",
+        ),
+        (
+            "cpus-absent",
+            f"python -m torch.backends.xeon.run_cpu --ncores_per_instance 22 {TRAINS}",
+            f"python -m torch.backends.xeon.run_cpu --ncores_per_instance 16 {TRAINS}",
+        ),
+        ("cpus-absent", f"numactl -C 9-16 python {TRAINS}", f"numactl -C 8-15 python {TRAINS}"),
+        ("cpus-absent", f"taskset -c 16-19 python {TRAINS}", f"taskset -c 8-19 python {TRAINS}"),
+        (
+            "cpus-absent",
+            f"docker run --cpuset-cpus 0-27 image python {TRAINS}",
+            f"docker run --cpuset-cpus 0-7 image python {TRAINS}",
+        ),
+        (
+            "container-variable",
+            f"export OMP_NUM_THREADS=8\ndocker run image python {TRAINS}",
+            f"export OMP_NUM_THREADS=8\ndocker run -e OMP_NUM_THREADS image python {TRAINS}",
+        ),
+        (
+            "container-variable",
+            f"HF_HUB_OFFLINE=1 podman run image python {TRAINS}",
+            f"HF_HUB_OFFLINE=1 apptainer exec image.sif python {TRAINS}",
+        ),
+        (
+            "file-launcher-missing",
+            f"ipexrun {TRAINS}",
+            f"if command -v ipexrun; then ipexrun {TRAINS}; fi",
         ),
         (
             "file-line-ends",
@@ -278,3 +306,14 @@ def test_a_binding_to_the_node_of_a_gpu_is_an_error_without_gpus(option: str) ->
     assert "--nproc-per-node 2 train.py" in after
     with_gpu = replace(facts, accelerators=("NVIDIA A100",), packages=())
     assert "numa-binding-gpu" not in {one.code for one in check_file(text, "run.sh", with_gpu)}
+
+
+def test_a_numa_node_that_is_absent_is_named() -> None:
+    node = NumaNode(id=0, cpus=FACTS.topology.online, memory_bytes=None)
+    facts = replace(FACTS, topology=replace(FACTS.topology, numa_nodes=(node,)))
+    run_cpu = "python -m torch.backends.xeon.run_cpu --node_id"
+    for binder in ("numactl -N {} python", "numactl -m {} python", f"{run_cpu} {{}}"):
+        for number in (0, 1):
+            line = f"{binder.format(number)} {TRAINS}"
+            found = {finding.code for finding in check_file(line, "run.sh", facts)}
+            assert ("cpus-absent" in found) == bool(number), line

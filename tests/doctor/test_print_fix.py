@@ -43,6 +43,14 @@ MENDED = (
         "accelerate launch --cpu --ipex --num_processes 2 train.py",
         "export OMP_NUM_THREADS=8\nACCELERATE_USE_CPU=true torchrun --nproc_per_node 2 train.py",
     ),
+    (
+        "docker run image torchrun --nproc_per_node 2 run_qa.py --use_cpu",
+        "docker run -e OMP_NUM_THREADS=8 image torchrun --nproc_per_node 2 run_qa.py --use_cpu",
+    ),
+    (
+        "export OMP_NUM_THREADS=8\ndocker run image python train.py",
+        "export OMP_NUM_THREADS=8\ndocker run -e OMP_NUM_THREADS image python train.py",
+    ),
     ("export OMP_NUM_THREADS=32; python train.py", "export OMP_NUM_THREADS=16; python train.py"),
     ("srun ipexrun --ncores_per_instance 4 a.py", "srun env OMP_NUM_THREADS=4 python a.py"),
     (

@@ -65,9 +65,13 @@ def test_a_script_that_is_not_here_is_named():
     host = FakeHost(files={"here.py": ""})
     text = "python here.py\npython there.py\npython $NAME.py\npython -m pkg.train\n"
     absent = scripts_not_read(text, "run.sh", FACTS, host)
-    assert absent == ("there.py",)
+    assert absent == (
+        "there.py (not here)",
+        "$NAME.py (only running shows it)",
+        "the module pkg.train",
+    )
     step = next_step(Diagnosis(facts=FACTS, findings=(), unread=absent), Examined(file="run.sh"))
-    assert step == "nothing: no fault was found; there.py is not here, so it was not read"
+    assert step == f"nothing: no fault was found; not read: {', '.join(absent)}"
 
 
 def test_a_command_that_is_not_understood_is_not_judged():

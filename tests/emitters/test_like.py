@@ -105,6 +105,16 @@ def test_the_launcher_becomes_that_of_the_plan(line: str, started: str) -> None:
     assert launch.argument("--no_cuda") is None
 
 
+def test_what_a_plan_sets_reaches_a_container() -> None:
+    line = "docker run -v $PWD:/w -w /w image python run_qa.py"
+    after = rewritten(f"export OMP_NUM_THREADS=64\n{line}\n")
+    launch = launch_in(after.text, "run.sh")
+    assert launch is not None
+    assert launch.environment["OMP_NUM_THREADS"] == "4"
+    assert "LD_PRELOAD" not in launch.environment
+    assert any("name the image's own" in note for note in after.notes)
+
+
 def test_several_ranks_are_started_by_torchrun_and_bound_one_by_one(golden: Golden) -> None:
     result = tuned(ranks=2)
     after = rewritten("python run_qa.py --output_dir out\n", result)

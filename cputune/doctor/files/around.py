@@ -22,6 +22,7 @@ from cputune.launch.option import Given
 from cputune.launch.places import Places
 from cputune.launch.shell import ShellFile
 from cputune.launch.translate import by_torchrun
+from cputune.plans.delivery.environment import is_cleared
 
 # Programs before a launcher that a machine may lack, with their package in Debian and Fedora.
 _WRAPPERS = {
@@ -458,6 +459,41 @@ def _joined(places: Places, one: Break, launch: Launch) -> tuple[Edit, ...]:
     return (Edit(start=first, end=first, text=comment), Edit(start=start, end=end))
 
 
+@fault("container-variable", Severity.WARNING)
+def variable_outside() -> None:
+    """A variable that does not reach the container
+
+    Symptom: threads, allocator or offline mode are not as the script sets them.
+
+    Cause: docker, podman and nerdctl start a container with the variables of its image. Those of
+    the shell reach it only if they are named.
+
+    Remedy: Name the variable: docker run -e OMP_NUM_THREADS …
+
+    Source: https://docs.docker.com/reference/cli/docker/container/run/#env
+    """
+
+
+_READ_BY_LIBRARIES = re.compile(r"(?:HF|TRANSFORMERS|TOKENIZERS|TORCH|PYTORCH|ONEDNN|DNNL|FI)_")
+
+
+def _outside(launch: JudgedLaunch) -> Iterator[Finding]:
+    container, context = launch.sealed, launch.context
+    if container is None:
+        return
+    lost = []
+    for name in launch.outside:
+        of_training = is_cleared(name) or _READ_BY_LIBRARIES.match(name)
+        if of_training and not context.reads_variable(name):
+            lost.append(name)
+    if lost:
+        passed = " ".join(f"-e {name}" for name in lost)
+        text = f"{', '.join(lost)}: set in front of {container.called}, which does not pass it on"
+        remedy = f"Name what the container needs: {container.called} {passed} …"
+        edits = launch.edits_by(lambda places, _: places.pass_on(container, *lost))
+        yield variable_outside.finding(launch.at(text), remedy=remedy, edits=edits)
+
+
 @fault("port-refused", Severity.ERROR)
 def port_refused() -> None:
     """This port does not exist
@@ -515,6 +551,7 @@ def judge_around(launch: JudgedLaunch) -> Iterator[Finding]:
     yield from _srun_tasks(launch)
     yield from _srun_cpus(launch)
     yield from _wrappers(launch)
+    yield from _outside(launch)
     yield from _numa_binding(launch)
 
 

@@ -68,6 +68,12 @@ def facts_elsewhere(facts: HostFacts, cpus: float | None) -> HostFacts:
     )
 
 
+def facts_in_container(facts: HostFacts, cpus: float) -> HostFacts:
+    """Facts of a container on this machine, with a limit of its CPUs; 0 is no limit."""
+    inside = facts_elsewhere(facts, min(cpus, len(facts.topology.online)))
+    return inside if cpus else replace(inside, topology=facts.topology)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
     """One file, with the machine and packages that will run it.

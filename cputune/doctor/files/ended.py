@@ -59,6 +59,12 @@ def may_bring_programs(context: Context) -> bool:
     return context.places is not None and _BRINGS.search(context.places.code) is not None
 
 
+def _is_asked_for(program: str, context: Context) -> bool:
+    """Whether the file asks first whether there is a program (``command -v mpirun``)."""
+    asked = rf"\b(?:command\s+-[vV]|which|type|hash)\s+(?:-\S+\s+)*[\"']?{re.escape(program)}\b"
+    return context.places is not None and re.search(asked, context.places.code) is not None
+
+
 def _variables(launch: JudgedLaunch) -> Iterator[Finding]:
     version = launch.context.versions.transformers
     for row in load().transformers.variables:
@@ -115,9 +121,12 @@ def _own_deepspeed(launch: JudgedLaunch) -> str | None:
 
 
 def _launcher(launch: JudgedLaunch) -> Iterator[Finding]:
+    if _is_asked_for(launch.program.rpartition("/")[2], launch.context):
+        return
     rows = {row.name: row for row in load().launchers}
     row = rows.get(launch.launcher)
-    if row is not None and launch.facts.package(row.package) is None:
+    in_image = launch.container is not None  # which has packages of its own
+    if row is not None and launch.facts.package(row.package) is None and not in_image:
         text = f"{launch.launcher} comes with {row.package}, which is not installed: {row.why}"
         own = _own_deepspeed(launch)
         if own is None:
@@ -128,18 +137,31 @@ def _launcher(launch: JudgedLaunch) -> Iterator[Finding]:
             evidence = launch.at(text)
             yield launcher_missing.finding(evidence, command="pip install deepspeed")
     context = launch.context
-    may_be_missing = context.here and context.host.live and launch.launcher == "mpirun"
+    programs = _of_mpi(launch)
     if (
-        may_be_missing
+        programs
         and row is None
+        and context.here
+        and context.host.live
         and not may_bring_programs(context)
-        and context.host.which(launch.program) is None
+        and not any(map(context.host.which, programs))
     ):
-        text = f"{launch.program} is not on the PATH of this machine"
+        named = " and ".join(programs)
+        verb = "is" if len(programs) == 1 else "are"
+        text = f"{named} {verb} not on the PATH of this machine"
         yield launcher_missing.finding(launch.at(text))
     if launch.launcher == "run_cpu" and launch.several:
         text = f"run_cpu --ninstances {launch.total}"
         yield by_another(instances_alone, text, fixing.plain_launcher(launch), launch)
+
+
+def _of_mpi(launch: JudgedLaunch) -> tuple[str, ...]:
+    """The programs of an MPI of which a launch needs one."""
+    if launch.launcher == "mpirun":
+        return (launch.program,)
+    if launch.launcher == "accelerate" and launch.option("--mpirun_hostfile") is not None:
+        return ("mpirun", "mpiexec")  # accelerate takes the first of them
+    return ()
 
 
 def by_another(check: Check, text: str, replacement: Translated, launch: JudgedLaunch) -> Finding:

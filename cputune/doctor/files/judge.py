@@ -8,6 +8,7 @@ fault has one code in a shell, a file and a pod.
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -21,9 +22,10 @@ from cputune.doctor.files import fixing
 from cputune.doctor.files.arguments import judge_arguments
 from cputune.doctor.files.around import judge_around
 from cputune.doctor.files.configuration import configured
-from cputune.doctor.files.context import Context, with_gpus
+from cputune.doctor.files.context import Context, FilesOf, facts_in_container, with_gpus
 from cputune.doctor.files.ended import by_another, judge_ended, variable_unread
 from cputune.doctor.files.judged_launch import JudgedLaunch
+from cputune.doctor.files.named_cpus import judge_named_cpus
 from cputune.doctor.files.needs import judge_needs
 from cputune.doctor.finding import Finding, Severity, checks_of, fault, findings_of
 from cputune.doctor.variables import TRUE
@@ -35,6 +37,7 @@ from cputune.launch.launch import CONFINERS, Launch
 from cputune.launch.launchers.mpirun import REFUSED, dialect_of, is_openmpi
 from cputune.launch.places import Places
 from cputune.launch.script import are_trainers, is_example
+from cputune.launch.target import Target
 from cputune.plans.cores import usable_cores
 from cputune.stack import LEAST_CCL_WORKERS, has_argument, why_too_few_ccl_workers
 from cputune.stack.tables import load
@@ -46,7 +49,7 @@ def judge_launches(launches: Iterable[Launch], context: Context) -> Iterator[Fin
     """Every fault of these launches, wherever they run and on the machine of the context."""
     found = set(findings_of(MACHINE_CHECKS, context.facts))
     for one in launches:
-        launch = _for_gpus(configured(_in_batch(JudgedLaunch.of(one, context))))
+        launch = _for_gpus(configured(_in_batch(_in_container(JudgedLaunch.of(one, context)))))
         machine_findings = found
         if launch.context is not context:
             machine_findings = set(findings_of(MACHINE_CHECKS, launch.facts))
@@ -86,7 +89,25 @@ def judge_everywhere(launch: JudgedLaunch) -> Iterator[Finding]:
 
 
 def _is_behind_unknown(launch: Launch) -> bool:
-    return any(word.startswith("$") for word in launch.before)
+    words = launch.before
+    if launch.container is not None:
+        words = words[: launch.container.at]
+    return any(word.startswith("$") for word in words)
+
+
+def _in_container(launch: JudgedLaunch) -> JudgedLaunch:
+    """The launch in the container that its command starts; its image is not known.
+
+    apptainer and singularity leave it the variables and the CPUs of the shell.
+    """
+    container, context = launch.sealed, launch.context
+    if container is None or context.target.elsewhere:
+        return launch
+    facts = facts_in_container(context.facts, container.cpus)
+    cpus = math.ceil(container.cpus) or None
+    target = Target(kind="pod", source=container.called, cpus_per_node=cpus)
+    inside = replace(context, facts=facts, host=FilesOf(context.host), target=target)
+    return replace(launch, context=inside)
 
 
 def _in_batch(launch: JudgedLaunch) -> JudgedLaunch:
@@ -658,6 +679,7 @@ JUDGES: tuple[Judge, ...] = (
     *JUDGES_OF_ARGUMENTS,
     judge_ended,
     judge_around,
+    judge_named_cpus,
     _bf16,
     _backend,
     _accelerate,
