@@ -476,6 +476,8 @@ class _Reader:
             return [value], not quoted
         if simple[3] is None:
             return [_of(text)], not quoted
+        if "$(" in simple[3] or "`" in simple[3]:
+            return [_of("$?")], not quoted
         return [_of(re.sub(r"""^(["'])(.*)\1$""", r"\2", simple[3], flags=re.DOTALL))], not quoted
 
     # --- Commands -----------------------------------------------------------------------

@@ -15,6 +15,7 @@ from cputune.host.facts import NumaNode
 FACTS = machine(TODAY, cores=16)
 SBATCH = "#SBATCH --nodes=1\n#SBATCH --ntasks-per-node={tasks}\n#SBATCH --cpus-per-task=8\n"
 TRAINS = "run_glue.py --do_train --use_cpu --output_dir out"
+SETVARS = "/opt/x/oneccl_bindings_for_pytorch/env/setvars.sh"
 LOOP = "import argparse, torch\ntorch.distributed.init_process_group('gloo')\n"
 
 
@@ -68,6 +69,16 @@ def codes(text: str, name: str = "run.sh", host: Host | None = None, **more: obj
             "launch-nested",
             SBATCH.format(tasks=4) + f"srun -c8 torchrun --nproc_per_node 2 {TRAINS}",
             SBATCH.format(tasks=1) + f"srun -c8 torchrun --nproc_per_node 2 {TRAINS}",
+        ),
+        (
+            "launch-nested",
+            f"srun -n4 torchrun --nnodes 4 {TRAINS}",
+            "srun -n4 bash -c 'torchrun --nnodes 4 --node_rank=$SLURM_PROCID t.py'",
+        ),
+        (
+            "file-sourced-missing",
+            f"source {SETVARS}\npython {TRAINS}",
+            f"if [ -f {SETVARS} ]; then source {SETVARS}; fi\npython {TRAINS}",
         ),
         (
             "launch-nested",

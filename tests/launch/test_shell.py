@@ -50,8 +50,9 @@ def test_no_character_ends_the_process(letter: str) -> None:
     assert launch.argument("--x") == f"{letter}b"
 
 
-def test_a_word_that_only_running_shows_is_nowhere() -> None:
-    text = "A=$(nproc)\npython t.py --x $A"
+@every_row("word", ["$A", '${B:-"$(nproc)"}', "${B:-`nproc`}"])
+def test_a_word_that_only_running_shows_is_nowhere(word: str) -> None:
+    text = f"A=$(nproc)\npython t.py --x {word}"
     assert launch_in(text).argument("--x") == "$?"
 
 

@@ -23,6 +23,7 @@ from cputune.launch.places import Places
 from cputune.launch.shell import ShellFile
 from cputune.launch.translate import by_torchrun
 from cputune.plans.delivery.environment import is_cleared
+from cputune.text.plain import count
 
 # Programs before a launcher that a machine may lack, with their package in Debian and Fedora.
 _WRAPPERS = {
@@ -166,7 +167,10 @@ def _srun_tasks(launch: JudgedLaunch) -> Iterator[Finding]:
         evidence = launch.at(evidence)
         yield srun_alone.finding(evidence, severity=severity, title=title)
     elif launch.launcher in ("torchrun", "accelerate") and tasks > nodes:
-        evidence = f"srun starts {tasks} tasks on {nodes} machines, each with a {launch.launcher}"
+        if "SLURM_PROCID" in (launch.meant("node rank") or ""):
+            return  # each task is a node of its own
+        on = f" on {count(nodes, 'machine')}" if launch.job_nodes else ""
+        evidence = f"srun starts {tasks} tasks{on}, each with a {launch.launcher}"
         remedy = "Start one task on each machine: srun --ntasks-per-node=1."
         yield nested.finding(launch.at(evidence), remedy=remedy)
 

@@ -202,7 +202,7 @@ def judge_sourced(context: Context) -> Iterator[Finding]:
             gone = _is_without_ccl(context)
         else:
             gone = _is_gone(path, context)
-        if gone:
+        if gone and not _is_tested(path, context.places.code):
             problem = ", which does not exist"
             if of_bindings:
                 problem = ": the oneCCL bindings are not installed"
@@ -210,6 +210,13 @@ def judge_sourced(context: Context) -> Iterator[Finding]:
             # Without another one than setvars.sh another Python would train.
             removes = path.endswith("setvars.sh") and (of_bindings or not _brings_mpi(context))
             yield sourced_missing.finding(text, edits=edits if removes else ())
+
+
+def _is_tested(path: str, code: str) -> bool:
+    """Whether a script asks whether a file exists before it sources it, or goes on without it."""
+    name = re.escape(path)
+    tested = rf"""-[efrs][ \t]+["']?{name}|\b(?:source|\.)[ \t]+["']?{name}[^\n;]*\|\|"""
+    return re.search(tested, code) is not None
 
 
 def _is_without_ccl(context: Context) -> bool:
