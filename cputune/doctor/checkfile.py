@@ -302,6 +302,8 @@ def launches_in(text: str, name: str) -> tuple[Launch, ...]:
         for document in yaml_spans.read_documents(text, name):
             if document.get("kind") in kubeflow.RANKS:
                 launches += kubeflow.job_launches(document)
+            elif workloads.is_workload(document):
+                launches += workloads.launches_of(document)
         return tuple(launches)
     return read_shell(text, name, target_of(text).variables).launches
 

@@ -99,6 +99,7 @@ def read_shell(
         )
     values = {k: [_of(v)] for k, v in (given or {}).items()}
     reader = _Reader(text=text, values=values, beside=beside)
+    reader.exported.update({"OMP_NUM_THREADS"} & values.keys())
     reader.follow(tree, None)
     return ShellFile(
         launches=tuple(reader.launches),
@@ -664,6 +665,9 @@ class _Reader:
         if self.elsewhere:
             self.unread.append(Unread(text=f"a launch in {self.elsewhere}", line=line))
             return
+        around = next((word for word in launch.before if word.endswith(_SCRIPTS[:-1])), None)
+        if around is not None:
+            self.unread.append(Unread(text=f"starts {around}", line=line))
         kept = {}
         for name in self.values:  # in the order of the script
             if name in self.exported:

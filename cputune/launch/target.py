@@ -134,6 +134,8 @@ def _slurm(words: Sequence[str]) -> Target:
     asked = options.get("cpus-per-task") or options.get("c")
     cpus = _number(asked)
     unknown = asked is not None and cpus is None
+    if tasks is not None and nodes is None and each:
+        nodes = -(-tasks // each)
     if tasks is not None:
         # If both are given, --ntasks-per-node is only the most that a node gets (sbatch(1)).
         spread = -(-tasks // (nodes or 1))
@@ -239,6 +241,8 @@ def _pbs(words: Sequence[str]) -> Target:
         if cpus is not None:
             # PBS Professional sets both for each chunk.
             variables["NCPUS"] = str(cpus)
+        if "ompthreads" in chunk:
+            variables["OMP_NUM_THREADS"] = chunk["ompthreads"]
     elif nodes:
         count, cpus = int(nodes[1]), _number(nodes[2])
         if cpus is not None:

@@ -116,6 +116,53 @@ def codes(text: str, name: str = "run.sh", host: Host | None = None, **more: obj
             "srun bash -c 'torchrun --nnodes 2 --node_rank $SLURM_NODEID --master_addr a t.py'",
         ),
         (
+            "launcher-option",
+            f"accelerate launch --use_cpu {TRAINS}",
+            f"accelerate launch --cpu --fsdp_version 2 {TRAINS}",
+        ),
+        (
+            "launcher-option",
+            f"torchrun --nproc_per_node 2 --epochs 3 {TRAINS}",
+            f"torchrun --nproc-per-node 2 --rdzv-conf a=1 --max-r 3 {TRAINS} --epochs 3",
+        ),
+        (
+            "master-addr",
+            f"export RANK=0 WORLD_SIZE=1 LOCAL_RANK=0\npython {TRAINS}",
+            f"export RANK=0 WORLD_SIZE=1\npython {TRAINS}",
+        ),
+        (
+            "launch-nested",
+            f"torchrun --nproc_per_node 2 python {TRAINS}",
+            f"torchrun --nproc_per_node 2 {TRAINS}",
+        ),
+        (
+            "ranks-oversubscribed",
+            f"#PBS -l select=2:ncpus=8:mpiprocs=8:ompthreads=8\nmpirun -np 16 python {TRAINS}",
+            f"#PBS -l select=2:ncpus=8:mpiprocs=8:ompthreads=1\nmpirun -np 16 python {TRAINS}",
+        ),
+        (
+            "ranks-oversubscribed",
+            "#SBATCH --ntasks=4 --ntasks-per-node=4 --cpus-per-task=4\n"
+            f"export OMP_NUM_THREADS=8\nmpirun -n 4 python {TRAINS}",
+            "#SBATCH --ntasks=4 --ntasks-per-node=1 --cpus-per-task=4\n"
+            f"export OMP_NUM_THREADS=4\nmpirun -n 4 python {TRAINS}",
+        ),
+        (
+            "file-flag-refused",
+            "python main.py --no-cuda --num_train_epochs 3",
+            "python main.py --no-cuda --epochs 3 --gamma 0.7",
+        ),
+        (
+            "setting-without-library",
+            f"export KMP_BLOCKTIME=1\npython {TRAINS}",
+            f"export KMP_BLOCKTIME=1 LD_PRELOAD=/opt/libiomp5.so\npython {TRAINS}",
+        ),
+        (
+            "debug-left-on",
+            f"export KMP_AFFINITY=verbose LD_PRELOAD=/opt/libiomp5.so\npython {TRAINS}",
+            f"export KMP_AFFINITY=verbose\npython {TRAINS}",
+        ),
+        (
             "rendezvous-endpoint",
             f"torchrun --nnodes 2 --rdzv_backend c10d --rdzv_endpoint eth0 {TRAINS}",
             f"torchrun --nnodes 2 --rdzv_backend c10d --rdzv_endpoint node1:29400 {TRAINS}",
@@ -149,7 +196,7 @@ def codes(text: str, name: str = "run.sh", host: Host | None = None, **more: obj
         ),
         (
             "file-launcher-missing",
-            f"ipexrun {TRAINS}",
+            f"command -v ipexrun\nipexrun {TRAINS}",
             f"if command -v ipexrun; then ipexrun {TRAINS}; fi",
         ),
         (
@@ -317,6 +364,11 @@ def test_a_binding_to_the_node_of_a_gpu_is_an_error_without_gpus(option: str) ->
     assert "--nproc-per-node 2 train.py" in after
     with_gpu = replace(facts, accelerators=("NVIDIA A100",), packages=())
     assert "numa-binding-gpu" not in {one.code for one in check_file(text, "run.sh", with_gpu)}
+
+
+def test_a_missing_program_is_named_before_words_that_are_not_known() -> None:
+    for host, missing in ((FakeHost(), True), (FakeHost("numactl"), False)):
+        assert ("file-wrapper-missing" in codes("numactl $ARGS python t.py", host=host)) is missing
 
 
 def test_a_numa_node_that_is_absent_is_named() -> None:

@@ -51,6 +51,10 @@ MENDED = (
         "export OMP_NUM_THREADS=8\ndocker run image python train.py",
         "export OMP_NUM_THREADS=8\ndocker run -e OMP_NUM_THREADS image python train.py",
     ),
+    (
+        "export KMP_AFFINITY=verbose,none LD_PRELOAD=/x/libiomp5.so\npython a.py",
+        "export KMP_AFFINITY=none LD_PRELOAD=/x/libiomp5.so\npython a.py",
+    ),
     ("export OMP_NUM_THREADS=32; python train.py", "export OMP_NUM_THREADS=16; python train.py"),
     ("srun ipexrun --ncores_per_instance 4 a.py", "srun env OMP_NUM_THREADS=4 python a.py"),
     (

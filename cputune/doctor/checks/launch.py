@@ -15,6 +15,7 @@ from cputune.stack import load, versions_of
 from cputune.stack.fit import oneccl_torch
 from cputune.stack.uses import ccl_refusals
 from cputune.text import cpulist
+from cputune.text.plain import count
 
 LOOPBACK = ("127.", "::1", "localhost")
 _BY_MPI = ("PMI_", "PMIX_", "OMPI_COMM_WORLD_", "MPI_LOCAL")
@@ -80,14 +81,17 @@ def master_addr(facts: HostFacts) -> Iterator[Finding]:
     if left_over(facts):
         return
     numbered = by_mpi or env.number(facts, "RANK") is not None
+    is_several = numbered and ranks is not None and ranks > 1
+    # Trainer and accelerate start a process group for a single rank with this number, too.
+    is_local = env.number(facts, "LOCAL_RANK") is not None
     address = env.value(facts, "MASTER_ADDR") or env.under_torchrun(facts)
-    if numbered and ranks is not None and ranks > 1 and not address:
-        how = "by RANK"
+    if (is_several or is_local) and not address:
+        how = "by RANK" if is_several else "by LOCAL_RANK"
         if by_mpi:
             how = "under mpirun"
         local = "export MASTER_ADDR=127.0.0.1 MASTER_PORT=29500"
         yield master_addr.finding(
-            f"{ranks} ranks {how}, MASTER_ADDR is unset",
+            f"{count(ranks or 1, 'rank')} {how}, MASTER_ADDR is unset",
             command=local if env.job_nodes(facts) == 1 else None,
         )
 

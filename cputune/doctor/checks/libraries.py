@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
+from dataclasses import replace
 
 from cputune.doctor import variables as env
 from cputune.doctor.finding import Check, Finding, Severity, check, checks_of
@@ -78,8 +79,15 @@ def _from_table(facts: HostFacts, asking: Check, kind: str) -> Iterator[Finding]
             continue
         meant = re.fullmatch(f"(?i:{row['values']})", text)
         lacking = "only_with" in row and not is_there(row["only_with"])
-        if meant and not lacking and not is_there(row.get("unless", "")):
-            yield env.unset(asking, facts, row["name"], f": {row['does']}")
+        if row.get("library") == "libiomp5" and not env.loads_intel_openmp(facts):
+            lacking = True
+        if not meant or lacking or is_there(row.get("unless", "")):
+            continue
+        finding = env.unset(asking, facts, row["name"], f": {row['does']}")
+        kept = ",".join(word for word in text.split(",") if word != row.get("drops"))
+        if "drops" in row and kept:
+            finding = replace(finding, command=f"export {row['name']}={shlex.quote(kept)}")
+        yield finding
 
 
 @check("preload-dead", Severity.WARNING)

@@ -16,7 +16,7 @@ from cputune.text import cpulist
 _UNBOUND = ("none", "disabled", "false", "no", "0", "off", "disable")
 
 
-@check("threads-affinity", Severity.WARNING)
+@check("threads-affinity", Severity.WARNING, under=("ranks-oversubscribed",))
 def threads_affinity(facts: HostFacts) -> Iterator[Finding]:
     """There are more threads than allowed CPUs
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,16 +14,17 @@ from cputune.doctor.finding import Finding, Severity, checks_of, fault
 from cputune.doctor.variables import without_gpu
 from cputune.host.facts import HostFacts
 from cputune.launch.edit import Edit
-from cputune.launch.launch import Launch
-from cputune.launch.launchers import BY_PROGRAM
+from cputune.launch.launch import Launch, is_python
+from cputune.launch.launchers import BY_NAME, BY_PROGRAM
 from cputune.launch.launchers.torchrun import DEPRECATED
 from cputune.launch.line_continuations import Break
-from cputune.launch.located_words import Word, number_of, span_of
+from cputune.launch.located_words import Word, number_of, plain, span_of
 from cputune.launch.option import Given
 from cputune.launch.places import Places
 from cputune.launch.shell import ShellFile
 from cputune.launch.translate import by_torchrun
 from cputune.plans.delivery.environment import is_cleared
+from cputune.stack.tables import load, minor
 from cputune.text.plain import count
 
 # Programs before a launcher that a machine may lack, with their package in Debian and Fedora.
@@ -54,7 +56,8 @@ def wrapper_missing() -> None:
     """
 
 
-def _wrappers(launch: JudgedLaunch) -> Iterator[Finding]:
+def judge_wrappers(launch: JudgedLaunch) -> Iterator[Finding]:
+    """Programs in front of a launch that this machine does not have."""
     host = launch.context.host
     if launch.context.target.elsewhere or not host.live or may_bring_programs(launch.context):
         return
@@ -198,9 +201,10 @@ def _nested(launch: JudgedLaunch) -> Iterator[Finding]:
             text = f"{launch.program} starts {inner.launcher} with {inner.ranks} ranks {each} times"
             yield nested.finding(launch.at(text))
     script = launch.script.rpartition("/")[2]
-    if launch.launcher != "python" and script in (*BY_PROGRAM, "accelerate"):
-        text = f"{launch.program} runs {script}, which is a launcher, not a script"
-        yield nested.finding(launch.at(text))
+    if launch.launcher != "python" and (script in (*BY_PROGRAM, "accelerate") or is_python(script)):
+        text = f"{launch.program} runs {script}, which is a program, not a script"
+        title = "A launcher gets a program in place of a script"
+        yield nested.finding(launch.at(text), title=title, remedy=f"Remove {script}.")
 
 
 @fault("file-launcher-deprecated", Severity.WARNING)
@@ -518,6 +522,61 @@ def _port(launch: JudgedLaunch) -> Iterator[Finding]:
             yield port_refused.finding(launch.at(f"{one.name} {one.value}"))
 
 
+@fault("launcher-option", Severity.ERROR)
+def no_such_option() -> None:
+    """The launcher has no such option
+
+    Symptom: "unrecognized arguments", before a rank starts.
+
+    Cause: the word is misspelled, an option of another launcher, or an argument of the script that
+    is written in front of it.
+
+    Remedy: Write the option that is meant, or write it behind the script.
+
+    Source: torch/distributed/run.py (2.13), torch/backends/xeon/run_cpu.py (2.13),
+    accelerate/commands/launch.py (1.15)
+    """
+
+
+# Launchers with all of their options in the tables, and the beginnings of those that are not.
+_COMPLETE = {
+    "torchrun": ("--help",),
+    "run_cpu": ("--help",),
+    "accelerate": (
+        *("--help", "--aws_", "--deepspeed_", "--fp8_", "--fsdp_", "--megatron_lm_", "--offload_"),
+        *("--parallelism_config_", "--zero", "--gradient_clipping", "--env", "--vm"),
+        *(option.name for option in load().accelerate.options),
+    ),
+}
+
+
+# Keys of accelerate's file that are no options of its command.
+_KEYS_ALONE = ("--use_cpu", "--distributed_type")
+
+
+def _options(launch: JudgedLaunch) -> Iterator[Finding]:
+    inside = launch.inside
+    package = "accelerate" if inside.launcher == "accelerate" else "torch"
+    installed, newest = launch.context.versions, load().era("today").versions[package]
+    others = _COMPLETE.get(inside.launcher)
+    if others is None or minor(installed.get(package) or newest) > minor(newest):
+        return
+    names = [name for option in BY_NAME[inside.launcher].options for name in option.names]
+    for one in inside.given:
+        if "=" in one.words[0] and span_of(one.words[0]) is None:
+            continue  # a key of a file
+        name, is_known = plain(one.name), one.option is not None
+        if inside.launcher == "accelerate" and name in _KEYS_ALONE:
+            is_known = False
+        if not is_known and re.fullmatch(r"--\w{3,}", name) and not name.startswith(others):
+            text = f"{inside.launcher} has no option {one.name}"
+            real = [text for text in names if text not in _KEYS_ALONE]
+            near = difflib.get_close_matches(one.name, real, n=1)
+            if near:
+                text += f"; it has {near[0]}"
+            yield no_such_option.finding(launch.at(text))
+
+
 @fault("numa-binding-gpu", Severity.ERROR)
 def binding_by_gpu() -> None:
     """torchrun --numa-binding needs GPUs
@@ -552,9 +611,10 @@ def judge_around(launch: JudgedLaunch) -> Iterator[Finding]:
     yield from _node_rank(launch)
     yield from _endpoint(launch)
     yield from _port(launch)
+    yield from _options(launch)
     yield from _srun_tasks(launch)
     yield from _srun_cpus(launch)
-    yield from _wrappers(launch)
+    yield from judge_wrappers(launch)
     yield from _outside(launch)
     yield from _numa_binding(launch)
 

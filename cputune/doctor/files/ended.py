@@ -11,6 +11,7 @@ from cputune.doctor.files import fixing
 from cputune.doctor.files.context import Context
 from cputune.doctor.files.judged_launch import JudgedLaunch
 from cputune.doctor.finding import Check, Finding, Severity, checks_of, fault
+from cputune.launch.grammar import Tree
 from cputune.launch.places import Places
 from cputune.launch.translate import Translated
 from cputune.launch.write import translated
@@ -59,10 +60,19 @@ def may_bring_programs(context: Context) -> bool:
     return context.places is not None and _BRINGS.search(context.places.code) is not None
 
 
-def _is_asked_for(program: str, context: Context) -> bool:
-    """Whether the file asks first whether there is a program (``command -v mpirun``)."""
+def _starts_if_there(launch: JudgedLaunch) -> bool:
+    """Whether the launch is in a branch that asks for its program (``command -v mpirun``)."""
+    places, program = launch.context.places, launch.program.rpartition("/")[2]
+    if places is None or places.yaml or launch.span is None:
+        return False
     asked = rf"\b(?:command\s+-[vV]|which|type|hash)\s+(?:-\S+\s+)*[\"']?{re.escape(program)}\b"
-    return context.places is not None and re.search(asked, context.places.code) is not None
+    tree = Tree(places.text)
+    for node in (*tree.nodes("if_statement"), *tree.nodes("list")):
+        span = tree.span(node)
+        around = span.start < launch.span.start and launch.span.end <= span.end
+        if around and re.search(asked, tree.of(node)):
+            return True
+    return False
 
 
 def _variables(launch: JudgedLaunch) -> Iterator[Finding]:
@@ -121,13 +131,15 @@ def _own_deepspeed(launch: JudgedLaunch) -> str | None:
 
 
 def _launcher(launch: JudgedLaunch) -> Iterator[Finding]:
-    if _is_asked_for(launch.program.rpartition("/")[2], launch.context):
+    if _starts_if_there(launch):
         return
     rows = {row.name: row for row in load().launchers}
     row = rows.get(launch.launcher)
     in_image = launch.container is not None  # which has packages of its own
     if row is not None and launch.facts.package(row.package) is None and not in_image:
         text = f"{launch.launcher} comes with {row.package}, which is not installed: {row.why}"
+        if row.package == launch.launcher:
+            text = f"{row.package} is not installed: {row.why}"
         own = _own_deepspeed(launch)
         if own is None:
             replacement = fixing.plain_launcher(launch)

@@ -16,11 +16,12 @@ from typing import TypeAlias
 
 from cputune.doctor.checks import CHECKS as MACHINE_CHECKS
 from cputune.doctor.checks.launch import master_addr, master_loopback, ranks_alone
+from cputune.doctor.checks.libraries import setting_without_library
 from cputune.doctor.checks.settings import variable_mistyped
 from cputune.doctor.checks.versions import stack_variable_ignored
 from cputune.doctor.files import fixing
 from cputune.doctor.files.arguments import judge_arguments
-from cputune.doctor.files.around import judge_around
+from cputune.doctor.files.around import judge_around, judge_wrappers
 from cputune.doctor.files.configuration import configured
 from cputune.doctor.files.context import Context, FilesOf, facts_in_container, with_gpus
 from cputune.doctor.files.ended import by_another, judge_ended, variable_unread
@@ -35,8 +36,9 @@ from cputune.host.probing.installed import dead_preloads
 from cputune.launch.edit import Edit
 from cputune.launch.launch import CONFINERS, Launch
 from cputune.launch.launchers.mpirun import REFUSED, dialect_of, is_openmpi
+from cputune.launch.located_words import pairs, plain
 from cputune.launch.places import Places
-from cputune.launch.script import are_trainers, is_example
+from cputune.launch.script import TRAINER, are_trainers, is_example
 from cputune.launch.target import Target
 from cputune.plans.cores import usable_cores
 from cputune.stack import LEAST_CCL_WORKERS, has_argument, why_too_few_ccl_workers
@@ -81,10 +83,10 @@ def _for_gpus(launch: JudgedLaunch) -> JudgedLaunch:
 def judge_everywhere(launch: JudgedLaunch) -> Iterator[Finding]:
     """The faults that a launch has on every machine with these packages.
 
-    If a launch begins with an unknown variable, which may hold any launcher, only its arguments are
-    judged.
+    If a launch begins with an unknown variable, which may hold any launcher, only its arguments and
+    the programs in front of it are judged.
     """
-    for judge in JUDGES_OF_ARGUMENTS if _is_behind_unknown(launch) else JUDGES:
+    for judge in JUDGES_OF_UNKNOWN if _is_behind_unknown(launch) else JUDGES:
         yield from judge(launch)
 
 
@@ -193,10 +195,25 @@ def faulty_words(launch: JudgedLaunch) -> Iterator[tuple[Word, str]]:
         if word.state is Fate.ACCEPTED or given is None or (choice and given != choice):
             continue
         parser = launch.reader_of(flag)
+        if parser == "unknown" and not _may_parse_trainers(launch, flag):
+            continue
         off = not choice and not launch.switched_on(flag)
         harmless = off and (word.state is Fate.IGNORED or has_argument(versions, flag[2:]))
         if parser != "its own" and not harmless:
             yield word, parser
+
+
+def _may_parse_trainers(launch: JudgedLaunch, flag: str) -> bool:
+    """Whether a script that cannot be read may parse TrainingArguments, by its other arguments.
+
+    ``--no-cuda --epochs 3 --gamma 0.7`` is of an example of PyTorch.
+    """
+    others = {name for name, _ in pairs(launch.arguments)} - {plain(flag)}
+    known = {word.spelling.partition(" ")[0] for word in vocabulary(launch.context.versions)}
+    versions = launch.context.versions
+    return not others or any(
+        name in known or name in TRAINER or has_argument(versions, name[2:]) for name in others
+    )
 
 
 @fault("file-use-cpu", Severity.ERROR)
@@ -422,12 +439,14 @@ def _of_a_rank(launch: JudgedLaunch, machine_findings: set[Finding]) -> Iterator
         network=Network() if launch.nodes > 1 and not each_is_known else launch.facts.network,
         topology=replace(topology, allowed=_bound_to(launch, topology.allowed)),
         environment=kept,
-        preload_missing=dead_preloads(preload, launch.context.host, launch.facts),
+        preload_missing=dead_preloads(
+            _with_paths(preload, launch), launch.context.host, launch.facts
+        ),
     )
     for finding in findings_of(MACHINE_CHECKS, facts):
         if (
             finding in machine_findings
-            or finding.severity is Severity.ADVICE
+            or (finding.severity is Severity.ADVICE and finding.code not in _ADVICE)
             or finding.code in _MEANT
         ):
             continue
@@ -457,6 +476,10 @@ def _of_a_rank(launch: JudgedLaunch, machine_findings: set[Finding]) -> Iterator
             command=command,
             edits=_edits_of_a_rank(finding, options, launch),
         )
+
+
+# What is said of a file although it is advice: it names what is written there in vain.
+_ADVICE = (setting_without_library.code,)
 
 
 def _as_known(finding: Finding, launch: JudgedLaunch) -> Finding:
@@ -622,6 +645,8 @@ def _set_in_a_rank(launch: JudgedLaunch) -> tuple[dict[str, str], dict[str, str]
     ranks = None
     if launch.nodes == launch.machines:
         ranks = launch.ranks
+    elif launch.launcher == "mpirun" and launch.total_ranks:  # a job spreads them over its machines
+        ranks = max(1, launch.total_ranks // launch.nodes)
     if launch.launcher == "accelerate" and not _by_mpi(launch):
         ranks = None
     precision = launch.precision
@@ -664,6 +689,13 @@ def _preload(variables: Mapping[str, str], host: Host) -> str:
     return ":".join(entry for entry in re.split(r"[:\s]+", preload) if "$?" not in entry)
 
 
+def _with_paths(preload: str, launch: JudgedLaunch) -> str:
+    """The entries that can be judged: ld.so may find a bare name in the image of a pod."""
+    if launch.context.target.kind != "pod":
+        return preload
+    return ":".join(entry for entry in preload.split(":") if re.search(r"[/$]", entry))
+
+
 def _bound_to(launch: Launch, allowed: tuple[int, ...]) -> tuple[int, ...]:
     """The CPUs that numactl or taskset allow; all allowed ones if they name none."""
     with contextlib.suppress(ValueError):
@@ -674,6 +706,7 @@ def _bound_to(launch: Launch, allowed: tuple[int, ...]) -> tuple[int, ...]:
 
 Judge: TypeAlias = Callable[[JudgedLaunch], Iterator[Finding]]
 JUDGES_OF_ARGUMENTS: tuple[Judge, ...] = (_flags, judge_arguments)
+JUDGES_OF_UNKNOWN = (*JUDGES_OF_ARGUMENTS, judge_wrappers)
 # What is judged of a launch wherever it runs, in the order in which it is printed.
 JUDGES: tuple[Judge, ...] = (
     *JUDGES_OF_ARGUMENTS,

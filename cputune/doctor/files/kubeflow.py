@@ -97,6 +97,21 @@ def job_elastic() -> None:
     """
 
 
+@fault("job-ranks-number", Severity.ERROR)
+def ranks_number() -> None:
+    """nprocPerNode of a PyTorchJob must be a text
+
+    Symptom: kubectl apply ends with "Invalid value: \"integer\": spec.nprocPerNode in body must be
+    of type string".
+
+    Cause: the schema of PyTorchJob allows auto, cpu and gpu there, too, and so takes only texts.
+
+    Remedy: Write the number in quotes.
+
+    Source: https://github.com/kubeflow/trainer/blob/v1.9.0/manifests/base/crds/kubeflow.org_pytorchjobs.yaml
+    """
+
+
 @fault("file-k8s-resources", Severity.WARNING)
 def pod_resources() -> None:
     """The pod does not get whole CPUs for itself
@@ -157,6 +172,8 @@ def job_faults(document: Document) -> Iterator[tuple[Check, Path, str]]:
         if not any(map(read_words, _commands(document))):
             text += _IF_TORCHRUN
         yield ranks_auto, place, text
+    if document.get("kind") == "PyTorchJob" and isinstance(document.get(*place), int):
+        yield ranks_number, place, f"{place[-1]}: {document.get(*place)}, without quotes"
     yield from _uncounted(document)
     of_workers = document.get("kind") == "PyTorchJob" and not document.get(*_REPLICAS, "Master")
     alone = _pods(document) == 1 or any(map(_has_address, _commands(document)))

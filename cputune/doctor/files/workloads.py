@@ -80,6 +80,12 @@ def judge_workload(document: Document, context: Context) -> Iterator[Finding]:
             yield from _shared_memory(launches, container, document, context)
 
 
+def launches_of(document: Document) -> Iterator[Launch]:
+    """The launches in its containers."""
+    for container in _containers(document):
+        yield from _launches(container, document)
+
+
 def _limited(document: Document, container: _Container) -> LimitedContainer:
     values = document.mapping(*container.at)
     if document.get("kind") is not None:
