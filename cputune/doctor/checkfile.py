@@ -17,6 +17,7 @@ from cputune.doctor.files import (
     accelerate,
     arguments,
     around,
+    at_once,
     configuration,
     dockerfile,
     ended,
@@ -414,6 +415,7 @@ def _judge(text: str, context: Context) -> Iterator[Finding]:
         yield from around.judge_breaks(file, context)
         yield from slurm.judge_slurm(text, file, context)
         yield from judge.judge_launches(file.launches, context)
+        yield from at_once.judge_at_once(text, file.launches, context)
         for part in file.unread:
             yield part_unread.finding(context.at(part.line, part.text))
         yield from _configurations(file.launches, context)
@@ -487,6 +489,7 @@ DOCUMENTS: tuple[
 FILE_CHECKS: tuple[Check, ...] = (
     judge.CHECKS
     + around.CHECKS
+    + at_once.CHECKS
     + named_cpus.CHECKS
     + slurm.CHECKS
     + arguments.CHECKS

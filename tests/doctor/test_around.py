@@ -163,6 +163,31 @@ def codes(text: str, name: str = "run.sh", host: Host | None = None, **more: obj
             f"export KMP_AFFINITY=verbose\npython {TRAINS}",
         ),
         (
+            "trainings-at-once",
+            f"for s in 1 2 3; do python {TRAINS} --seed $s > $s.log 2>&1 & done; wait",
+            f"for s in 1 2 3; do python {TRAINS} --seed $s > $s.log 2>&1; done",
+        ),
+        (
+            "trainings-at-once",
+            f"export OMP_NUM_THREADS=9\npython {TRAINS} &\npython {TRAINS} &\nwait",
+            f"export OMP_NUM_THREADS=8\npython {TRAINS} &\npython {TRAINS} &\nwait",
+        ),
+        (
+            "trainings-at-once",
+            f"seq 4 | xargs -P 4 -I N python {TRAINS} --seed N",
+            f"seq 4 | xargs -P 1 -I N python {TRAINS} --seed N",
+        ),
+        (
+            "trainings-at-once",
+            f"for c in $CPUS; do python {TRAINS} & done; wait",
+            f"for c in $CPUS; do taskset -c $c python {TRAINS} & done; wait",
+        ),
+        (
+            "trainings-at-once",
+            f"for s in 1 2; do python {TRAINS} & done",
+            f"for s in 1 2; do python {TRAINS} & wait; done",
+        ),
+        (
             "rendezvous-endpoint",
             f"torchrun --nnodes 2 --rdzv_backend c10d --rdzv_endpoint eth0 {TRAINS}",
             f"torchrun --nnodes 2 --rdzv_backend c10d --rdzv_endpoint node1:29400 {TRAINS}",

@@ -55,6 +55,10 @@ MENDED = (
         "export KMP_AFFINITY=verbose,none LD_PRELOAD=/x/libiomp5.so\npython a.py",
         "export KMP_AFFINITY=none LD_PRELOAD=/x/libiomp5.so\npython a.py",
     ),
+    (
+        "python a.py --seed 1 &\npython a.py --seed 2 &\nwait",
+        "export OMP_NUM_THREADS=8\npython a.py --seed 1 &\npython a.py --seed 2 &\nwait",
+    ),
     ("export OMP_NUM_THREADS=32; python train.py", "export OMP_NUM_THREADS=16; python train.py"),
     ("srun ipexrun --ncores_per_instance 4 a.py", "srun env OMP_NUM_THREADS=4 python a.py"),
     (

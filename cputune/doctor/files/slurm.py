@@ -6,6 +6,13 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from cputune.doctor.files.at_once import (
+    in_background,
+    is_waited_for,
+    loop_around,
+    until_wait,
+    words_of,
+)
 from cputune.doctor.files.context import Context
 from cputune.doctor.files.judged_launch import JudgedLaunch
 from cputune.doctor.finding import Finding, Severity, checks_of, fault
@@ -19,7 +26,6 @@ if TYPE_CHECKING:
     from tree_sitter import Node
 
 _MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")
-_LOOPS = ("for_statement", "while_statement", "c_style_for_statement")
 # Options with which a step leaves the rest of the job to others.
 _SHARES = ("--overlap", "--exact", "--exclusive")
 # Programs that start what follows them on other machines.
@@ -203,26 +209,17 @@ def _alone(text: str, file: ShellFile, context: Context) -> Iterator[Finding]:
 def _steps(tree: Tree, context: Context) -> Iterator[Finding]:
     commands = list(tree.nodes("command"))
     for number, node in enumerate(commands):
-        words = _words(node, tree)
-        if not _takes_all(words) or not _in_background(node):
+        words = words_of(node, tree)
+        if not _takes_all(words) or not in_background(node):
             continue
-        others = _until_wait(commands[number + 1 :], tree, None)
-        loop = _loop_around(node)
-        if loop is not None and not _is_waited_for(commands[number + 1 :], tree, loop):
+        others = until_wait(commands[number + 1 :], tree, None)
+        loop = loop_around(node)
+        if loop is not None and not is_waited_for(commands[number + 1 :], tree, loop):
             others.append(words)
         if any("srun" in other and not _shares(other) for other in others):
             line = tree.text.count("\n", 0, tree.span(node).start) + 1
             text = f"{' '.join(words[:4])} … & without a size, and another step starts meanwhile"
             yield step_whole.finding(context.at(line, text))
-
-
-def _words(node: Node, tree: Tree) -> list[str]:
-    """The words of a command, without the variables that are set for it."""
-    words = list[str]()
-    for child in node.children:
-        if child.type != "variable_assignment":
-            words.append(tree.of(child).strip("\"'"))
-    return words
 
 
 def _takes_all(words: list[str]) -> bool:
@@ -237,39 +234,6 @@ def _takes_all(words: list[str]) -> bool:
 
 def _shares(words: list[str]) -> bool:
     return any(word.partition("=")[0] in _SHARES for word in words)
-
-
-def _in_background(node: Node) -> bool:
-    """Whether an & ends the command, behind its redirections and pipes."""
-    while node.parent is not None and node.parent.type in ("redirected_statement", "pipeline"):
-        node = node.parent
-    following = node.next_sibling
-    return following is not None and following.type == "&"
-
-
-def _until_wait(commands: list[Node], tree: Tree, end: int | None) -> list[list[str]]:
-    """The commands up to the next ``wait``."""
-    words = list[list[str]]()
-    for node in commands:
-        if end is not None and tree.span(node).start > end:
-            break
-        words.append(_words(node, tree))
-        if words[-1][:1] == ["wait"]:
-            break
-    return words
-
-
-def _is_waited_for(commands: list[Node], tree: Tree, loop: Node) -> bool:
-    """Whether a loop waits for what it has started before its next turn."""
-    inside = _until_wait(commands, tree, tree.span(loop).end)
-    return any(words[:1] == ["wait"] for words in inside)
-
-
-def _loop_around(node: Node) -> Node | None:
-    above = node.parent
-    while above is not None and above.type not in _LOOPS:
-        above = above.parent
-    return above
 
 
 def _loop(launch: JudgedLaunch, tree: Tree) -> Iterator[Finding]:
