@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from clean_machine import topology
-from confirmed import confirmed
+from clean_machine import SAPPHIRE_RAPIDS, topology
+from confirmed import UNCOMPARED, confirmed
 from unknown_machine import UNKNOWN
 
 from cputune import Cluster, HostFacts, Plan, Result, Workload
@@ -34,14 +34,9 @@ def machine(
     return replace(
         UNKNOWN,
         cpu=replace(
-            UNKNOWN.cpu,
-            vendor="GenuineIntel",
+            SAPPHIRE_RAPIDS,
             model_name=model,
-            family=6,
-            model=143,
-            stepping=8,
-            architecture="x86_64",
-            hypervisor=False,
+            codename=None,
             isa=("amx_bf16", "avx512_bf16", "avx512f"),
         ),
         topology=topology(sockets=sockets, cores=cores, smt=2 if smt else 1),
@@ -71,6 +66,12 @@ def tuned(
         **values,
     }
     return Result(**fields)
+
+
+def planned(result: Result, **changes: Any) -> Result:
+    """The result with a best plan that differs in these fields, and was compared with nothing."""
+    plan = replace(result.best.plan, **changes)
+    return replace(result, best=replace(result.best, plan=plan), **UNCOMPARED)
 
 
 @dataclass(frozen=True)
@@ -106,9 +107,8 @@ def one_socket() -> Case:
 def two_sockets_smt() -> Case:
     """The IPEX era, oneCCL with four workers, on two nodes."""
     facts = machine("Intel(R) Xeon(R) 8480+", sockets=2, cores=28, smt=True, mpi="intelmpi")
-    ccl = make_plan(usable_cores(facts), 2, backend="ccl", ccl_workers=4)
     plan = replace(
-        ccl,
+        make_plan(usable_cores(facts), 2, backend="ccl", ccl_workers=4),
         precision="bf16",
         ipex=True,
         allocator="jemalloc",

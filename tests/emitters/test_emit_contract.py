@@ -13,12 +13,7 @@ from typing import ClassVar
 
 import pytest
 import yaml
-from confirmed import UNCOMPARED
-from emit_machines import (
-    TODAY,
-    one_socket,
-    script_workload,
-)
+from emit_machines import TODAY, one_socket, planned, script_workload
 from golden_texts import Golden
 from in_process import ran
 from rows import every_row
@@ -29,41 +24,17 @@ from cputune.emitters import FORMATS
 
 HERE = Path(__file__).parent.parent.parent
 HOSTILE = (
-    "two words",
-    "it's",
-    'say "yes"',
-    "$HOME",
-    "$(touch executed)",
-    "`touch executed`",
-    "; touch executed",
-    "&& touch executed #",
-    "line\nbreak",
-    "tab\tand\rreturn",
-    "back\\slash\\n",
-    "--leading_name=dash",
-    "-x",
-    "--",
-    "",
-    " ",
-    "*",
-    "~",
-    "{a,b}",
-    "[1,2]",
-    "$$(PATH) $(PATH) $$$",
-    "%s %(x)s {y}",
-    "# no comment",
-    ": colon",
-    "- item",
-    "yes",
-    "0o17",
-    "22:22",
-    "null",
-    "ünïcödé ✓ 漢字",
-    "\u2028\u0085\ufeff",
-    "\x1b[31m",
-    "!important !!python/object",
-    "&anchor *alias",
-    "| > @ %",
+    # of a shell
+    *("two words", "it's", 'say "yes"', "$HOME", "$(touch executed)", "`touch executed`", ""),
+    *("; touch executed", "&& touch executed #", "line\nbreak", "tab\tand\rreturn", " ", "*", "~"),
+    *("back\\slash\\n", "--leading_name=dash", "-x", "--", "{a,b}", "[1,2]", "# no comment"),
+    # of the kubelet and of formats
+    *("$$(PATH) $(PATH) $$$", "%s %(x)s {y}"),
+    # of YAML
+    *(": colon", "- item", "yes", "0o17", "22:22", "null", "!important !!python/object"),
+    *("&anchor *alias", "| > @ %"),
+    # of terminals and editors
+    *("ünïcödé ✓ 漢字", "\u2028\u0085\ufeff", "\x1b[31m"),
 )
 SHELL_FORMATS = tuple(name for name, one in FORMATS.items() if one.main.endswith(".sh"))
 KUBERNETES_FORMATS = tuple(name for name, one in FORMATS.items() if one.main.endswith(".yaml"))
@@ -159,9 +130,7 @@ def launch(tmp_path: Path) -> Launch:
 def files_for(
     format: str, *arguments: str, mpi: str | None = "openmpi5"
 ) -> tuple[EmittedFile, ...]:
-    case = one_socket()
-    workload = script_workload(*arguments)
-    return emit(case.result, format, workload=workload, mpi=mpi)
+    return emit(one_socket().result, format, workload=script_workload(*arguments), mpi=mpi)
 
 
 def expand(word: str) -> str:
@@ -340,12 +309,11 @@ class TestPython:
 
     @pytest.mark.parametrize("format", SHELL_FORMATS)
     def test_which_one_is_taken(self, format: str, launch: Launch) -> None:
-        case = one_socket()
         tuned_with = launch.directory / "it's $tuned"
         others = {"PYTHON": str(launch.bin / "python3")}
         shutil.copy(launch.bin / "python3", tuned_with)
         tuned_with.write_text(FAKE.replace("*python3\\ -c)", "*tuned\\ -c)"))
-        files = emit(case.result, format, mpi="openmpi5", python=str(tuned_with))
+        files = emit(one_socket().result, format, mpi="openmpi5", python=str(tuned_with))
         assert str(tuned_with) in launch.run(files)[0]
         assert str(tuned_with) not in launch.run(files, environment=others)[0]
         tuned_with.unlink()
@@ -361,10 +329,8 @@ class TestWhatDoesNotFit:
 
     @pytest.mark.parametrize("path", ["/opt/my libs/t.so", "/a:b.so", "t.so", "/a\nb.so"])
     def test_a_library_that_cannot_be_preloaded(self, path: str, golden: Golden) -> None:
-        case = one_socket()
-        best = replace(case.result.best, plan=replace(case.result.best.plan, preload=(path,)))
         with pytest.raises(UsageError) as raised:
-            emit(replace(case.result, best=best, **UNCOMPARED), "mpirun")
+            emit(planned(one_socket().result, preload=(path,)), "mpirun")
         golden(raised.value)
 
     def test_an_accelerate_that_cannot_start_ranks(self, golden: Golden) -> None:
@@ -386,10 +352,8 @@ class TestWhatNobodyCarries:
         ],
     )
     def test_by_these_versions(self, format: str, changes: dict[str, object], said: str) -> None:
-        case = one_socket()
-        best = replace(case.result.best, plan=replace(case.result.best.plan, **changes))
         with pytest.raises(UsageError, match=said) as caught:
-            emit(replace(case.result, best=best, **UNCOMPARED), format, versions=TODAY)
+            emit(planned(one_socket().result, **changes), format, versions=TODAY)
         assert "transformers 5.23.0" in str(caught.value)
         assert caught.value.hint
 

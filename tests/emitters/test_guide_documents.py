@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,14 +21,7 @@ CLUSTER = Cluster(
 
 
 def job(format: str, **cluster: object) -> tuple[dict[str, Any], dict[str, str]]:
-    case = two_sockets_smt()
-    chosen = Cluster(
-        image=CLUSTER.image,
-        pvc=CLUSTER.pvc,
-        memory=CLUSTER.memory,
-        node_selector=CLUSTER.node_selector,
-        **cluster,  # type: ignore[arg-type]
-    )
+    case, chosen = two_sockets_smt(), replace(CLUSTER, **cluster)  # type: ignore[arg-type]
     files = emit(case.result, format, facts=case.facts, nodes=3, cluster=chosen)
     texts = {file.name: file.text for file in files}
     return yaml.safe_load(files[0].text), texts | {"notes": " ".join(files[0].notes)}

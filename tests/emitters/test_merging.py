@@ -31,23 +31,16 @@ spec:
 
 
 def emitted(patch: str) -> dict[str, Any]:
-    fields = yaml.safe_load(patch)
-    text = emit(one_socket().result, "pytorchjob", patch=fields)[0].text
-    document = yaml.safe_load(text)
-    assert isinstance(document, dict)
-    return document
+    file = emit(one_socket().result, "pytorchjob", patch=yaml.safe_load(patch))[0]
+    return yaml.safe_load(file.text)
 
 
 def test_mappings_and_named_items_are_merged_and_other_lists_are_taken() -> None:
     before, after = emitted("{}"), emitted(PATCH)
     assert after["metadata"]["labels"] == {**before["metadata"].get("labels", {}), "team": "nlp"}
     pod = after["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]
-    assert pod["tolerations"][0] == {
-        "key": "dedicated",
-        "operator": "Equal",
-        "value": "yes",
-        "effect": "NoSchedule",
-    }
+    told = {"key": "dedicated", "operator": "Equal", "value": "yes", "effect": "NoSchedule"}
+    assert pod["tolerations"][0] == told
     (container,) = pod["containers"]
     variables = {one["name"]: one.get("value") for one in container["env"]}
     assert variables["HF_HOME"] == "/data/hub"
