@@ -28,7 +28,6 @@ def machine(
     accelerators: tuple[str, ...] | None = (),
     isa: tuple[str, ...] = ("amx_bf16", "avx512_bf16", "avx512f"),
     cores: int = 4,
-    quota: float | None = None,
     location: str | None = "/venv/site-packages",
 ) -> HostFacts:
     cpus = tuple(range(cores))
@@ -42,7 +41,6 @@ def machine(
             allowed=cpus,
             numa_nodes=(),
         ),
-        limits=replace(UNKNOWN.limits, cpu_quota=quota),
         python=python,
         packages=tuple(
             Package(name=name, version=version, location=location)

@@ -18,7 +18,6 @@ def test_its_example_is_taken(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text(example)
     root = click.Context(cli)
     read_settings(root, cli.params[0], str(tmp_path / "config.toml"))
-    assert root.default_map is not None
     assert root.default_map["quiet"] == "True"
     tune = cli.get_command(root, "tune")
     assert tune is not None

@@ -121,16 +121,12 @@ def test_what_ranks_tell_is_put_together() -> None:
         ]
 
     one = training_of([told([3, 1, 2, 4], [5, 6, 7, 8], 0.5)], batch=4)
-    assert one is not None
     assert not one.shuffled
     two = training_of([told([1, 2], [5, 6], 0.5), told([3, 4], [8, 7], 0.5)], batch=4)
-    assert one is not None
-    assert two is not None
     assert (one.samples, two.apart) == (two.samples, False)
     assert two.contents == (f"{4:016x}", None)
     assert one.dropout is None, "nobody has said"
     apart = training_of([told([1], [2], 0.5), told([3], [4], 0.6)])
-    assert apart is not None
     assert apart.apart
     assert training_of([told([1], [2], 0.5), []]) is None
 
@@ -146,7 +142,6 @@ def test_what_only_one_of_both_has_told_is_not_compared() -> None:
     short = equivalent(replace(TYPED, last=4), replace(TWO, last=8))
     assert "the last batch of each epoch has 8 samples instead of 4" in " ".join(short.allowed)
     told = training_of([[{"rates": [1e-3], "samples": 1}]], batch=4)
-    assert told is not None
     assert told.loader == 0
 
 

@@ -17,12 +17,7 @@ from cputune import Plan, Step, UsageError, Workload
 from cputune.emitters import FORMATS
 from cputune.host.process import keep_secrets
 from cputune.records.steps import Crashed
-from cputune.text.hidden import (
-    hide_arguments,
-    looks_random,
-    looks_secret,
-    without_secrets,
-)
+from cputune.text.hidden import hide_arguments, looks_random, looks_secret, without_secrets
 
 TOKEN = "hf_AbCdEfGhIjKlMnOpQrStUvWxYz"
 HEX = "0123456789abcdef0123456789abcdef01234567"

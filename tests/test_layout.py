@@ -30,9 +30,8 @@ TWO_OF_9 = {"sockets": 2, "cores_per_socket": 9}
 
 
 class TestUsableCores:
-    @every_row(("quota", "count"), [(0.5, 1)])
-    def test_are_as_many_as_the_quota_pays_for(self, quota: float | None, count: int) -> None:
-        assert len(usable_cores(machine(cores_per_socket=8, cpu_quota=quota))) == count
+    def test_are_as_many_as_the_quota_pays_for(self) -> None:
+        assert len(usable_cores(machine(cores_per_socket=8, cpu_quota=0.5))) == 1
 
     def test_a_socket_shares_its_part_among_its_nodes(self) -> None:
         facts = machine(sockets=2, cores_per_socket=8, nodes_per_socket=2, cpu_quota=12)
@@ -86,15 +85,9 @@ class TestUsableCores:
 
 
 class TestCounts:
-    @every_row(
-        ("ranks", "good"),
-        [
-            (2, True),
-        ],
-    )
-    def test_of_ranks_over_sockets_of_two_nodes_and_of_one(self, ranks: int, good: bool) -> None:
+    def test_of_ranks_over_sockets_of_two_nodes_and_of_one(self) -> None:
         cores = tuple(Core(cpus=(cpu,), socket=cpu // 18, numa_node=cpu // 9) for cpu in range(27))
-        assert (why_not_ranks(cores, ranks) is None) == good
+        assert why_not_ranks(cores, 2) is None
 
     @pytest.mark.parametrize(("paid", "good"), [(10, True), (11, False)])
     def test_of_ranks_use_nine_tenths_of_what_a_quota_pays_for(self, paid: int, good: bool) -> None:
@@ -115,16 +108,8 @@ class TestCounts:
         found = (Core(cpus=(cpu,), socket=0, numa_node=0, l3=cpu // each) for cpu in range(cores))
         assert thinkable_ranks(tuple(found)) == counts
 
-    @every_row(
-        ("cores", "counts"),
-        [
-            (0, ()),
-        ],
-    )
-    def test_of_threads_go_down_to_one_on_few_cores(
-        self, cores: int, counts: tuple[int, ...]
-    ) -> None:
-        assert thread_counts(usable_cores(machine(cores_per_socket=12))[:cores]) == counts
+    def test_of_threads_without_a_core_there_are_none(self) -> None:
+        assert thread_counts(()) == ()
 
     @every_row(
         ("shape", "counts"),

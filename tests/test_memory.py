@@ -16,13 +16,7 @@ from rows import every_row
 import cputune
 from cputune import Workload, diagnose
 from cputune.doctor.checks.limits import GUIDES, MOST_GUIDE_BYTES
-from cputune.plans.memory import (
-    LOGIT_BYTES,
-    PROCESS_BYTES,
-    SPARE,
-    needed_bytes,
-    spare_bytes,
-)
+from cputune.plans.memory import LOGIT_BYTES, PROCESS_BYTES, SPARE, needed_bytes, spare_bytes
 from cputune.plans.workload import Recipe, load_recipe, recipe_names
 
 GIB = 1 << 30

@@ -102,7 +102,6 @@ def test_one_rank_gets_no_backend_that_several_were_typed_with() -> None:
 def test_all_others_are_set_by_code_and_one_never_run_is_among_them(job: Workload) -> None:
     way = delivery_of(job, replace(ONE, precision="bf16"), {})
     assert way.flags == ()
-    assert way.force is not None
     assert way.force.arguments["bf16"] is True
     assert way.force.samples_per_rank == job.global_batch_size
     assert (way.force.arguments["use_cpu"], way.force.arguments["fp16"]) == (True, False)
@@ -139,7 +138,6 @@ def test_a_trial_trains_at_the_learning_rate_of_its_recipe(
             next(steps)
         ((_, job),) = runner._shown
         trained = job.training()
-    assert trained is not None
     assert {*trained.rates[0]} == {RATE}
     assert list(tmp_path.iterdir()) == [recipe]
     monkeypatch.undo()

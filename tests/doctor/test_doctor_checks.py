@@ -12,16 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clean_machine import (
-    CASCADE_LAKE_ISA,
-    CLEAN,
-    GIB,
-    IPEX_ERA,
-    TCMALLOC,
-    changed,
-    topology,
-    words,
-)
+from clean_machine import CASCADE_LAKE_ISA, CLEAN, GIB, IPEX_ERA, TCMALLOC, changed, topology, words
 from golden_texts import Golden
 from rows import every_row
 from scripts import shellcheck

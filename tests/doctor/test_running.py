@@ -151,7 +151,6 @@ def test_a_parent_that_polls_a_pool_that_hangs() -> None:
         return running_job.wait_of(parent, [child], machine(None))
 
     polling = wait(0.1, 0.0)
-    assert polling is not None
     assert "forked" in polling.cause
     assert wait(0.9, 0.0) is None, "it computes"
     assert wait(0.1, 0.9) is None, "its child computes"

@@ -64,10 +64,7 @@ PARSED = "HfArgumentParser((Own, transformers.TrainingArguments))"
 @pytest.mark.parametrize("format", ["torchrun", "mpirun", "accelerate", "slurm"])
 @pytest.mark.usefixtures("workdir")
 def test_a_script_that_was_never_run_is_carried_only_if_nothing_else_says_the_plan(
-    code: str,
-    precision: str,
-    carried: bool,
-    format: str,
+    code: str, precision: str, carried: bool, format: str
 ) -> None:
     Path("train.py").write_text(code)
     plan = {"cpus": ((0, 1),), "precision": precision, "settings": {}, **ONE}

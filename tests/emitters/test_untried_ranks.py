@@ -70,9 +70,7 @@ def first_step(*command: str) -> tuple[float, float]:
     ],
 )
 def test_ranks_that_each_take_a_batch_begin_as_one_process_with_all_of_it(
-    parses: bool,
-    options: tuple[str, ...],
-    cputune: Run,
+    parses: bool, options: tuple[str, ...], cputune: Run
 ) -> None:
     """BertForSequenceClassification ignores how many items a step has, and Trainer multiplies its
     loss by the ranks.

@@ -96,7 +96,6 @@ def test_a_step_of_today_stands_above_the_one_of_the_best_plan() -> None:
     assert result.profile is not None
     today = replace(result.profile, plan=result.baseline.plan)
     drawn = replace(result, today_profile=today).figures.step()
-    assert drawn is not None
     labels = [label.get_text() for label in drawn.axes[0].get_yticklabels()]
     assert labels == ["today", "best"]
     slow, fast = result.baseline.samples_per_second.centre, result.best.samples_per_second.centre
@@ -111,7 +110,6 @@ def test_the_limit_of_the_products_is_drawn_if_it_is_known() -> None:
     result = replace(profiled(), profile=limited, today_profile=None)
     drawn = result.figures.step()
     assert "the matmuls, at the limit of the cores" in words(drawn)
-    assert drawn is not None
     (line,) = drawn.axes[0].lines
     assert line.get_xdata()[0] == pytest.approx(sum(heights(drawn)) / 2)
 
@@ -149,7 +147,6 @@ def test_the_comparison_has_a_point_for_each_round_of_each_block() -> None:
     ]
     alone = {"speedup": None, "not_compared": "it was interrupted"}
     drawn = replace(result, confirmation=tuple(runs), **alone).figures.comparison()
-    assert drawn is not None
     points = [line.get_ydata() for line in drawn.axes[0].lines if line.get_marker() == "o"]
     assert [list(block) for block in points] == [[2.0, 3.0], [2.5]]
     assert {"block 1", "block 2"} <= set(words(drawn))
@@ -163,7 +160,6 @@ def test_the_steps_of_a_trial_say_which_do_not_count(golden: Golden) -> None:
     result = replace(result, trials=(trial,))
     drawn = result.figures.steps(3)
     assert {"counts", "warm-up", "delayed by others"} <= set(words(drawn))
-    assert drawn is not None
     crosses = [list(line.get_ydata()) for line in drawn.axes[0].lines if line.get_marker() == "x"]
     assert [5.0] in crosses
     with pytest.raises(UsageError) as raised:
@@ -174,7 +170,6 @@ def test_the_steps_of_a_trial_say_which_do_not_count(golden: Golden) -> None:
 
 def test_a_trial_of_a_study_keeps_the_seconds_of_its_steps() -> None:
     trial = tuned().trials[0]
-    assert trial.taken is not None
     assert len(trial.taken.step_seconds) == trial.steps
     assert Result.from_json(tuned().to_json()).trials[0].taken == trial.taken
 

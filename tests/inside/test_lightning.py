@@ -84,7 +84,6 @@ def test_a_fit_is_measured_beyond_its_own_end(
     # four whole steps.
     assert [step.samples for step in steps] == [8] * 12
     assert framework == "pytorch"
-    assert training is not None
     assert training.gradient is not None
     assert training.rates[0] == (0.5,)
     assert os.listdir() == ["train.py"], "no checkpoint, no log, no validation"

@@ -52,11 +52,7 @@ class TestTheWayIntoAScript:
         ],
     )
     def test_a_launch_is_verified_whole(
-        self,
-        recipe: str,
-        settings: dict[str, str],
-        tmp_path: Path,
-        monkeypatch: pytest.MonkeyPatch,
+        self, recipe: str, settings: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.chdir(tmp_path)
         tuned = replace(

@@ -12,11 +12,7 @@ from golden_texts import Golden
 
 from cputune import Plan
 from cputune.host.hub import hub_reachable
-from cputune.plans.delivery.environment import (
-    OFFLINE,
-    base_environment,
-    plan_variables,
-)
+from cputune.plans.delivery.environment import OFFLINE, base_environment, plan_variables
 from cputune.ranks.engines import FromHere, held_port, local_ranks, ssh_handing_on, write
 from cputune.ranks.supervisor_main import RankCommand
 from cputune.records.steps import HostLost

@@ -60,6 +60,5 @@ def test_a_launch_of_several_ranks_is_tuned_also_if_they_are_apart_as_typed(
         with closing(runner.steps(baseline_plan(facts, ranks=2))) as typed:
             assert len(list(islice(typed, 9))) == 9
         training = runner.workload.training
-        assert training is not None
         assert training.drift.startswith(says)
         assert bool(training.drift) == bool(says)

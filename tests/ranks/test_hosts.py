@@ -41,7 +41,7 @@ from cputune.host import Host, this_interpreter
 from cputune.host.facts import Link, Network
 from cputune.host.remote.ask import script_text, sent_lines
 from cputune.host.remote.probed import Probed, probe_each
-from cputune.host.remote.reach import Mpirun, Reach, Srun
+from cputune.host.remote.reach import Mpirun, Srun
 from cputune.inside import applying_script
 from cputune.ranks import engines, hosts
 from cputune.ranks.hosts import RankHosts, interface_between, open_hosts
@@ -62,10 +62,10 @@ def facts() -> HostFacts:
     return cputune.probe()
 
 
-def two(facts: HostFacts, reach: Reach | None = None) -> RankHosts:
+def two(facts: HostFacts) -> RankHosts:
     """Two names of this machine."""
     found = [Probed(node=Node(name=name), facts=facts) for name in NAMES]
-    return RankHosts(hosts=found, reach=reach or FakeReach())
+    return RankHosts(hosts=found, reach=FakeReach())
 
 
 @pytest.fixture
@@ -327,9 +327,9 @@ def nodes(*names: str) -> list[Node]:
     return [Node(name=name) for name in names]
 
 
-def refused(reach: FakeReach, *names: str, job: Workload = RECIPE) -> CputuneError:
+def refused(reach: FakeReach, *names: str) -> CputuneError:
     with pytest.raises(CputuneError) as caught:
-        open_hosts(nodes(*names), reach, job, interpreter=this_interpreter())
+        open_hosts(nodes(*names), reach, RECIPE, interpreter=this_interpreter())
     assert caught.value.hint
     return caught.value
 

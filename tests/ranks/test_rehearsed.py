@@ -253,7 +253,6 @@ def test_what_fails_at_the_end_of_a_script_is_found(
     seen = replace(job, framework="accelerate", global_batch_size=8, accumulation=1)
     with ProcessRunner(seen, facts, offline=True) as runner:
         end = runner.rehearse(two_ranks(facts), 120.0)
-    assert end is not None
     assert says in end.failed
     assert bool(end.failed) == bool(says)
     assert not list(tmp_path.iterdir()), "nothing is written to the folder of the launch"

@@ -104,7 +104,6 @@ def test_a_script_that_fails_shows_its_own_traceback(script: Open) -> None:
     error = fault(script("crashes.py"))
     assert isinstance(error, Crashed)
     assert "ValueError: a shape does not fit" in str(error)
-    assert error.details is not None
     assert error.details.startswith("the last words")
     assert "crashes.py" in error.details
     assert "runpy" not in error.details
@@ -113,7 +112,6 @@ def test_a_script_that_fails_shows_its_own_traceback(script: Open) -> None:
 def test_a_flood_on_stderr_does_not_drown_the_last_words(script: Open) -> None:
     error = fault(script("floods.py"))
     assert isinstance(error, Crashed)
-    assert error.details is not None
     assert error.details.endswith("RuntimeError: after the flood")
     assert len(error.details) < 100_000
 

@@ -48,11 +48,7 @@ def test_this_pythons_launchers_are_found_first() -> None:
     ],
 )
 def test_the_launch_runs_as_typed(
-    launcher: str,
-    threads: int | None,
-    dtype: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    launcher: str, threads: int | None, dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     script = "accelerate_script.py" if launcher.startswith("accelerate") else "trainer_script.py"

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import cache
 from typing import Any
 
 from confirmed import UNCOMPARED
+from rich.console import Console
 from tuner.fakes import BY_NAME, VARIED, FakeKeepingRunner
 
 import cputune
 from cputune import Plan, Result, ResultError, Step, Trial
 from cputune.records.result import FAILED, Profile, Throughput
+from cputune.report.writing import print_blocks
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>'\"&\u202e\x1b[2J"
 
@@ -108,6 +111,14 @@ CASES = {
         *(interrupted, without_confirmation, elsewhere, a_thousand),
     )
 }
+
+
+def printed(blocks: Iterable[Any], width: int = 120) -> str:
+    """What these blocks of a report are in a terminal without colours."""
+    out = io.StringIO()
+    console = Console(file=out, width=width, highlight=False, markup=False, emoji=False)
+    print_blocks(blocks, console)
+    return out.getvalue()
 
 
 def hostile() -> Result:

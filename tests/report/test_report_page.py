@@ -16,14 +16,7 @@ import pytest
 from confirmed import BUSY
 from golden_texts import Golden
 from in_process import Run, ran
-from report.result_cases import (
-    CASES,
-    HOSTILE,
-    a_thousand,
-    hostile,
-    profiled,
-    tuned,
-)
+from report.result_cases import CASES, HOSTILE, a_thousand, hostile, profiled, tuned
 from rows import like_others
 
 from cputune import MissingPackageError, Result

@@ -16,13 +16,7 @@ from cputune.records.result import Throughput
 from cputune.records.steps import Crashed
 from cputune.tuner.confirmation import Confirmation
 from cputune.tuner.contenders import Contender
-from cputune.tuner.gains import (
-    MOST_BLOCKS,
-    RESERVE,
-    Gain,
-    blocks_to_decide,
-    gain_side_by_side,
-)
+from cputune.tuner.gains import MOST_BLOCKS, RESERVE, Gain, blocks_to_decide, gain_side_by_side
 from cputune.tuner.measuring import Findings
 
 NOISE = 0.05
