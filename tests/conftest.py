@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from golden_texts import Golden, path_of, reviewed
+from golden_texts import Golden, path_of
 from in_process import Ended, Run
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def golden(request: pytest.FixtureRequest, tmp_path: Path) -> Golden:
         str(Path(__file__).parents[1]): "PROJECT",
     }
     update = request.config.getoption("--update-golden")
-    return reviewed(path_of(request.path), test, hidden, update=update)
+    return Golden(path_of(request.path), test, hidden, update)
 
 
 @pytest.fixture

@@ -108,7 +108,7 @@ class TestCounts:
         found = (Core(cpus=(cpu,), socket=0, numa_node=0, l3=cpu // each) for cpu in range(cores))
         assert thinkable_ranks(tuple(found)) == counts
 
-    def test_of_threads_without_a_core_there_are_none(self) -> None:
+    def test_without_a_core_no_number_of_threads_is_tried(self) -> None:
         assert thread_counts(()) == ()
 
     @every_row(

@@ -56,9 +56,8 @@ def test_a_planted_link_is_replaced_and_not_followed(
 
     write_atomically(tmp_path / "cputune.json", "{}", force=True)
     if there:
-        with pytest.raises(CputuneError) as raised:
+        with golden.raises(CputuneError):
             StudyStorage(tmp_path / "cputune.db", resume=False)
-        golden(raised.value)
         assert victim.read_text() == "precious"
     else:
         StudyStorage(tmp_path / "cputune.db", resume=False).close()

@@ -150,9 +150,8 @@ def test_arguments_that_no_cpu_can_follow_are_errors_as_in_a_file(judge: Judge) 
 
 
 def test_words_that_train_nothing_are_refused(golden: Golden) -> None:
-    with pytest.raises(UsageError) as raised:
+    with golden.raises(UsageError):
         read_launch(("ls", "-l"), this_interpreter())
-    golden(raised.value)
 
 
 @pytest.mark.parametrize(

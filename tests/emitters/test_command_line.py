@@ -80,9 +80,8 @@ def test_a_script_that_was_never_run_is_carried_only_if_nothing_else_says_the_pl
 
 
 def test_without_a_result_a_plan_that_needs_files_cannot_be_one_line(golden: Golden) -> None:
-    with pytest.raises(UsageError) as raised:
+    with golden.raises(UsageError):
         emit(None, "command", facts=one_socket().facts)
-    golden(raised.value)
 
 
 def test_it_is_printed_and_cannot_be_verified() -> None:

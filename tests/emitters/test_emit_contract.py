@@ -190,9 +190,8 @@ class TestHostileArguments:
     def test_a_script_refuses_a_lone_colon_when_it_is_run(
         self, format: str, launch: Launch, golden: Golden
     ) -> None:
-        with pytest.raises(AssertionError) as raised:
+        with golden.raises(AssertionError):
             launch.run(files_for(format), "a", ":", "b")
-        golden(raised.value)
 
     @pytest.mark.parametrize("format", SHELL_FORMATS)
     def test_shellcheck_has_nothing_to_say(self, format: str, tmp_path: Path) -> None:
@@ -203,9 +202,8 @@ class TestHostileArguments:
     @pytest.mark.parametrize("format", FORMATS)
     def test_a_script_that_python_takes_for_an_option(self, format: str, golden: Golden) -> None:
         workload = Workload(name="-run.py", argv=("-run.py",))
-        with pytest.raises(UsageError) as raised:
+        with golden.raises(UsageError):
             emit(one_socket().result, format, workload=workload)
-        golden(raised.value)
 
     @every_row("format", FORMATS)
     def test_the_header_stays_a_comment(self, format: str) -> None:
@@ -289,9 +287,8 @@ def _pairs(words: list[str]) -> list[tuple[str, str]]:
 
 class TestMpirunChecks:
     def test_another_mpi_than_it_was_written_for(self, launch: Launch, golden: Golden) -> None:
-        with pytest.raises(AssertionError) as raised:
+        with golden.raises(AssertionError):
             launch.run(files_for("mpirun", mpi="mpich"), mpi="openmpi5")
-        golden(raised.value)
 
     @pytest.mark.parametrize(("version", "kept"), [("1.4.0", False), ("1.5.0", True)])
     def test_accelerate_before_1_5_has_the_host_file_from_the_flag_alone(
@@ -323,20 +320,17 @@ class TestPython:
 
 class TestWhatDoesNotFit:
     def test_neither_result_nor_machine(self, golden: Golden) -> None:
-        with pytest.raises(UsageError) as raised:
+        with golden.raises(UsageError):
             emit(None, "mpirun")
-        golden(raised.value)
 
     @pytest.mark.parametrize("path", ["/opt/my libs/t.so", "/a:b.so", "t.so", "/a\nb.so"])
     def test_a_library_that_cannot_be_preloaded(self, path: str, golden: Golden) -> None:
-        with pytest.raises(UsageError) as raised:
+        with golden.raises(UsageError):
             emit(planned(one_socket().result, preload=(path,)), "mpirun")
-        golden(raised.value)
 
     def test_an_accelerate_that_cannot_start_ranks(self, golden: Golden) -> None:
-        with pytest.raises(CputuneError) as raised:
+        with golden.raises(CputuneError):
             emit(one_socket().result, "accelerate", versions={"accelerate": "0.27.2"})
-        golden(raised.value)
 
 
 class TestWhatNobodyCarries:

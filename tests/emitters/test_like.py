@@ -202,16 +202,14 @@ def test_a_batch_script_starts_one_task_with_the_ranks_of_the_plan(golden: Golde
 def test_a_launch_on_several_machines_is_no_launch_of_this_plan(
     name: str, text: str, golden: Golden
 ) -> None:
-    with pytest.raises(UsageError) as raised:
+    with golden.raises(UsageError):
         rewritten(text, name=name)
-    golden(raised.value)
 
 
 @pytest.mark.parametrize("text", ["echo nothing\n", "kind: Pod\n"])
 def test_what_starts_no_training_is_refused(text: str, golden: Golden) -> None:
-    with pytest.raises(UsageError) as raised:
+    with golden.raises(UsageError):
         launch_in(text, "run.sh")
-    golden(raised.value)
 
 
 def test_the_diff_is_taken_by_patch_and_the_script_by_bash(tmp_path: Path) -> None:

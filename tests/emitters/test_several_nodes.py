@@ -70,9 +70,8 @@ class TestScale:
 
 class TestNobodysBatch:
     def test_flags_without_a_batch_are_refused_on_several_nodes(self, golden: Golden) -> None:
-        with pytest.raises(UsageError) as caught:
+        with golden.raises(UsageError) as caught:
             main(workload=replace(script_workload("--do_train"), global_batch_size=None))
-        golden(caught.value)
         assert "--global-batch-size" in str(caught.value.hint)
         assert "--batch-per-rank" in str(caught.value.hint)
 

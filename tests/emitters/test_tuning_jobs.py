@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
 from golden_texts import Golden
 from in_process import ran
 from machines import TODAY, machine
@@ -59,6 +58,5 @@ def test_a_recipe_is_tuned_by_its_name(golden: Golden) -> None:
     job = Workload.from_recipe("bert-mini")
     assert 'cputune tune -o "$found" "$@" --recipe bert-mini ||' in written("slurm", job, tune=True)
     own = replace(job, recipe=replace(job.recipe, name="mine"))  # type: ignore[type-var]
-    with pytest.raises(UsageError) as raised:
+    with golden.raises(UsageError):
         written("slurm", own, tune=True)
-    golden(raised.value)

@@ -143,9 +143,8 @@ class TestTrainer:
     def test_is_refused_a_batch_that_cannot_be_divided(self, golden: Golden) -> None:
         way = Delivery(world_size=3)
         trainer = way.trainer()(way.arguments()())
-        with pytest.raises(RefusedError) as raised:
+        with golden.raises(RefusedError):
             trainer.train()
-        golden(raised.value)
 
     def test_a_batch_that_the_script_sets_later_is_divided_too(self) -> None:
         way = Delivery(world_size=2, samples_per_rank=4)
@@ -200,9 +199,8 @@ class TestAccelerator:
         made.gradient_state = SimpleNamespace(active_dataloader=first)
         assert made.backward(0.5) == 0.5
         made.gradient_state = SimpleNamespace(active_dataloader=second)
-        with pytest.raises(RefusedError) as raised:
+        with golden.raises(RefusedError):
             made.backward(0.5)
-        golden(raised.value)
 
     def test_of_an_older_release_shares_no_batch(self) -> None:
         made = Delivery(world_size=2).accelerator()()

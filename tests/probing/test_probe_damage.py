@@ -74,6 +74,5 @@ def test_a_link_out_of_the_tree_is_not_followed(tmp_path: Path) -> None:
 )
 def test_a_damaged_record_is_refused(tmp_path: Path, text: str, golden: Golden) -> None:
     """Before, some of it was silence: "Python 3.11.7, no torch", exit 0."""
-    with pytest.raises(HostError) as raised:
+    with golden.raises(HostError):
         machine(tmp_path, cores=2, files={"record.json": text})
-    golden(raised.value)

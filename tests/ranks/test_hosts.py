@@ -130,9 +130,8 @@ def test_a_plan_for_more_hosts_than_there_are_is_infeasible(
     runner: ProcessRunner, golden: Golden
 ) -> None:
     three = Plan(nodes=3, processes_per_node=1, threads_per_process=1, cpus=((CPUS[0],),))
-    with pytest.raises(Infeasible) as raised:
+    with golden.raises(Infeasible):
         next(runner.steps(three))
-    golden(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -411,9 +410,8 @@ class TestOpening:
             for package in probed.facts.packages
         )
         other = elsewhere(probed, facts=replace(probed.facts, packages=older))
-        with pytest.raises(CannotError) as raised:
+        with golden.raises(CannotError):
             hosts.refuse_differences([probed, other], (), sys.executable)
-        golden(raised.value)
 
     def test_one_host_needs_no_interface(self, facts: HostFacts) -> None:
         assert (
@@ -426,12 +424,10 @@ class TestOpening:
         )
         facts = replace(facts, network=lo)
         alone = [Probed(node=Node(name=name), facts=facts) for name in NAMES]
-        with pytest.raises(CannotError) as raised:
+        with golden.raises(CannotError):
             interface_between(alone, FakeReach())
-        golden(raised.value)
 
     def test_a_host_that_is_not_reached(self, golden: Golden) -> None:
         reach = FakeReach(instead={"beta": ("sh", "-c", "echo no such host >&2; exit 255")})
-        with pytest.raises(Unreachable) as raised:
+        with golden.raises(Unreachable):
             open_hosts(nodes("alpha", "beta"), reach, RECIPE, interpreter=this_interpreter())
-        golden(raised.value)

@@ -49,9 +49,8 @@ def test_trl_starts_a_script_of_its_own(
     typed = read_typed(["trl", "sft", "--model_name_or_path", "m"])
     assert typed.argv == ("-m", "trl.scripts.sft", "--model_name_or_path", "m")
     golden(typed.notes)
-    with pytest.raises(UsageError) as raised:
+    with golden.raises(UsageError):
         read_typed(["trl", "chat"])
-    golden(raised.value)
     for words in (["--num_processes", "2"], ["--accelerate_config=fsdp1"]):
         with pytest.raises(UsageError, match=f"trl sft {words[0].split('=')[0]} is for accelerate"):
             read_typed(["trl", "sft", *words])
@@ -103,15 +102,13 @@ def test_a_configuration_of_accelerate_is_read(tmp_path: Path, golden: Golden) -
     config = tmp_path / "accelerate.yaml"
     words = ["accelerate", "launch", "--config_file", str(config), "train.py"]
     config.write_text("distributed_type: 'FSDP'\n")
-    with pytest.raises(UsageError) as raised:
+    with golden.raises(UsageError):
         Workload.script(words)
-    golden(raised.value)
     config.write_text("num_processes: 2\nmpirun_config:\n  mpirun_hostfile: hosts\n")
     assert Workload.script(words).launch_ranks == 2
     config.unlink()
-    with pytest.raises(UsageError) as raised:
+    with golden.raises(UsageError):
         Workload.script(words)
-    golden(raised.value)
 
 
 @every_row(

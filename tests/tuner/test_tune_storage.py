@@ -57,9 +57,8 @@ def test_an_empty_file_is_no_study_yet(tmp_path: Path, there: bytes | None, gold
     book.remember(SMALL.workload)
     assert book.write_down() is None
     book.claim({"seed": 3, "schema": 1})
-    with pytest.raises(CannotError) as raised:
+    with golden.raises(CannotError):
         book.claim({"seed": 4, "schema": 2})
-    golden(raised.value)
     assert book.workload == SMALL.workload
     book.close()
     assert [path.name for path in tmp_path.iterdir()] == ["s.db"]
@@ -119,9 +118,8 @@ class TestDamagedStudies:
 
     def test_a_study_that_does_not_say_of_what_it_is(self, study: Path, golden: Golden) -> None:
         study.write_bytes(study.read_bytes().replace(b"cputune.identity", b"cputune.nothing"))
-        with pytest.raises(CannotError) as raised:
+        with golden.raises(CannotError):
             tuned(study, resume=True)
-        golden(raised.value)
 
     @pytest.mark.parametrize(
         ("was", "becomes", "match"),
@@ -169,9 +167,8 @@ class TestDamagedStudies:
 
     def test_a_fifo_is_not_opened(self, tmp_path: Path, golden: Golden) -> None:
         os.mkfifo(tmp_path / "s.db")
-        with pytest.raises(CannotError) as raised:
+        with golden.raises(CannotError):
             StudyStorage(tmp_path / "s.db", resume=True)
-        golden(raised.value)
 
 
 DAMAGED = "the file is damaged or truncated"

@@ -234,9 +234,8 @@ class TestNeighbours:
             return steady(2 * SMALL.seconds(plan), delayed=0.9 * SMALL.seconds(plan))
 
         book = tmp_path / "study.db"
-        with pytest.raises(NotMeasurableError) as caught:
+        with golden.raises(NotMeasurableError) as caught:
             tune(SMALL, FakeRunner(busy), study=book)
-        golden(caught.value)
         assert caught.value.exit_code == 4
         assert "--resume" in str(caught.value.hint)
         provisional = caught.value.result  # type: ignore[attr-defined]
@@ -320,9 +319,8 @@ class TestInterrupt:
         study = tmp_path / "s.db"
         with pytest.raises(Interrupted):
             tune(SMALL, FakeRunner(self.interrupting(15)), study=study)
-        with pytest.raises(CannotError) as raised:
+        with golden.raises(CannotError):
             tune(SMALL, FakeRunner(truthful()), study=study)
-        golden(raised.value)
         tune(SMALL, FakeRunner(truthful()), study=study, resume=True)
         again = tune(SMALL, FakeRunner(truthful()), study=study, budget=2)
         assert len(again.trials) == 2

@@ -69,9 +69,8 @@ class TestWarmUp:
 
     def test_of_a_script_that_ends_in_it_is_no_warm_up(self, golden: Golden) -> None:
         one = started(dying(NoMeasurement("train.py ended"), 1.0, 1.0))
-        with pytest.raises(TooShort) as raised:
+        with golden.raises(TooShort):
             one.warm_up(Race())
-        golden(raised.value)
 
 
 class TestTurn:
