@@ -49,6 +49,9 @@ Root Cause (first observed failure):
 """
 
 
+KILLED, CALLED = ("signal", "SIGKILL"), "subprocess.CalledProcessError"
+
+
 def decisive(text: str) -> tuple[str, str, int]:
     found = read_failures(text).decisive
     return found.kind, found.name, found.line
@@ -76,27 +79,18 @@ def test_of_several_ranks_the_one_decides_that_failed_first() -> None:
     ("text", "kind", "name"),
     [
         ("Segmentation fault (core dumped)", "signal", "SIGSEGV"),
-        ("job.sh: line 3:  77 Killed                  python train.py", "signal", "SIGKILL"),
+        ("job.sh: line 3:  77 Killed                  python train.py", *KILLED),
         (
             "mpirun noticed that process rank 1 with PID 0 on node a exited on signal 9 (Killed).",
-            "signal",
-            "SIGKILL",
+            *KILLED,
         ),
         ("=   KILLED BY SIGNAL: 11 (Segmentation fault)", "signal", "SIGSEGV"),
         ("srun: error: node12: task 0: Illegal instruction (core dumped)", "signal", "SIGILL"),
-        (
-            "subprocess.CalledProcessError: Command 'x' died with <Signals.SIGBUS: 7>.",
-            "signal",
-            "SIGBUS",
-        ),
-        ("  exitcode  : -9 (pid: 77)", "signal", "SIGKILL"),
-        ("command terminated with exit code 137", "signal", "SIGKILL"),
+        (f"{CALLED}: Command 'x' died with <Signals.SIGBUS: 7>.", "signal", "SIGBUS"),
+        ("  exitcode  : -9 (pid: 77)", *KILLED),
+        ("command terminated with exit code 137", *KILLED),
         ("""Error in call:\nTypeError("an argument 'n'")\nkey: a""", "exception", "TypeError"),
-        (
-            "[launch.py:3] ['python', '--signal', '4'] exits with return code = -9",
-            "signal",
-            "SIGKILL",
-        ),
+        ("[launch.py:3] ['python', '--signal', '4'] exits with return code = -9", *KILLED),
         ("python train.py --lr 1: error: no such file", "error", ""),
         ("Warning  BackOff  2m49s  kubelet  Back-off restarting failed container a", "error", ""),
         ("mpiexec -n 2 a: unable to run proxy on node2 (exit code 255)", "error", ""),

@@ -25,10 +25,8 @@ def result() -> Result:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.chdir(tmp_path)
-    return tmp_path / "state" / "cputune" / "history"
+def folder(workdir: Path, history: Path) -> Path:
+    return history / "cputune" / "history"
 
 
 def kept(result: Result, now: str = "20261121-193000") -> str:

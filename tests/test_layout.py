@@ -46,7 +46,6 @@ class TestUsableCores:
             [(0, 0, (0, 7)), (0, 0, (1, 6)), (0, 0, (2, 5)), (0, 0, (3, 4))],  # by first CPU
             [(0, None, (2, 5)), (0, None, (3, 4)), (0, 0, (0, 7)), (0, 0, (1, 6))],
         ],
-        ids=["sockets", "nodes", "cpus", "no node"],
     )
     def test_are_in_the_order_of_sockets_then_nodes_then_first_cpus(
         self, ordered: list[tuple[int, int | None, tuple[int, int]]]

@@ -130,16 +130,15 @@ def test_several_ranks_of_a_script_are_compared_while_they_train(
 
 @pytest.mark.torch
 def test_a_trial_trains_at_the_learning_rate_of_its_recipe(
-    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    recipe: Path, workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     with ProcessRunner(Workload.from_recipe(str(recipe)), cputune.probe(), fresh=True) as runner:
         with closing(runner.steps(ONE)) as steps:  # type: ignore[type-var]
             next(steps)
         ((_, job),) = runner._shown
         trained = job.training()
     assert {*trained.rates[0]} == {RATE}
-    assert list(tmp_path.iterdir()) == [recipe]
+    assert list(workdir.iterdir()) == [recipe]
     monkeypatch.undo()
 
 

@@ -48,8 +48,7 @@ open("reached", "w").write("the script went on")
 
 
 @pytest.fixture
-def rehearse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(tmp_path)
+def rehearse(workdir: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(
         rehearsed_launch, "SECONDS", 200
     )  # of a machine that does other things, too
@@ -58,7 +57,7 @@ def rehearse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         Path("train.py").write_text(text)
         launch = read_launch((*launcher, "train.py", *words), this_interpreter())
         findings = list(rehearsed(launch, text, CLEAN, LiveHost()))
-        assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
+        assert [path.name for path in workdir.iterdir()] == ["train.py"]
         return findings
 
     return found

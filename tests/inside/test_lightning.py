@@ -67,12 +67,9 @@ trainer.fit(Module(), loader(), loader())
     "package",
     ["lightning.pytorch", pytest.param("pytorch_lightning", marks=pytest.mark.matrix)],
 )
-def test_a_fit_is_measured_beyond_its_own_end(
-    package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fit_is_measured_beyond_its_own_end(package: str, workdir: Path) -> None:
     if find_spec(package.partition(".")[0]) is None:
         pytest.skip("pip install --group scripts")
-    monkeypatch.chdir(tmp_path)
     Path("train.py").write_text(SCRIPT.format(package=package))
     plan = Plan(processes_per_node=1, threads_per_process=1, cpus=((0,),), as_found=True)
     with ProcessRunner(cputune.Workload.script(["train.py"]), cputune.probe()) as runner:

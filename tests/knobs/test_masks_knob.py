@@ -52,14 +52,13 @@ class TestTheWayIntoAScript:
         ],
     )
     def test_a_launch_is_verified_whole(
-        self, recipe: str, settings: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, recipe: str, settings: dict[str, str], workdir: Path
     ) -> None:
-        monkeypatch.chdir(tmp_path)
         tuned = replace(
             launched(replace(PLAN, settings=settings)), workload=Workload.from_recipe(recipe)
         )
         for file in cputune.emit(tuned, "torchrun", python=sys.executable):
-            (tmp_path / file.name).write_text(file.text, encoding="utf-8")
+            (workdir / file.name).write_text(file.text, encoding="utf-8")
         (verdict,) = cputune.verify(["torchrun.sh"], steps=3, share_machine=True)
         checks = {check.name: check for check in verdict.checks}
         failed = {name: check for name, check in checks.items() if check.state == "failed"}

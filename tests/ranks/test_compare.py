@@ -57,10 +57,7 @@ def state(plan: Plan, rank: int = 0, **changed: Any) -> RankState:
     return {**good, **changed}  # type: ignore[typeddict-item]
 
 
-def test_threads_that_the_script_sets_are_named_with_their_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_threads_that_the_script_sets_are_named_with_their_line(workdir: Path) -> None:
     Path("train.py").write_text('import os\nos.environ["OMP_NUM_THREADS"] = "1"\nimport torch\n')
     seen = [state(ONE, 0, threads=1, samples=8)]
     runner = ProcessRunner(Workload.script(["train.py"]), CLEAN, offline=True)

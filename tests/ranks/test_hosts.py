@@ -376,10 +376,8 @@ class TestOpening:
         golden(str(error))
         assert "same path" in (error.hint or "")
 
-    def test_what_the_script_imports_and_reads_is_compared(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        script, module, data = (tmp_path / name for name in ("train.py", "model.py", "rows.csv"))
+    def test_what_the_script_imports_and_reads_is_compared(self, workdir: Path) -> None:
+        script, module, data = (workdir / name for name in ("train.py", "model.py", "rows.csv"))
         script.write_text("import torch\nfrom model import Net\n")
         module.write_text("class Net: pass\n")
         data.write_text("1\n")
@@ -387,7 +385,6 @@ class TestOpening:
         assert set(hosts.needed_paths(job, this_interpreter())) >= set(
             map(str, (script, module, data))
         )
-        monkeypatch.chdir(tmp_path)
         for path, lies in ((script, None), (module, "17 abc"), (data, "2 other")):
             reach = FakeReach()
             real = probe_each(

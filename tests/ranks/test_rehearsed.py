@@ -201,11 +201,8 @@ def test_files_outside_the_copy_stay_as_they_are(
 
 
 @pytest.mark.torch
-def test_a_script_that_does_not_end_is_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.py").write_text("import time\ntime.sleep(100)")
+def test_a_script_that_does_not_end_is_ended(workdir: Path) -> None:
+    (workdir / "train.py").write_text("import time\ntime.sleep(100)")
     facts = cputune.probe()
     ended = rehearse(Workload.script(["train.py"]), baseline_plan(facts), facts, seconds=3)
     assert ended.failed == "it had not ended after 3 s"
@@ -245,9 +242,8 @@ def two_ranks(facts: cputune.HostFacts) -> Plan:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("script", "word", "says"), FAULTS)
 def test_what_fails_at_the_end_of_a_script_is_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, word: str, says: str
+    workdir: Path, script: str, word: str, says: str
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     facts = cputune.probe()
     job = Workload.script(list(filter(None, [str(SCRIPTS / script), word])))
     seen = replace(job, framework="accelerate", global_batch_size=8, accumulation=1)
@@ -255,7 +251,7 @@ def test_what_fails_at_the_end_of_a_script_is_found(
         end = runner.rehearse(two_ranks(facts), 120.0)
     assert says in end.failed
     assert bool(end.failed) == bool(says)
-    assert not list(tmp_path.iterdir()), "nothing is written to the folder of the launch"
+    assert not list(workdir.iterdir()), "nothing is written to the folder of the launch"
 
 
 def trained(*, moved: float, steps: int = 3, biases: float = 0.0) -> Weights:

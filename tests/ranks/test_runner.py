@@ -36,9 +36,8 @@ def facts() -> HostFacts:
 
 
 @pytest.fixture
-def script(facts: HostFacts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
+def script(facts: HostFacts, workdir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
     """Opens runners of scripts in tests/faults, as fresh processes unless told otherwise."""
-    monkeypatch.chdir(tmp_path)
     runners: list[ProcessRunner] = []
 
     def open_runner(name: str, *args: str, fresh: bool = True, **options: object) -> ProcessRunner:
