@@ -33,15 +33,11 @@ containers:
     return f"apiVersion: v1\nkind: {kind}\nmetadata: {{name: x}}\nspec:\n{before}{body}"
 
 
+TEMPLATE = "  jobTemplate:\n    spec:\n      template:\n        spec:\n"
 JOBS = {
     "Pod": pod("Pod", 8, indent="  "),
     "Job": pod("Job", 8, "  template:\n    spec:\n", "      "),
-    "CronJob": pod(
-        "CronJob",
-        8,
-        "  jobTemplate:\n    spec:\n      template:\n        spec:\n",
-        "          ",
-    ),
+    "CronJob": pod("CronJob", 8, TEMPLATE, "          "),
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from clean_machine import SAPPHIRE_RAPIDS, topology
+from clean_machine import IPEX_ERA, SAPPHIRE_RAPIDS, topology
 from confirmed import UNCOMPARED, confirmed
 from unknown_machine import UNKNOWN
 
@@ -18,13 +18,6 @@ from cputune.records.claims import Speedup, host_fingerprint
 from cputune.records.result import Measured, Throughput
 
 TODAY = {"torch": "2.13.0", "transformers": "5.23.0", "accelerate": "1.15.0"}
-IPEX_ERA = {
-    "torch": "2.8.0",
-    "transformers": "4.56.2",
-    "accelerate": "1.7.0",
-    "intel_extension_for_pytorch": "2.8.0",
-    "oneccl_bind_pt": "2.8.0+cpu",
-}
 
 
 def machine(

@@ -130,21 +130,13 @@ def turns(*seconds: float) -> tuple[Turn, ...]:
 
 def test_the_comparison_has_a_point_for_each_round_of_each_block() -> None:
     result = tuned()
-    runs = [
-        ConfirmRun(
-            round=block,
-            role=role,
-            plan=plan,
-            samples_per_second=None,
-            taken=turns(*seconds),
-        )
-        for block, role, plan, seconds in (
-            (0, "baseline", result.baseline.plan, (4.0, 6.0)),
-            (0, "candidate", result.best.plan, (2.0, 2.0)),
-            (1, "baseline", result.baseline.plan, (5.0,)),
-            (1, "candidate", result.best.plan, (2.0,)),
-        )
-    ]
+    plans = {"baseline": result.baseline.plan, "candidate": result.best.plan}
+    seconds = {"baseline": [(4.0, 6.0), (5.0,)], "candidate": [(2.0, 2.0), (2.0,)]}
+    runs = []
+    for block in (0, 1):
+        for role, plan in plans.items():
+            run = ConfirmRun(round=block, role=role, plan=plan, samples_per_second=None)
+            runs.append(replace(run, taken=turns(*seconds[role][block])))
     alone = {"speedup": None, "not_compared": "it was interrupted"}
     drawn = replace(result, confirmation=tuple(runs), **alone).figures.comparison()
     points = [line.get_ydata() for line in drawn.axes[0].lines if line.get_marker() == "o"]

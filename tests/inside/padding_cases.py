@@ -26,13 +26,8 @@ from cputune.inside.applying.trimming import IGNORED, Tail, counted, cut, has_ta
 from cputune.inside.messages import Speaker
 from cputune.inside.meter import Meter
 
-SIZES = {
-    "vocab_size": 50,
-    "hidden_size": 16,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "intermediate_size": 32,
-}
+SIZES = {"vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 1}
+SIZES |= {"num_attention_heads": 2, "intermediate_size": 32}
 LENGTH = 24
 
 
@@ -229,13 +224,11 @@ class TestWhatTheModelSays:
     def test_a_model_that_mixes_positions_without_a_mask_is_not_the_same(self) -> None:
         model = model_of("FNetForSequenceClassification", transformers.FNetConfig(**SIZES))
         batch = batch_of(3, 9, **CLASS)
-        why = difference(
-            model,
-            batch,
-            cut(batch),
-            lambda m, b: m(input_ids=b["input_ids"], labels=b["labels"]),
-        )
-        assert why is not None
+
+        def without_mask(model: Any, batch: Mapping[str, Any]) -> Any:
+            return model(input_ids=batch["input_ids"], labels=batch["labels"])
+
+        assert difference(model, batch, cut(batch), without_mask) is not None
 
     def test_a_model_of_one_length_says_so(self) -> None:
         class Flat(torch.nn.Module):  # type: ignore[misc]
@@ -425,10 +418,10 @@ class Padded(torch.utils.data.Dataset):  # type: ignore[misc]
         return {**{name: value[0] for name, value in one.items()}, "labels": index % 2}
 
 
-def arguments(folder: Any) -> Any:
+def arguments(folder: Any, batch: int = 2) -> Any:
     return transformers.TrainingArguments(
         output_dir=str(folder),
-        per_device_train_batch_size=2,
+        per_device_train_batch_size=batch,
         num_train_epochs=1,
         use_cpu=True,
         report_to="none",
@@ -546,19 +539,9 @@ class TestSamplesOfLikeLength:
         order = Order(told.append)
         monkeypatch.setattr(trainer, "_get_train_sampler", lambda *_: own)
         put(trainer, "_get_train_sampler", order.sampler)
-        arguments = transformers.TrainingArguments(
-            output_dir=str(tmp_path),
-            per_device_train_batch_size=4,
-            use_cpu=True,
-            report_to="none",
-        )
-        batches = list(
-            trainer(model=bert(), args=arguments, train_dataset=Ragged()).get_train_dataloader()
-        )
+        made = trainer(model=bert(), args=arguments(tmp_path, 4), train_dataset=Ragged())
+        used = [batch["attention_mask"].sum(1) for batch in made.get_train_dataloader()]
         assert order.report() == {"order": said}
-        spread = [
-            int(b["attention_mask"].sum(1).max() - b["attention_mask"].sum(1).min())
-            for b in batches
-        ]
+        spread = [int(each.max() - each.min()) for each in used]
         assert (sum(spread) < 100) == (said == "length")
         assert len(told) == 1

@@ -154,24 +154,7 @@ def test_how_long_a_script_trains_is_learnt_of_its_first_rank() -> None:
 
 
 def test_what_a_result_keeps_of_a_rank() -> None:
-    kept = for_people(
-        said(
-            affinity=[0, 1, 3],
-            threads=2,
-            rank=1,
-            peak_bytes=5,
-            environment={"A": "b"},
-            mapped=["/lib"],
-            loss=1.0,
-            applied={"ranks": ["its schedules"]},
-            versions={"torch": "2.13.0"},
-        )
-    )
-    assert kept == {
-        "affinity": "0-1,3",
-        "threads": 2,
-        "rank": 1,
-        "peak_bytes": 5,
-        "applied": {"ranks": ["its schedules"]},
-        "torch": "2.13.0",
-    }
+    kept = {"threads": 2, "rank": 1, "peak_bytes": 5, "applied": {"ranks": ["its schedules"]}}
+    left = {"environment": {"A": "b"}, "mapped": ["/lib"], "loss": 1.0}
+    told = said(affinity=[0, 1, 3], versions={"torch": "2.13.0"}, **kept, **left)
+    assert for_people(told) == {"affinity": "0-1,3", "torch": "2.13.0", **kept}

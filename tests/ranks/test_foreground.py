@@ -81,12 +81,8 @@ CCL = Plan(
 def test_the_mpirun_of_setvars_starts_the_ranks_of_oneccl(
     oneccl: Path, facts: HostFacts, tmp_path: Path
 ) -> None:
-    older = {
-        "torch": "2.5.0",
-        "oneccl-bind-pt": "2.5.0",
-        "transformers": "4.46.0",
-        "accelerate": "1.0.0",
-    }
+    older = {"torch": "2.5.0", "oneccl-bind-pt": "2.5.0"}
+    older |= {"transformers": "4.46.0", "accelerate": "1.0.0"}
     (tmp_path / "train.py").touch()
     packages = tuple(Package(name=name, version=of) for name, of in older.items())
     job = Workload.script(["train.py", "--lr", "1"], global_batch_size=8)

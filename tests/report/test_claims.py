@@ -53,12 +53,9 @@ def measured() -> Result:
         global_batch_size=12,
         data=1000,
     )
-    worth = Speedup(ratio=1.3, low=1.2, high=1.4, pairs=5)
-    return replace(
-        CASE.result,
-        workload=job,
-        worth=(Worth(knob="precision", value="bf16", speedup=worth),),
-    )
+    gain = Speedup(ratio=1.3, low=1.2, high=1.4, pairs=5)
+    worth = Worth(knob="precision", value="bf16", speedup=gain)
+    return replace(CASE.result, workload=job, worth=(worth,))
 
 
 @dataclass(frozen=True)

@@ -179,15 +179,8 @@ def test_a_python_that_no_stack_has_wheels_for_is_reported():
 @every_row("torch", [str(row.version) for row in STACK.torch])
 @pytest.mark.parametrize("python", ["3.10", *like_others(["3.8", "3.12"])])
 def test_every_way_leads_to_a_stack_that_fits(torch, python):
-    asked = versions(
-        python=python,
-        torch=torch,
-        ipex="2.4.0",
-        oneccl="1.12.0",
-        transformers="4.30.2",
-        accelerate="1.15.0",
-        numpy="2.4.0",
-    )
+    others = {"transformers": "4.30.2", "accelerate": "1.15.0", "numpy": "2.4.0"}
+    asked = versions(python=python, torch=torch, ipex="2.4.0", oneccl="1.12.0", **others)
     for way in version_changes(asked):
         assert misfits(way.result) == ()
         assert dict(way.changes).keys() <= {*STACK.era("ipex").versions, "oneccl", "numpy"}
