@@ -80,7 +80,7 @@ def test_if_there_is_no_result_the_history_is_pointed_out(cputune: Run, golden: 
 
 
 def swapped(result: Result) -> Result:
-    """A result that recommends today's launch, which is the slower one."""
+    """A result that recommends the baseline, which is the slower one."""
     why = {"speedup": None, "not_compared": "it is of a test"}
     return replace(result, best=result.baseline, worth=(), profile=None, **why)
 

@@ -16,7 +16,13 @@ from rows import every_row
 from cputune import CannotError, Severity
 from cputune.cli import cli
 from cputune.doctor.registry import all_checks
-from cputune.doctor.symptoms import MOST_CHARACTERS, explain, judge_symptom, quotes_of, symptoms
+from cputune.doctor.symptoms import (
+    MOST_CHARACTERS,
+    explain,
+    judge_symptom,
+    quotes_of,
+    symptoms,
+)
 from cputune.text.documents import toml
 
 HERE = Path(__file__).parent

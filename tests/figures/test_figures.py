@@ -96,6 +96,7 @@ def test_a_step_of_today_stands_above_the_one_of_the_best_plan() -> None:
     assert result.profile is not None
     today = replace(result.profile, plan=result.baseline.plan)
     drawn = replace(result, today_profile=today).figures.step()
+    assert drawn is not None
     labels = [label.get_text() for label in drawn.axes[0].get_yticklabels()]
     assert labels == ["today", "best"]
     slow, fast = result.baseline.samples_per_second.centre, result.best.samples_per_second.centre

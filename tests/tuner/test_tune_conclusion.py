@@ -34,7 +34,7 @@ def rate(median: float) -> Throughput:
 
 
 def trials(*speeds: float) -> list[Trial]:
-    """Completed trials at these samples per second, today's launch first."""
+    """Completed trials at these samples per second, the baseline first."""
     return [
         Trial(number=n, plan=plan, state=COMPLETED, samples_per_second=rate(speed))
         for n, (plan, speed) in enumerate(zip([TODAY, *PLANS], speeds, strict=False))
