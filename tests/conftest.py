@@ -72,11 +72,8 @@ def golden(request: pytest.FixtureRequest, tmp_path: Path) -> Golden:
     chain = request.node.listchain()
     within = chain[chain.index(request.node.getparent(pytest.Module)) + 1 :]
     test = "::".join(node.name for node in within)
-    hidden = {
-        str(tmp_path): "TMP",
-        sys.executable: "PYTHON",
-        str(Path(__file__).parents[1]): "PROJECT",
-    }
+    project = str(Path(__file__).parents[1])
+    hidden = {str(tmp_path): "TMP", sys.executable: "PYTHON", project: "PROJECT"}
     update = request.config.getoption("--update-golden")
     return Golden(path_of(request.path), test, hidden, update)
 

@@ -23,8 +23,5 @@ def test_its_example_is_taken(tmp_path: Path) -> None:
     assert tune is not None
     context = click.Context(tune, info_name="tune", parent=root)
     take_defaults(context)
-    assert context.default_map == {
-        "budget": "40",
-        "max_time": "1h30m",
-        "fix": ["precision=bf16"],
-    }
+    told = {"budget": "40", "max_time": "1h30m", "fix": ["precision=bf16"]}
+    assert context.default_map == told

@@ -64,10 +64,8 @@ def test_the_last_exception_decides_and_keeps_what_came_before(golden: Golden) -
     assert [one.type_name for one in found.chain] == ["IndexError", "ValueError"]
     cause = found.chain[1]
     golden(cause.message)
-    assert (cause.frames[-1].package, cause.frames[-1].module) == (
-        "datasets",
-        "datasets.arrow_dataset",
-    )
+    where = (cause.frames[-1].package, cause.frames[-1].module)
+    assert where == ("datasets", "datasets.arrow_dataset")
 
 
 def test_of_several_ranks_the_one_decides_that_failed_first() -> None:

@@ -20,18 +20,16 @@ from cputune.records.result import Measured, Throughput
 TODAY = {"torch": "2.13.0", "transformers": "5.23.0", "accelerate": "1.15.0"}
 
 
+ISA = ("amx_bf16", "avx512_bf16", "avx512f")
+
+
 def machine(
     model: str, *, sockets: int, cores: int, smt: bool = False, mpi: str | None = None
 ) -> HostFacts:
     """A machine with Linux's numbering: first siblings of all cores, then second ones."""
     return replace(
         UNKNOWN,
-        cpu=replace(
-            SAPPHIRE_RAPIDS,
-            model_name=model,
-            codename=None,
-            isa=("amx_bf16", "avx512_bf16", "avx512f"),
-        ),
+        cpu=replace(SAPPHIRE_RAPIDS, model_name=model, codename=None, isa=ISA),
         topology=topology(sockets=sockets, cores=cores, smt=2 if smt else 1),
         python="3.11.8",
         launchers=(Launcher(name="mpirun", path="/usr/bin/mpirun", dialect=mpi),) if mpi else (),
@@ -78,13 +76,8 @@ class Case:
 
 def script_workload(*arguments: str) -> Workload:
     """A script of the user that reads TrainingArguments."""
-    return Workload(
-        name="run_qa.py",
-        argv=("run_qa.py", *arguments),
-        global_batch_size=96,
-        framework="trainer",
-        parses_arguments=True,
-    )
+    seen = {"framework": "trainer", "parses_arguments": True, "global_batch_size": 96}
+    return Workload(name="run_qa.py", argv=("run_qa.py", *arguments), **seen)
 
 
 def one_socket() -> Case:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
-from emit_machines import TODAY, tuned
+from emit_machines import IPEX_ERA, TODAY, tuned
 from golden_texts import Golden
 from hosts.builder import machine as built
 from in_process import Run
@@ -140,13 +140,12 @@ def test_options_reach_the_files(emit: Run) -> None:
     assert pod["nodeSelector"] == {"k": "v"}
     assert pod["securityContext"]["runAsUser"] == 2000
     assert pod["imagePullSecrets"] == [{"name": "regcred"}]
-    assert pod["containers"][0]["env"][-1] == {
-        "name": "HF_TOKEN",
-        "valueFrom": {"secretKeyRef": {"name": "hub", "key": "token"}},
-    }
-    assert pod["containers"][0]["image"] == "r/i:1"
-    assert pod["containers"][0]["resources"]["limits"]["memory"] == "3Gi"
-    assert {"name": "GLOO_SOCKET_IFNAME", "value": "eth1"} in pod["containers"][0]["env"]
+    (container,) = pod["containers"]
+    secret = {"secretKeyRef": {"name": "hub", "key": "token"}}
+    assert container["env"][-1] == {"name": "HF_TOKEN", "valueFrom": secret}
+    assert container["image"] == "r/i:1"
+    assert container["resources"]["limits"]["memory"] == "3Gi"
+    assert {"name": "GLOO_SOCKET_IFNAME", "value": "eth1"} in container["env"]
     assert "#SBATCH --partition=cpu\n" in Path("launch/slurm.sh").read_text()
     assert "ipex_config" in yaml.safe_load(Path("launch/accelerate.yaml").read_text())
     assert "--per_device_train_batch_size 3)" in Path("launch/mpirun.sh").read_text()
@@ -253,13 +252,7 @@ def test_a_recorded_machine_gets_the_packages_of_the_python_that_is_named(
 ) -> None:
     venv.create(tmp_path / "venv", with_pip=False)
     (site,) = (tmp_path / "venv" / "lib").glob("python3*/site-packages")
-    stack = {
-        "torch": "2.8.0",
-        "intel_extension_for_pytorch": "2.8.0",
-        "transformers": "4.56.2",
-        "accelerate": "1.7.0",
-    }
-    for name, version in stack.items():
+    for name, version in IPEX_ERA.items():
         folder = site / f"{name}-{version}.dist-info"
         folder.mkdir()
         text = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"

@@ -31,12 +31,8 @@ def test_an_elastic_pytorchjob_keeps_what_the_guides_job_has() -> None:
     document, _ = job("pytorchjob", max_restarts=10)
     spec = document["spec"]
     assert "namespace" not in document["metadata"]
-    assert spec["elasticPolicy"] == {
-        "rdzvBackend": "c10d",
-        "minReplicas": 3,
-        "maxReplicas": 3,
-        "maxRestarts": 10,
-    }
+    elastic = {"rdzvBackend": "c10d", "minReplicas": 3, "maxReplicas": 3, "maxRestarts": 10}
+    assert spec["elasticPolicy"] == elastic
     (role,) = spec["pytorchReplicaSpecs"]
     worker = spec["pytorchReplicaSpecs"][role]
     assert (role, worker["replicas"], worker["restartPolicy"]) == ("Worker", 3, "OnFailure")

@@ -100,12 +100,9 @@ class TestWhatIsCut:
         batch = batch_of(3, 9, **CLASS)
         batch["labels_of_tokens"] = labels_of(batch)
         shorter = cut(batch)
-        assert {name: value.shape[-1] for name, value in shorter.items()} == {
-            "input_ids": 16,
-            "attention_mask": 16,
-            "labels": 2,
-            "labels_of_tokens": 16,
-        }
+        shapes = {name: value.shape[-1] for name, value in shorter.items()}
+        tokens = dict.fromkeys(("input_ids", "attention_mask", "labels_of_tokens"), 16)
+        assert shapes == {**tokens, "labels": 2}
         assert all(value.is_contiguous() for value in shorter.values())
         assert batch["input_ids"].shape == (2, LENGTH), "the script's own batch stays"
 
@@ -167,12 +164,8 @@ class TestWhatIsCut:
         labels[1, :19] = 7
         batch = batch_of(3, 9, labels=labels, decoder_input_ids=torch.ones(2, 40).long())
         shapes = {name: value.shape[1] for name, value in cut(batch).items()}
-        assert shapes == {
-            "input_ids": 16,
-            "attention_mask": 16,
-            "labels": 24,
-            "decoder_input_ids": 24,
-        }
+        of_source, of_target = {"input_ids": 16, "attention_mask": 16}, {"labels": 24}
+        assert shapes == {**of_source, **of_target, "decoder_input_ids": 24}
 
     def test_labels_of_several_classes_for_each_token_keep_their_columns(self) -> None:
         labels = torch.full((2, LENGTH, 5), IGNORED)
@@ -403,10 +396,8 @@ def test_a_step_says_how_much_its_batches_hold_as_they_are_trained_on() -> None:
         meter.micro_step(2, None, batch)
     meter.step(mean_loss=False)
     meter.step(mean_loss=False)
-    assert [message["size"] for message in told if message["event"] == "step"] == [
-        2 * 2 * 16 + 2 * 2 * LENGTH + 10,
-        0,
-    ]
+    sizes = [message["size"] for message in told if message["event"] == "step"]
+    assert sizes == [2 * 2 * 16 + 2 * 2 * LENGTH + 10, 0]
 
 
 class Padded(torch.utils.data.Dataset):  # type: ignore[misc]

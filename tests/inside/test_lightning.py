@@ -119,13 +119,7 @@ class FakeFit:
 
 @pytest.mark.parametrize(
     ("steps", "epochs", "facts"),
-    [
-        (7, 3, {"steps_to_end": 7}),
-        (-1, 3, {"epochs": 3}),
-        (-1, -1, {}),
-        (-1, None, {}),
-        (0, 0, {}),
-    ],
+    [(7, 3, {"steps_to_end": 7}), (-1, 3, {"epochs": 3}), (-1, -1, {}), (-1, None, {}), (0, 0, {})],
 )
 def test_a_fit_says_how_long_it_is_and_does_nothing_else(
     steps: int, epochs: int | None, facts: dict[str, int], monkeypatch: pytest.MonkeyPatch

@@ -293,13 +293,8 @@ class TestWeights:
 
 
 def arguments(**own: Any) -> Any:
-    usual = {
-        "max_steps": 0,
-        "train_batch_size": 4,
-        "gradient_accumulation_steps": 2,
-        "world_size": 2,
-        "lr_scheduler_type": "linear",
-    }
+    usual = {"max_steps": 0, "train_batch_size": 4, "gradient_accumulation_steps": 2}
+    usual |= {"world_size": 2, "lr_scheduler_type": "linear"}
     return SimpleNamespace(**{**usual, **own})
 
 

@@ -44,11 +44,7 @@ def test_names_and_versions_come_from_the_directories(tmp_path: Path) -> None:
 
     found = read_distributions([str(tmp_path), str(tmp_path), str(tmp_path / "none")], None)
 
-    assert named(found) == {
-        "click": "8.1.7",
-        "six": "1.16.0",
-        "torch": "2.13.0+cpu",
-    }
+    assert named(found) == {"click": "8.1.7", "six": "1.16.0", "torch": "2.13.0+cpu"}
     torch = found[-1]
     assert torch.requires == ("sympy",)
     assert (torch.location, torch.installer) == (str(tmp_path), "pip")

@@ -183,10 +183,8 @@ def test_a_trial_is_the_emitted_launch_with_variables_that_report(
         assert "tcp:" not in str(command["argv"])
         if command.get("host"):
             assert command["relay"] == str(tmp_path / "socket")
-            asked = {
-                "relay": str(tmp_path / "launch-1/socket"),
-                "place": script_text("place.py"),
-            }
+            socket = str(tmp_path / "launch-1/socket")
+            asked = {"relay": socket, "place": script_text("place.py")}
             assert engines_question(command["input"])[1] == asked
         elif held:
             assert command["relay"] == str(tmp_path / "socket")

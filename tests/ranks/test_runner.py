@@ -87,10 +87,8 @@ def test_a_script_that_is_not_there_is_refused_at_once(facts: HostFacts) -> None
 def test_a_script_without_trainer_or_accelerator(script: Open) -> None:
     error = fault(script("no_framework.py"))
     assert isinstance(error, Infeasible)
-    assert (
-        "no Trainer, no Accelerator and no step of an optimizer was seen in no_framework.py"
-        in str(error)
-    )
+    seen = "no Trainer, no Accelerator and no step of an optimizer was seen in no_framework.py"
+    assert seen in str(error)
 
 
 def test_a_script_that_asks_for_input(script: Open) -> None:

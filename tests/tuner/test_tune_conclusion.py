@@ -50,12 +50,9 @@ def failed(*reasons: str | None, kind: str = "crashed") -> list[Trial]:
 
 def contender(number: int, *logs: float | None, out: str | None = None) -> Contender:
     """Today's launch (0) or another plan, with its log seconds per sample in each round."""
-    return Contender(
-        role="candidate" if number else "baseline",
-        plan=PLANS[number - 1] if number else TODAY,
-        logs=list(logs),
-        out=out,
-    )
+    if number == 0:
+        return Contender(role="baseline", plan=TODAY, logs=list(logs), out=out)
+    return Contender(role="candidate", plan=PLANS[number - 1], logs=list(logs), out=out)
 
 
 LONGER = 2 * 1.23456
