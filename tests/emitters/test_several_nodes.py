@@ -59,13 +59,11 @@ class TestInterface:
         assert all(f" {word}" in text for word in words)
 
 
-class TestScale:
+def test_another_global_batch_is_said_to_be_another_training() -> None:
     """One node was measured: 2 ranks with 6 samples each (global batch 12)."""
-
-    def test_another_global_batch_is_said_to_be_another_training(self) -> None:
-        file = main(workload=Workload.from_recipe("bert-base-squad", batch_per_rank=6))
-        assert "4 ranks with 6 samples each, 24 together" in said(file)
-        assert "The global batch is 24, 12 were measured" in said(file)
+    file = main(workload=Workload.from_recipe("bert-base-squad", batch_per_rank=6))
+    assert "4 ranks with 6 samples each, 24 together" in said(file)
+    assert "The global batch is 24, 12 were measured" in said(file)
 
 
 class TestNobodysBatch:
@@ -83,7 +81,6 @@ class TestNobodysBatch:
         assert main(workload=replace(loop, batch_per_rank=8))
 
 
-class TestTunedOverHosts:
-    def test_the_interface_of_the_trials_is_that_of_the_launch(self) -> None:
-        over = replace(planned(result(), nodes=2), hosts=("node1", "node2"), interface="ib0")
-        assert "GLOO_SOCKET_IFNAME=ib0" in main(result=over, hosts=()).text
+def test_the_interface_of_the_trials_is_that_of_the_launch() -> None:
+    over = replace(planned(result(), nodes=2), hosts=("node1", "node2"), interface="ib0")
+    assert "GLOO_SOCKET_IFNAME=ib0" in main(result=over, hosts=()).text

@@ -160,20 +160,19 @@ class TestConfirmed:
         golden(result.notes[0])
 
 
-class TestNotes:
-    @pytest.mark.parametrize(
-        ("delayed", "words", "disturbed"),
-        [(3, "nothing can be said of which plan is faster", True), (2, "at the end was", False)],
-    )
-    def test_of_a_machine_that_is_never_quiet(
-        self, delayed: int, words: str, disturbed: bool
-    ) -> None:
-        findings = found(contender(0, 1, 1), contender(1, 0, 0), never_quiet=True, turns=4)
-        findings.delayed_turns = delayed
-        result = ended(findings)
-        assert words in " ".join(result.notes)
-        assert result.disturbed is disturbed
-        assert (result.speedup is None) is disturbed
+@pytest.mark.parametrize(
+    ("delayed", "words", "disturbed"),
+    [(3, "nothing can be said of which plan is faster", True), (2, "at the end was", False)],
+)
+def test_notes_say_whether_the_machine_was_quiet_at_last(
+    delayed: int, words: str, disturbed: bool
+) -> None:
+    findings = found(contender(0, 1, 1), contender(1, 0, 0), never_quiet=True, turns=4)
+    findings.delayed_turns = delayed
+    result = ended(findings)
+    assert words in " ".join(result.notes)
+    assert result.disturbed is disturbed
+    assert (result.speedup is None) is disturbed
 
 
 def test_a_result_holds_what_it_was_made_of_and_with() -> None:

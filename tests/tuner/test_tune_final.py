@@ -101,14 +101,13 @@ class TestWho:
         assert (told, findings.rivals) == ([], [])
 
 
-class TestAgainstWhat:
-    def test_the_first_plan_that_ran_replaces_a_launch_that_does_not(self) -> None:
-        findings, told = confirmed(trial(TODAY, kind="crashed"), *ALL[2:4])
-        assert findings.notes == [
-            "Your current launch does not run (crashed: no reason given); the speed-up is "
-            f"relative to {PLANS[1].describe()}, the first plan that ran."
-        ]
-        assert told == [PLANS[1], PLANS[2]]
+def test_the_first_plan_that_ran_replaces_a_launch_that_does_not() -> None:
+    findings, told = confirmed(trial(TODAY, kind="crashed"), *ALL[2:4])
+    assert findings.notes == [
+        "Your current launch does not run (crashed: no reason given); the speed-up is "
+        f"relative to {PLANS[1].describe()}, the first plan that ran."
+    ]
+    assert told == [PLANS[1], PLANS[2]]
 
 
 def test_scripts_too_short_for_turns_are_measured_in_rounds() -> None:

@@ -46,11 +46,10 @@ def ipex_era() -> HostFacts:
     return replace(facts, launchers=(INTEL_MPI,))
 
 
-class TestCcl:
-    def test_needs_intel_mpi(self) -> None:
-        mpich = Launcher(name="mpirun", path="/x", dialect="mpich")
-        facts = replace(ipex_era(), launchers=(mpich,))
-        assert "Intel MPI" in why(cputune.search_space(facts, JOB), "backend=ccl")
+def test_ccl_needs_intel_mpi() -> None:
+    mpich = Launcher(name="mpirun", path="/x", dialect="mpich")
+    facts = replace(ipex_era(), launchers=(mpich,))
+    assert "Intel MPI" in why(cputune.search_space(facts, JOB), "backend=ccl")
 
 
 class TestFixing:
@@ -148,24 +147,20 @@ class TestKeep:
         assert "dropout" not in {out.what for out in on_amd(keep="distribution").left_out}
 
 
-class TestSuggestions:
-    @every_row("packages", [IPEX_ERA, TODAY], ids=["ipex", "today"])
-    @every_row("launchers", [(), (INTEL_MPI,)], ids=["no mpi", "intel mpi"])
-    @every_row(
-        ("sockets", "cores", "nodes"), [(1, 2, 1), (2, 1, 1), (2, 2, 1), (2, 28, 2), (8, 14, 1)]
-    )
-    def test_what_emit_writes_without_a_result_is_what_the_tuner_calls_the_guides(
-        self,
-        sockets: int,
-        cores: int,
-        nodes: int,
-        launchers: tuple[Launcher, ...],
-        packages: tuple[Package, ...],
-    ) -> None:
-        shape = {"sockets": sockets, "cores_per_socket": cores, "nodes_per_socket": nodes}
-        facts = replace(machine(**shape, packages=packages), launchers=launchers)
-        guide = dict(cputune.search_space(facts, JOB).suggestions)["guide"]
-        assert guide_plan(facts, JOB) == guide
+@every_row("packages", [IPEX_ERA, TODAY], ids=["ipex", "today"])
+@every_row("launchers", [(), (INTEL_MPI,)], ids=["no mpi", "intel mpi"])
+@every_row(("sockets", "cores", "nodes"), [(1, 2, 1), (2, 1, 1), (2, 2, 1), (2, 28, 2), (8, 14, 1)])
+def test_what_emit_writes_without_a_result_is_what_the_tuner_calls_the_guides(
+    sockets: int,
+    cores: int,
+    nodes: int,
+    launchers: tuple[Launcher, ...],
+    packages: tuple[Package, ...],
+) -> None:
+    shape = {"sockets": sockets, "cores_per_socket": cores, "nodes_per_socket": nodes}
+    facts = replace(machine(**shape, packages=packages), launchers=launchers)
+    guide = dict(cputune.search_space(facts, JOB).suggestions)["guide"]
+    assert guide_plan(facts, JOB) == guide
 
 
 shapes = st.fixed_dictionaries(

@@ -326,19 +326,18 @@ class TestInterrupt:
         assert len(again.trials) == 2
 
 
-class TestLimits:
-    @every_row(
-        ("named", "value"),
-        [
-            *(("budget", budget) for budget in (0, -1, 2.5, True, "20")),
-            ("time", {"max_time_seconds": 0}),
-            ("resume", {"resume": True}),  # without a study
-        ],
-    )
-    def test_that_cannot_be_kept_are_refused(self, named: str, value: object) -> None:
-        options = value if isinstance(value, dict) else {named: value}
-        with pytest.raises(UsageError, match=named):
-            tune(SMALL, FakeRunner(truthful()), **options)
+@every_row(
+    ("named", "value"),
+    [
+        *(("budget", budget) for budget in (0, -1, 2.5, True, "20")),
+        ("time", {"max_time_seconds": 0}),
+        ("resume", {"resume": True}),  # without a study
+    ],
+)
+def test_limits_that_cannot_be_kept_are_refused(named: str, value: object) -> None:
+    options = value if isinstance(value, dict) else {named: value}
+    with pytest.raises(UsageError, match=named):
+        tune(SMALL, FakeRunner(truthful()), **options)
 
 
 def test_a_job_that_always_ends_in_its_warm_up_is_measured_all_the_same(golden: Golden) -> None:
