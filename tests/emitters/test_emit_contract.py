@@ -301,21 +301,19 @@ class TestMpirunChecks:
         assert '--mpirun_hostfile "$hosts"' in files[0].text
 
 
-class TestPython:
+@pytest.mark.parametrize("format", SHELL_FORMATS)
+def test_which_python_is_taken(format: str, launch: Launch) -> None:
     """PYTHON, else the interpreter of the tuning where it exists, else python3."""
-
-    @pytest.mark.parametrize("format", SHELL_FORMATS)
-    def test_which_one_is_taken(self, format: str, launch: Launch) -> None:
-        tuned_with = launch.directory / "it's $tuned"
-        others = {"PYTHON": str(launch.bin / "python3")}
-        shutil.copy(launch.bin / "python3", tuned_with)
-        tuned_with.write_text(FAKE.replace("*python3\\ -c)", "*tuned\\ -c)"))
-        files = emit(one_socket().result, format, mpi="openmpi5", python=str(tuned_with))
-        assert str(tuned_with) in launch.run(files)[0]
-        assert str(tuned_with) not in launch.run(files, environment=others)[0]
-        tuned_with.unlink()
-        words, _ = launch.run(files)
-        assert {"python3", str(launch.bin / "python3")} & set(words)
+    tuned_with = launch.directory / "it's $tuned"
+    others = {"PYTHON": str(launch.bin / "python3")}
+    shutil.copy(launch.bin / "python3", tuned_with)
+    tuned_with.write_text(FAKE.replace("*python3\\ -c)", "*tuned\\ -c)"))
+    files = emit(one_socket().result, format, mpi="openmpi5", python=str(tuned_with))
+    assert str(tuned_with) in launch.run(files)[0]
+    assert str(tuned_with) not in launch.run(files, environment=others)[0]
+    tuned_with.unlink()
+    words, _ = launch.run(files)
+    assert {"python3", str(launch.bin / "python3")} & set(words)
 
 
 class TestWhatDoesNotFit:
@@ -333,23 +331,23 @@ class TestWhatDoesNotFit:
             emit(one_socket().result, "accelerate", versions={"accelerate": "0.27.2"})
 
 
-class TestWhatNobodyCarries:
-    """It is refused in words: the header quotes a speed, and the launch would not have it."""
-
-    @every_row("format", FORMATS)
-    @every_row(
-        ("changes", "said"),
-        [
-            ({"precision": "fp16"}, "fp16: on a CPU"),
-            ({"backend": "ccl"}, "ccl: no argument of them selects it"),
-            ({"ipex": True}, "IPEX: intel_extension_for_pytorch is not installed"),
-        ],
-    )
-    def test_by_these_versions(self, format: str, changes: dict[str, object], said: str) -> None:
-        with pytest.raises(UsageError, match=said) as caught:
-            emit(planned(one_socket().result, **changes), format, versions=TODAY)
-        assert "transformers 5.23.0" in str(caught.value)
-        assert caught.value.hint
+@every_row("format", FORMATS)
+@every_row(
+    ("changes", "said"),
+    [
+        ({"precision": "fp16"}, "fp16: on a CPU"),
+        ({"backend": "ccl"}, "ccl: no argument of them selects it"),
+        ({"ipex": True}, "IPEX: intel_extension_for_pytorch is not installed"),
+    ],
+)
+def test_what_nothing_of_these_versions_carries_is_refused(
+    format: str, changes: dict[str, object], said: str
+) -> None:
+    """The header quotes a speed, and the launch would not have it."""
+    with pytest.raises(UsageError, match=said) as caught:
+        emit(planned(one_socket().result, **changes), format, versions=TODAY)
+    assert "transformers 5.23.0" in str(caught.value)
+    assert caught.value.hint
 
 
 SET = {
@@ -364,16 +362,13 @@ SET = {
 REMOVED = ("ACCELERATE_USE_IPEX", "KMP_AFFINITY", "MALLOC_ARENA_MAX")
 
 
-class TestVariablesOfTheShell:
-    """What is set in this shell and would change the plan is removed by a launch, by name."""
-
-    def files(self, format: str, environment: dict[str, str]) -> tuple[EmittedFile, ...]:
-        case = one_socket()
-        facts = replace(case.facts, environment=environment)
-        return emit(case.result, format, workload=script_workload(), facts=facts, mpi="openmpi5")
-
-    @pytest.mark.parametrize("format", SHELL_FORMATS)
-    def test_what_changes_the_plan_is_removed(self, format: str, launch: Launch) -> None:
-        _, seen = launch.run(self.files(format, SET), environment=SET)
-        assert not set(REMOVED) & set(seen)
-        assert (seen["HF_HOME"], seen["OMP_NUM_THREADS"]) == ("/data/hf", "4")
+@pytest.mark.parametrize("format", SHELL_FORMATS)
+def test_variables_of_this_shell_that_would_change_the_plan_are_removed_by_name(
+    format: str, launch: Launch
+) -> None:
+    case = one_socket()
+    facts = replace(case.facts, environment=SET)
+    files = emit(case.result, format, workload=script_workload(), facts=facts, mpi="openmpi5")
+    _, seen = launch.run(files, environment=SET)
+    assert not set(REMOVED) & set(seen)
+    assert (seen["HF_HOME"], seen["OMP_NUM_THREADS"]) == ("/data/hf", "4")

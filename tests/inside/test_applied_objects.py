@@ -123,13 +123,12 @@ def batch_of(args: Any) -> tuple[int, int]:
     return args.per_device_train_batch_size, args.gradient_accumulation_steps
 
 
-class TestTrainingArguments:
-    def test_are_set_before_they_are_checked(self) -> None:
-        way = Delivery(world_size=2, arguments={"bf16": True, "optim": "adamw_hf"})
-        args = way.arguments()()
-        assert args.checked["bf16"]
-        assert not hasattr(args, "optim"), "a field that this version does not have"
-        assert batch_of(args) == (4, 1)
+def test_training_arguments_are_set_before_they_are_checked() -> None:
+    way = Delivery(world_size=2, arguments={"bf16": True, "optim": "adamw_hf"})
+    args = way.arguments()()
+    assert args.checked["bf16"]
+    assert not hasattr(args, "optim"), "a field that this version does not have"
+    assert batch_of(args) == (4, 1)
 
 
 class TestTrainer:
