@@ -28,17 +28,8 @@ def steps(count=12, seconds=0.5, samples=4, loss=5.0, **more):
 
 
 def rank(number, made=None, **state):
-    seen = {
-        "world_size": 2,
-        "threads": 1,
-        "affinity": [number],
-        "dtype": "bfloat16",
-        "backend": "gloo",
-        "allocator": "default",
-        "ipex": False,
-        "environment": {},
-        **state,
-    }
+    seen = {"world_size": 2, "threads": 1, "affinity": [number], "dtype": "bfloat16"}
+    seen |= {"backend": "gloo", "allocator": "default", "ipex": False, "environment": {}, **state}
     return Rank(number=number, state=seen, steps=list(steps() if made is None else made))
 
 
