@@ -144,41 +144,25 @@ def of_speeds(*khz: int, hybrid: bool) -> HostFacts:
     return replace(facts, topology=replace(facts.topology, cores=fast, hybrid=hybrid))
 
 
+TWO_OF_TWO = {"sockets": 2, "cores_per_socket": 2, "nodes_per_socket": 2}
+DIVIDED = "a global batch of 2 is divided by 1 on each of 2 machines"
+
+
 class TestAdvice:
     @every_row(
-        ("shape", "asked", "ranks", "threads", "workers", "why"),
+        ("shape", "asked", "layout", "why"),
         [
             # Two cores of a socket make a rank, one does not: then nodes count, of two cores too.
-            (
-                {"sockets": 2, "cores_per_socket": 2, "nodes_per_socket": 2},
-                {},
-                2,
-                2,
-                0,
-                "one rank per socket",
-            ),
-            (
-                {"sockets": 2},
-                {"batch": 2, "nodes": 2},
-                1,
-                16,
-                0,
-                "a global batch of 2 is divided by 1 on each of 2 machines",
-            ),
-            ({"cores_per_socket": 1}, {"ccl_workers": 1}, 1, 1, 0, "one rank"),
+            (TWO_OF_TWO, {}, (2, 2), "one rank per socket"),
+            ({"sockets": 2}, {"batch": 2, "nodes": 2}, (1, 16), DIVIDED),
+            ({"cores_per_socket": 1}, {"ccl_workers": 1}, (1, 1), "one rank"),
         ],
     )
     def test_of_ranks_threads_and_workers(
-        self,
-        shape: dict[str, Any],
-        asked: dict[str, int],
-        ranks: int,
-        threads: int,
-        workers: int,
-        why: str,
+        self, shape: dict[str, Any], asked: dict[str, int], layout: tuple[int, int], why: str
     ) -> None:
         found = advise(machine(**shape), **asked)
-        assert (found.ranks, found.threads, found.ccl_workers) == (ranks, threads, workers)
+        assert (found.ranks, found.threads, found.ccl_workers) == (*layout, 0)
         assert found.why == why
 
     def test_threads_have_the_first_cpu_of_each_core_behind_the_workers(self) -> None:
