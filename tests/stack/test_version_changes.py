@@ -26,29 +26,26 @@ def versions(**texts):
     return Versions(**{name: Version(text) for name, text in texts.items()})
 
 
+WITHOUT_IPEX = "pip uninstall -y intel_extension_for_pytorch"
+
+
 @every_row(
     ("stack", "ipex_era", "today"),
     [
         (
             {"torch": "2.13.0", "ipex": "2.8.0", "transformers": "5.23.0"},
             "pip install torch==2.8.0 transformers==4.55.4",
-            "pip uninstall -y intel_extension_for_pytorch",
+            WITHOUT_IPEX,
         ),
         (
             {"torch": "2.6.0", "ipex": "2.8.0"},
             "pip install intel_extension_for_pytorch==2.6.0",
-            "pip uninstall -y intel_extension_for_pytorch && pip install torch==2.13.0",
+            f"{WITHOUT_IPEX} && pip install torch==2.13.0",
         ),
         (
-            {
-                "torch": "2.8.0",
-                "ipex": "2.8.0",
-                "transformers": "4.55.4",
-                "accelerate": "1.8.1",
-            },
+            {"torch": "2.8.0", "ipex": "2.8.0", "transformers": "4.55.4", "accelerate": "1.8.1"},
             "pip install accelerate==1.7.0",
-            "pip uninstall -y intel_extension_for_pytorch && "
-            "pip install torch==2.13.0 transformers==5.23.0 accelerate==1.15.0",
+            f"{WITHOUT_IPEX} && pip install torch==2.13.0 transformers==5.23.0 accelerate==1.15.0",
         ),
         (
             {"torch": "2.2.2", "numpy": "2.1.0"},
