@@ -60,8 +60,9 @@ def test_the_words_of_the_guide_are_named_in_every_format(format: str) -> None:
 def test_what_a_launcher_was_given_is_named_too(launch: str, off: str | None) -> None:
     workload = Workload.of(launch).observed(framework="accelerate")
     found = turned_off(workload, Delivery(variables={}), without_bf16())
-    named = [] if off is None else [f"your {off} is off here: the plan trains in fp32"]
-    assert found[:1] == named
+    assert found[:1] == (
+        [] if off is None else [f"your {off} is off here: the plan trains in fp32"]
+    )
 
 
 @pytest.mark.parametrize("words", [("--ddp_backend", "ccl"), ("--ddp_backend=ccl",)])

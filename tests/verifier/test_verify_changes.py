@@ -189,6 +189,7 @@ OF_BOTH: Planted = {
     "schema": {
         "a variable that is a number": lambda j: variable(j, "OMP_NUM_THREADS").update(value=24),
         "an unknown key of a container": lambda j: pod(j)["containers"][0].update(resource={}),
+        "a mount without a path": lambda j: mounts(j).append({"name": "data"}),
         "a label that is a number": lambda j: j["metadata"]["labels"].update(release=3),
     },
 }
@@ -278,6 +279,9 @@ HONEST_OF_BOTH: dict[str, Change] = {
             ),
             p["containers"][0]["volumeMounts"].append(mount("squad", "/squad", readOnly=True)),
         )
+    ),
+    "16 GiB of /dev/shm at most": each_pod(
+        lambda p: p["volumes"][1]["emptyDir"].update(sizeLimit="16Gi")
     ),
     "a proxy": each_container(
         lambda c: c["env"].append(variable_of("HTTPS_PROXY", "http://proxy:3128"))
