@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from golden_texts import Golden, path_of, reviewed
+from golden_texts import Golden, path_of
 from in_process import Ended, Run
 
 if TYPE_CHECKING:
@@ -72,13 +72,10 @@ def golden(request: pytest.FixtureRequest, tmp_path: Path) -> Golden:
     chain = request.node.listchain()
     within = chain[chain.index(request.node.getparent(pytest.Module)) + 1 :]
     test = "::".join(node.name for node in within)
-    hidden = {
-        str(tmp_path): "TMP",
-        sys.executable: "PYTHON",
-        str(Path(__file__).parents[1]): "PROJECT",
-    }
+    project = str(Path(__file__).parents[1])
+    hidden = {str(tmp_path): "TMP", sys.executable: "PYTHON", project: "PROJECT"}
     update = request.config.getoption("--update-golden")
-    return reviewed(path_of(request.path), test, hidden, update=update)
+    return Golden(path_of(request.path), test, hidden, update)
 
 
 @pytest.fixture
@@ -101,6 +98,20 @@ def cputune(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
     return run
 
 
+@pytest.fixture
+def workdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the test, in which it runs."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where results are kept; without it none is."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return tmp_path / "state"
+
+
 _LAUNCHES = ("torch", "consumer")
 _ASKED_FOR = {
     # what runs a test only where it is asked for: by `-m` with the marker's name, or one of these
@@ -113,41 +124,18 @@ _ASKED_FOR = {
 }
 
 
-SLOW = (
-    "test_docs_commands.py",
-    "test_wheel.py",
-    "cli/test_cli_completion.py",
-    "cli/test_cli_help.py",
-    "cli/test_cli_next_step.py",
-    "cli/test_cli_progress.py",
-    "cli/test_cli_run.py",
-    "cli/test_cli_signals.py",
-    "cli/test_cli_tune.py",
-    "cli/test_streams.py",
-    "doctor/test_advice.py",
-    "doctor/test_checkfile_emitted.py",
-    "doctor/test_fixes_fit.py",
-    "doctor/test_doctor_typed.py",
-    "doctor/hosts/test_hosts_reached.py",
-    "emitters/test_damaged_results.py",
-    "emitters/test_emit_cli.py",
-    "emitters/test_emit_contract.py",
-    "emitters/test_sizes.py",
-    "emitters/test_launch_scripts.py",
-    "figures/test_figures.py",
-    "nodes/test_probed.py",
-    "ranks/test_hopeless.py",
-    "ranks/test_launched.py",
-    "ranks/test_living.py",
-    "ranks/test_runner.py",
-    "report/test_notebook.py",
-    "report/test_report_page.py",
-    "tuner/test_stores.py",
-    "tuner/test_tune_storage.py",
-    "tuner/test_tune_study.py",
-    "tuner/test_tune_time.py",
-    "verifier/test_verify_documents.py",
-)
+SLOW = """
+test_docs_commands test_wheel figures/test_figures nodes/test_probed
+cli/test_cli_completion cli/test_cli_help cli/test_cli_next_step cli/test_cli_progress
+cli/test_cli_run cli/test_cli_signals cli/test_cli_tune cli/test_streams
+doctor/test_advice doctor/test_checkfile_emitted doctor/test_fixes_fit doctor/test_doctor_typed
+doctor/hosts/test_hosts_reached
+emitters/test_damaged_results emitters/test_emit_cli emitters/test_emit_contract emitters/test_sizes
+emitters/test_launch_scripts
+ranks/test_hopeless ranks/test_launched ranks/test_living ranks/test_runner
+report/test_notebook report/test_report_page verifier/test_verify_documents
+tuner/test_stores tuner/test_tune_storage tuner/test_tune_study tuner/test_tune_time
+"""
 """Files that take some ten seconds each: `make test-fast` leaves them out."""
 
 
@@ -166,7 +154,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.hook.pytest_deselected(items=out)
     kept = set(items) - set(out)
     items[:] = [item for item in items if item in kept]
-    slow = {Path(__file__).parent / name for name in SLOW}
+    slow = {Path(__file__).parent / f"{name}.py" for name in SLOW.split()}
     for item in items:
         if any(item.get_closest_marker(name) for name in _LAUNCHES):
             item.add_marker(pytest.mark.xdist_group("launches"))

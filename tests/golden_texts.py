@@ -1,4 +1,4 @@
-"""Sentences that users read, reviewed in files: ``golden(text)`` in a test.
+"""Sentences that users read, reviewed in files: ``golden(text)`` and ``golden.raises(Error)``.
 
 A test file has one golden file, ``tests/golden/texts/ROOM/TEST_FILE.txt``, with a section for each
 call. After a message was reworded, ``pytest FILE --update-golden`` writes its sections anew, and
@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import fcntl
 import re
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any
+
+import pytest
 
 HERE = Path(__file__).parent
 TEXTS = HERE / "golden" / "texts"
 SECTION = "=== "
-
-Golden: TypeAlias = Callable[[object], None]
 
 
 def short(test: str) -> str:
@@ -76,18 +78,30 @@ def renew(path: Path, name: str, text: str) -> None:
     sections.cache_clear()
 
 
-def reviewed(path: Path, test: str, hidden: dict[str, str], *, update: bool) -> Golden:
+@dataclass
+class Golden:
     """The fixture ``golden`` of one test. ``hidden``: what differs between runs, and its word."""
-    asked = 0
 
-    def golden(something: object) -> None:
-        nonlocal asked
-        asked += 1
-        name, text = f"{short(test)} {asked}", said(something).rstrip("\n")
-        for value, word in hidden.items():
+    path: Path
+    test: str
+    hidden: dict[str, str]
+    update: bool
+    asked: int = 0
+
+    def __call__(self, something: object) -> None:
+        """Compare a text that users read with the one that was reviewed."""
+        self.asked += 1
+        name, text = f"{short(self.test)} {self.asked}", said(something).rstrip("\n")
+        for value, word in self.hidden.items():
             text = text.replace(value, word)
-        if update:
-            renew(path, name, text)
-        assert sections(path).get(name) == text, "--update-golden writes what is to be reviewed"
+        if self.update:
+            renew(self.path, name, text)
+        found = sections(self.path).get(name)
+        assert found == text, "--update-golden writes what is to be reviewed"
 
-    return golden
+    @contextmanager
+    def raises(self, kind: type[Exception], match: str | None = None) -> Iterator[Any]:
+        """Expect an error as ``pytest.raises`` does, and review it with its hint."""
+        with pytest.raises(kind, match=match) as raised:
+            yield raised
+        self(raised.value)

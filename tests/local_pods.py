@@ -37,11 +37,7 @@ class Pod:
 
 
 def pods_of(
-    job: Manifest,
-    path: Path,
-    allowed: Sequence[int],
-    volumes: Path,
-    environment: Mapping[str, str],
+    job: Manifest, path: Path, allowed: Sequence[int], volumes: Path, environment: Mapping[str, str]
 ) -> tuple[Pod, ...]:
     """The pods that the operator would start, the master first."""
     port, templates = _free_port(), _containers(job)

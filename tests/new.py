@@ -249,17 +249,9 @@ def new_option(name: str, command: str) -> Iterable[Part]:
         raise NotBegunError(f"{flag} is an option of {program} already")
     last = {"tune": "share_machine", "emit": "cluster", "cluster": "interface"}[command]
     field = f'    {name}: bool = option(False, "FILL: what it does, in one line.")\n'
-    yield Row(
-        path="cputune/records/options.py",
-        before=rf"^    {last}: ",
-        text=field,
-    )
+    yield Row(path="cputune/records/options.py", before=rf"^    {last}: ", text=field)
     group = {"tune": "Limits", "emit": "What to write", "cluster": "Slurm"}[command]
-    yield Row(
-        path="cputune/cli/help_groups.py",
-        before=rf'(?<="{group}": \()',
-        text=f'"{name}", ',
-    )
+    yield Row(path="cputune/cli/help_groups.py", before=rf'(?<="{group}": \()', text=f'"{name}", ')
     room = "tuner" if command == "tune" else "emitters"
     yield NewFile(
         path=f"tests/{room}/test_option_{name}.py",

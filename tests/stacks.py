@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from clean_machine import topology
 from unknown_machine import UNKNOWN
 
 from cputune import HostFacts
-from cputune.host.facts import Core, Package, Topology
+from cputune.host.facts import Package
 
 TODAY = {"torch": "2.13.0", "transformers": "5.23.0", "accelerate": "1.15.0", "numpy": "2.4.6"}
 IPEX_ERA = {
@@ -28,21 +29,12 @@ def machine(
     accelerators: tuple[str, ...] | None = (),
     isa: tuple[str, ...] = ("amx_bf16", "avx512_bf16", "avx512f"),
     cores: int = 4,
-    quota: float | None = None,
     location: str | None = "/venv/site-packages",
 ) -> HostFacts:
-    cpus = tuple(range(cores))
     return replace(
         UNKNOWN,
         cpu=replace(UNKNOWN.cpu, vendor="GenuineIntel", architecture="x86_64", isa=isa),
-        topology=Topology(
-            cores=tuple(Core(cpus=(cpu,), socket=0, numa_node=0) for cpu in cpus),
-            online=cpus,
-            present=cpus,
-            allowed=cpus,
-            numa_nodes=(),
-        ),
-        limits=replace(UNKNOWN.limits, cpu_quota=quota),
+        topology=topology(sockets=1, cores=cores, smt=1, numa_nodes=()),
         python=python,
         packages=tuple(
             Package(name=name, version=version, location=location)

@@ -298,17 +298,12 @@ def run(line: str, kept: Path, read: Callable[[], tuple[str, str]]) -> str:
     return out
 
 
+@pytest.mark.usefixtures("history")
 @pytest.mark.parametrize("line", tuple(commands()))
 def test_a_command_does_what_it_says(
-    line: str,
-    kept: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
+    line: str, kept: Path, workdir: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    lay(kept, tmp_path, small(line))
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    lay(kept, workdir, small(line))
     run(small(line), kept, capfd.readouterr)
 
 
@@ -322,18 +317,16 @@ TUTORIALS = [
 """The ways in, with their blocks (why not run, language, text)."""
 
 
+@pytest.mark.usefixtures("history")
 @pytest.mark.parametrize(("who", "blocks"), TUTORIALS, ids=[who for who, _ in TUTORIALS])
 def test_a_tutorial_is_typed_to_its_end(
     who: str,
     blocks: list[tuple[str, str, str]],
     kept: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    workdir: Path,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    (tmp_path / "train.py").write_text(SCRIPT)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    (workdir / "train.py").write_text(SCRIPT)
     names: dict[str, Any] = {}
     for _, language, text in blocks:
         if language == "python":

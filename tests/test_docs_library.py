@@ -63,13 +63,12 @@ def test_its_table_names_the_loggers_there_are() -> None:
 
 
 @pytest.fixture
-def simulated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+def simulated(monkeypatch: pytest.MonkeyPatch, workdir: Path) -> Path:
     """A folder with a script; real ranks are simulated."""
     simulate(monkeypatch, lambda plan: 1.0 / plan.threads_per_process)
-    (tmp_path / "train.py").write_text("import torch\n")
-    (tmp_path / "mine.toml").write_text((HERE.parent / "recipes" / "bert-mini.toml").read_text())
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+    (workdir / "train.py").write_text("import torch\n")
+    (workdir / "mine.toml").write_text((HERE.parent / "recipes" / "bert-mini.toml").read_text())
+    return workdir
 
 
 @pytest.mark.parametrize(

@@ -33,15 +33,9 @@ class Inner:
     cpus: tuple[tuple[int, ...], ...] = ()
 
 
-@every_row(
-    "text",
-    [
-        "[" * 100_000,
-    ],
-)
-def test_text_that_is_no_document_is_a_value_error(text: str) -> None:
+def test_text_that_is_no_document_is_a_value_error() -> None:
     with pytest.raises(ValueError):
-        parse(text)
+        parse("[" * 100_000)
 
 
 def test_a_word_that_is_no_utf8_can_be_written_down() -> None:
@@ -65,9 +59,8 @@ def test_nesting_is_bounded(golden: Golden) -> None:
     deep: Any = 1
     for _ in range(50_000):
         deep = [deep]
-    with pytest.raises(ValueError) as raised:
+    with golden.raises(ValueError):
         record_of(Outer, {**SOUND, "free": {"x": deep}})
-    golden(raised.value)
     while isinstance(deep, list):  # piece by piece: Python recurses where it frees the whole
         deep = deep[0]
 

@@ -7,13 +7,7 @@ import json
 from golden_texts import Golden
 from rows import every_row
 
-from cputune.text.failure_log import (
-    Failure,
-    FailureLog,
-    Standing,
-    package_of,
-    read_failures,
-)
+from cputune.text.failure_log import Failure, FailureLog, Standing, package_of, read_failures
 
 SITE = "/opt/venv/lib/python3.11/site-packages"
 HANDLED = f"""\
@@ -55,29 +49,27 @@ Root Cause (first observed failure):
 """
 
 
+KILLED, CALLED = ("signal", "SIGKILL"), "subprocess.CalledProcessError"
+
+
 def decisive(text: str) -> tuple[str, str, int]:
     found = read_failures(text).decisive
-    assert found is not None
     return found.kind, found.name, found.line
 
 
 def test_the_last_exception_decides_and_keeps_what_came_before(golden: Golden) -> None:
     found = read_failures(HANDLED).decisive
-    assert found is not None
     golden(found.title)
     assert (found.line, found.frames[-1].file, found.frames[-1].line) == (16, "train.py", 9)
     assert [one.type_name for one in found.chain] == ["IndexError", "ValueError"]
     cause = found.chain[1]
     golden(cause.message)
-    assert (cause.frames[-1].package, cause.frames[-1].module) == (
-        "datasets",
-        "datasets.arrow_dataset",
-    )
+    where = (cause.frames[-1].package, cause.frames[-1].module)
+    assert where == ("datasets", "datasets.arrow_dataset")
 
 
 def test_of_several_ranks_the_one_decides_that_failed_first() -> None:
     found = read_failures(TORCHRUN).decisive
-    assert found is not None
     assert (found.title, found.rank, found.line) == ("KeyError: 'labels'", 1, 6)
 
 
@@ -85,27 +77,18 @@ def test_of_several_ranks_the_one_decides_that_failed_first() -> None:
     ("text", "kind", "name"),
     [
         ("Segmentation fault (core dumped)", "signal", "SIGSEGV"),
-        ("job.sh: line 3:  77 Killed                  python train.py", "signal", "SIGKILL"),
+        ("job.sh: line 3:  77 Killed                  python train.py", *KILLED),
         (
             "mpirun noticed that process rank 1 with PID 0 on node a exited on signal 9 (Killed).",
-            "signal",
-            "SIGKILL",
+            *KILLED,
         ),
         ("=   KILLED BY SIGNAL: 11 (Segmentation fault)", "signal", "SIGSEGV"),
         ("srun: error: node12: task 0: Illegal instruction (core dumped)", "signal", "SIGILL"),
-        (
-            "subprocess.CalledProcessError: Command 'x' died with <Signals.SIGBUS: 7>.",
-            "signal",
-            "SIGBUS",
-        ),
-        ("  exitcode  : -9 (pid: 77)", "signal", "SIGKILL"),
-        ("command terminated with exit code 137", "signal", "SIGKILL"),
+        (f"{CALLED}: Command 'x' died with <Signals.SIGBUS: 7>.", "signal", "SIGBUS"),
+        ("  exitcode  : -9 (pid: 77)", *KILLED),
+        ("command terminated with exit code 137", *KILLED),
         ("""Error in call:\nTypeError("an argument 'n'")\nkey: a""", "exception", "TypeError"),
-        (
-            "[launch.py:3] ['python', '--signal', '4'] exits with return code = -9",
-            "signal",
-            "SIGKILL",
-        ),
+        ("[launch.py:3] ['python', '--signal', '4'] exits with return code = -9", *KILLED),
         ("python train.py --lr 1: error: no such file", "error", ""),
         ("Warning  BackOff  2m49s  kubelet  Back-off restarting failed container a", "error", ""),
         ("mpiexec -n 2 a: unable to run proxy on node2 (exit code 255)", "error", ""),
@@ -235,7 +218,6 @@ def test_what_is_before_a_traceback_is_a_prefix(prefix: str) -> None:
     lines = ["Traceback (most recent call last):", *FRAMES, "KeyError: 'labels'"]
     text = "\n".join(prefix.format(n=1, t=time) + line for time, line in enumerate(lines))
     found = read_failures(f"starting\n{text}\n").decisive
-    assert found is not None
     assert (found.title, found.line) == ("KeyError: 'labels'", 5)
     assert [(one.line, one.code) for one in found.frames] == [(84, "run(batch)")]
 
@@ -264,7 +246,6 @@ def test_records_of_json_and_escaped_tracebacks_are_read() -> None:
     escaped = "12:00:00 worker said: " + whole.replace("\n", "\\n").replace('"', '\\"')
     for text in (one, each, raised, escaped):
         found = read_failures(f"starting\n{text}\n").decisive
-        assert found is not None
         assert (found.title, found.frames[0].line) == ("KeyError: 'labels'", 84), text
     assert read_failures('{"level": "info", "message": "it failed"}').decisive is None
     assert read_failures('{"train_loss": 0.4}').decisive is None
@@ -284,7 +265,6 @@ def decided(text: str) -> str:
         return Standing(role=ROLES.get(failure.name, "cause"), known=True)
 
     found = read_failures(text).decide(standing_of)
-    assert found is not None
     return found.title
 
 
@@ -316,7 +296,6 @@ def test_what_a_destructor_raises_does_not_end_a_job() -> None:
 def test_prefixes_may_follow_one_another() -> None:
     text = "trainer-1  | 2026-11-27T10:00:00Z \x1b[31m[rank1]: KeyError: 3"
     found = read_failures(f"{text}\n\n\n").decisive
-    assert found is not None
     assert (found.text, found.rank, found.line) == ("KeyError: 3", 1, 1)
 
 
@@ -337,7 +316,6 @@ def test_the_rank_that_the_launcher_names_decides_although_another_wrote_first()
     lines = TORCHRUN.replace("Connection closed by peer [127.0.0.1]:1", "out of range").splitlines()
     lines.insert(5, lines.pop(6))  # rank 0 writes first
     found = read_failures("\n".join(lines)).decisive
-    assert found is not None
     assert found.rank == 1
 
 
@@ -346,5 +324,4 @@ def test_of_error_lines_the_first_decides_and_a_cpp_exception_has_its_words() ->
     found = read_failures(
         "terminate called after throwing an instance of 'E'\n  what():  no"
     ).decisive
-    assert found is not None
     assert (found.title, found.message) == ("E: no", "no")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from golden_texts import HERE, TEXTS, renew, reviewed, sections
+from golden_texts import HERE, TEXTS, Golden, renew, sections
 from rows import every_row
 
 
@@ -21,8 +21,8 @@ def test_every_section_has_its_test(path: Path) -> None:
 def test_what_differs_is_noticed_and_written_anew_if_asked(tmp_path: Path) -> None:
     path = tmp_path / "room" / "said.txt"
     renew(path, "test_of_another 1", "one line\n\nand = another")
-    reviewed(path, "test_one", {str(tmp_path): "TMP"}, update=True)(f"in {tmp_path}/x")
-    reviewed(path, "test_one", {str(tmp_path): "TMP"}, update=False)(f"in {tmp_path}/x\n")
+    Golden(path, "test_one", {str(tmp_path): "TMP"}, update=True)(f"in {tmp_path}/x")
+    Golden(path, "test_one", {str(tmp_path): "TMP"}, update=False)(f"in {tmp_path}/x\n")
     with pytest.raises(AssertionError, match="--update-golden"):
-        reviewed(path, "test_one", {}, update=False)("in TMP/y")
+        Golden(path, "test_one", {}, update=False)("in TMP/y")
     assert sections(path)["test_of_another 1"] == "one line\n\nand = another"

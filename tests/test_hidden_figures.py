@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from test_hidden import BODY, RUN
-from tuner.fakes import SMALL, FakeRunner, truthful
+from test_hidden import BODY, RUN, tuned_with_failures
 
-import cputune
-from cputune import Plan, Step, Workload
+from cputune import Workload
 from cputune.host.probing.scrub import read_environment
-from cputune.records.steps import Crashed
 from cputune.text.hidden import hide_arguments, without_secrets
 
 _LINES = """
@@ -175,17 +171,6 @@ def test_of_sixty_planted_variables_none_is_in_a_text_a_document_or_a_study(
     monkeypatch.setattr(os, "environ", {**os.environ, **VARIABLES})
     job = Workload.script(["train.py"])
 
-    class Failing(FakeRunner):
-        def steps(self, plan: Plan) -> Iterator[Step]:
-            if plan.as_found:
-                yield from super().steps(plan)
-                return
-            error = Crashed("a traceback with locals", details=said)
-            error.cleaned(lambda text: job.hide(text, os.environ))
-            raise error
-
-    study = tmp_path / "s.db"
-    result = cputune.tune(job, facts=SMALL.facts, runner=Failing(truthful()), budget=3, study=study)
-    result.save(tmp_path / "cputune.json")
+    tuned_with_failures(job, said, tmp_path)
     for path in tmp_path.iterdir():
         assert leaked(path.read_text(errors="replace")) == [], path

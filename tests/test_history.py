@@ -25,10 +25,8 @@ def result() -> Result:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.chdir(tmp_path)
-    return tmp_path / "state" / "cputune" / "history"
+def folder(workdir: Path, history: Path) -> Path:
+    return history / "cputune" / "history"
 
 
 def kept(result: Result, now: str = "20261121-193000") -> str:
@@ -85,12 +83,10 @@ def test_an_id_may_be_cut_if_one_alone_begins_so(
         kept(result, now)
     assert result_path("202612").stem == "20261220-000000"
     assert result_path("20261121-193000").stem == "20261121-193000"
-    with pytest.raises(UsageError) as raised:
+    with golden.raises(UsageError):
         result_path("20261121")
-    golden(raised.value)
-    with pytest.raises(UsageError) as caught:
+    with golden.raises(UsageError) as caught:
         result_path("1999")
-    golden(caught.value)
     golden(caught.value.hint)
 
 

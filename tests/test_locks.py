@@ -33,7 +33,6 @@ def hold() -> Iterator[Hold]:
         )
         process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
         started.append(process)
-        assert process.stdout is not None
         assert process.stdout.readline() == "held\n"
         return process
 

@@ -16,13 +16,7 @@ from rows import every_row
 import cputune
 from cputune import Workload, diagnose
 from cputune.doctor.checks.limits import GUIDES, MOST_GUIDE_BYTES
-from cputune.plans.memory import (
-    LOGIT_BYTES,
-    PROCESS_BYTES,
-    SPARE,
-    needed_bytes,
-    spare_bytes,
-)
+from cputune.plans.memory import LOGIT_BYTES, PROCESS_BYTES, SPARE, needed_bytes, spare_bytes
 from cputune.plans.workload import Recipe, load_recipe, recipe_names
 
 GIB = 1 << 30
@@ -42,15 +36,12 @@ def test_both_let_the_same_machine_pass() -> None:
     assert ranks == {1}
 
 
-@every_row(
-    ("batch", "per_rank", "ranks", "nodes", "samples"),
-    [(12, None, 1, 5, 3), (None, None, 2, 3, 2)],
-)
+@every_row(("batch", "ranks", "nodes", "samples"), [(12, 1, 5, 3), (None, 2, 3, 2)])
 def test_each_node_keeps_its_share_of_the_batch(
-    batch: int | None, per_rank: int | None, ranks: int, nodes: int, samples: int
+    batch: int | None, ranks: int, nodes: int, samples: int
 ) -> None:
     recipe = recipe_of(LARGE)
-    job = replace(LARGE, global_batch_size=batch, batch_per_rank=per_rank)
+    job = replace(LARGE, global_batch_size=batch, batch_per_rank=None)
     without = replace(job, recipe=replace(recipe, sample_bytes=0))
     more = needed_bytes(job, ranks, nodes=nodes) - needed_bytes(without, ranks, nodes=nodes)
     assert more == samples * recipe.sample_bytes > 0

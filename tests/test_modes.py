@@ -28,20 +28,17 @@ def mode(path: Path) -> int:
     return path.stat().st_mode & 0o777
 
 
-def test_what_is_written_has_the_modes_of_the_table(
-    umask: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_what_is_written_has_the_modes_of_the_table(umask: int, workdir: Path) -> None:
     one_socket().result.save("cputune.json")
     words = ["emit", "--other-machine", "--format", "pytorchjob", "-o", "launch"]
     assert CliRunner().invoke(cli, words).exit_code == 0
-    StudyStorage(tmp_path / "open.db", resume=False).close()
-    StudyStorage(tmp_path / "private.db", resume=False, private=True).close()
+    StudyStorage(workdir / "open.db", resume=False).close()
+    StudyStorage(workdir / "private.db", resume=False, private=True).close()
 
-    assert mode(tmp_path / "launch" / "pytorchjob.yaml") == 0o644 & ~umask
-    assert mode(tmp_path / "launch" / "pytorchjob.kubectl.sh") == 0o755 & ~umask
-    assert mode(tmp_path / "open.db") == 0o644 & ~umask
-    assert mode(tmp_path / "private.db") == 0o600
+    assert mode(workdir / "launch" / "pytorchjob.yaml") == 0o644 & ~umask
+    assert mode(workdir / "launch" / "pytorchjob.kubectl.sh") == 0o755 & ~umask
+    assert mode(workdir / "open.db") == 0o644 & ~umask
+    assert mode(workdir / "private.db") == 0o600
 
 
 @pytest.mark.parametrize("there", [True, False], ids=["to a file", "to nothing yet"])
@@ -56,9 +53,8 @@ def test_a_planted_link_is_replaced_and_not_followed(
 
     write_atomically(tmp_path / "cputune.json", "{}", force=True)
     if there:
-        with pytest.raises(CputuneError) as raised:
+        with golden.raises(CputuneError):
             StudyStorage(tmp_path / "cputune.db", resume=False)
-        golden(raised.value)
         assert victim.read_text() == "precious"
     else:
         StudyStorage(tmp_path / "cputune.db", resume=False).close()

@@ -56,11 +56,9 @@ def test_what_is_imported_instead_of_a_library(site: Path) -> None:
 def test_folders_are_looked_at_if_they_would_be_made(site: Path) -> None:
     new = site / "not" / "yet"
     place = look(site, HF_HOME=str(new)).place("HF_HOME")
-    assert place is not None
     assert (place.exists, place.writable, place.path) == (False, True, str(new))
     assert place.free_bytes > 0
     unusable = look(site, TMPDIR="/proc").place("TMPDIR")
-    assert unusable is not None
     assert not unusable.writable
 
 
@@ -88,7 +86,6 @@ def test_the_weights_of_a_launch_are_counted_where_they_lie(site: Path) -> None:
 
 def test_what_a_launch_writes_is_looked_at(site: Path) -> None:
     place = look(site, Around(output=str(site / "out"))).place("--output_dir")
-    assert place is not None
     assert place.writable
     assert place.free_files is None or place.free_files > 0
 

@@ -14,16 +14,10 @@ from cputune.cli import main
 from cputune.text.plain import figure, spelled, visible
 
 
-@every_row(
-    "encoding",
-    [
-        "ascii",
-    ],
-)
-def test_signs_that_a_stream_has_not_are_spelled(encoding: str) -> None:
+def test_signs_that_a_stream_has_not_are_spelled() -> None:
     codecs.register_error(spelled.__name__, spelled)
     text = "✓ 2 × 8 → 3.92–4.31 … שלום"
-    written = text.encode(encoding, spelled.__name__).decode(encoding)
+    written = text.encode("ascii", spelled.__name__).decode("ascii")
     assert "+ 2 " in written
     assert " -> 3.92" in written
     assert written.endswith(r"\u05e9\u05dc\u05d5\u05dd")

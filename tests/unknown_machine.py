@@ -2,47 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import MISSING, fields
+from typing import Any
+
 from cputune import HostFacts
 from cputune.host.facts import Cpu, Limits, Load, Memory, Settings, Topology
 
+
+def unknown(kind: type, **known: Any) -> Any:
+    """A part of a machine; of a field without a default None is its value."""
+    asked = (field.name for field in fields(kind) if field.default is MISSING)
+    return kind(**{**dict.fromkeys(asked), **known})
+
+
 UNKNOWN = HostFacts(
-    cpu=Cpu(
-        vendor=None,
-        model_name=None,
-        codename=None,
-        family=None,
-        model=None,
-        stepping=None,
-        architecture=None,
-        hypervisor=None,
-        isa=(),
-    ),
+    cpu=unknown(Cpu, isa=()),
     topology=Topology(cores=(), online=(), present=None, allowed=(), numa_nodes=()),
-    limits=Limits(
-        cpu_quota=None,
-        cpuset=None,
-        memory_bytes=None,
-        shm_bytes=None,
-        open_files=None,
-        memlock_bytes=None,
-    ),
-    memory=Memory(
-        total_bytes=None, available_bytes=None, swap_total_bytes=None, swap_free_bytes=None
-    ),
-    settings=Settings(
-        governor=None,
-        turbo=None,
-        transparent_huge_pages=None,
-        numa_balancing=None,
-        smt=None,
-        kernel=None,
-        container=None,
-    ),
-    load=Load(
-        average_1min=None,
-        cpu_pressure_percent=None,
-        memory_pressure_percent=None,
-        steal_share=None,
-    ),
+    limits=unknown(Limits),
+    memory=unknown(Memory),
+    settings=unknown(Settings),
+    load=unknown(Load),
     python=None,
 )

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 import pytest
+from cli.test_cli_help import commands
 from click.testing import CliRunner
 from in_process import ran
 
@@ -94,24 +95,11 @@ def test_no_option_that_names_something_is_left_without_completion() -> None:
         *("batch_per_rank", "global_batch_size", "fail_if_slower", "steps", "timeout"),
         *("accelerate_version", "transformers_version", "nodes", "job_name", "namespace", "image"),
         *("pvc", "memory", "node_selector", "image_pull_secret", "secret_env", "user_id"),
-        *(
-            "ranks_per_node",
-            "reserve_cpus",
-            "max_restarts",
-            "runtime",
-            "time",
-            "partition",
-            "account",
-            "interface",
-            "stack",
-            "config",
-        ),
+        *("ranks_per_node", "reserve_cpus", "max_restarts", "runtime", "time", "partition"),
+        *("account", "interface", "stack", "config"),
     }
-    context = click.Context(cli, info_name="cputune", **cli.context_settings)
     bare = []
-    for name in cli.list_commands(context):
-        command = cli.get_command(context, name)
-        assert command is not None
+    for name, command in commands():
         for parameter in command.params:
             completes = parameter._custom_shell_complete is not None
             listed = isinstance(parameter.type, click.Choice)

@@ -72,18 +72,12 @@ def test_recorded_machines_are_judged_and_their_launches_written(
     tmp_path: Path, system: str
 ) -> None:
     machine(tmp_path / "m", sockets=2, cores=4)
-    judged, written, shown = cputune(
-        system,
-        tmp_path,
-        "doctor --root m --fail-on never",
-        "emit --format slurm --root m",
-        f"show {RESULT}",
-    )
+    commands = ("doctor --root m --fail-on never", "emit --format slurm --root m", f"show {RESULT}")
+    judged, written, shown = cputune(system, tmp_path, *commands)
     assert (judged.code, judged.out.count("How sure: read from the recording")) == (0, 1)
     assert written.code == 0
     assert (tmp_path / "launch" / "slurm.sh").is_file()
     speedup = Result.load(RESULT).speedup
-    assert speedup is not None
     assert f"Result     {speedup.ratio:.2f} times as fast as your current" in shown.out
 
 

@@ -22,9 +22,12 @@ LONG = 10
 """Options above which a list without groups is not read any more."""
 
 
+def top() -> click.Context:
+    return click.Context(cli, info_name="cputune", **cli.context_settings)
+
+
 def commands() -> list[tuple[str, click.Command]]:
-    context = click.Context(cli, info_name="cputune", **cli.context_settings)
-    found = [(name, cli.get_command(context, name)) for name in cli.list_commands(context)]
+    found = [(name, cli.get_command(top(), name)) for name in cli.list_commands(top())]
     return [(name, command) for name, command in found if command is not None]
 
 
@@ -37,11 +40,7 @@ def test_each_option_is_in_one_group(name: str, command: click.Command) -> None:
     assert set(grouped) <= set(options)
     left = set(options) - set(grouped) - {"verbose", "quiet", "help_all"}
     assert not left or len(options) <= LONG
-    context = click.Context(
-        command,
-        info_name=name,
-        parent=click.Context(cli, info_name="cputune", **cli.context_settings),
-    )
+    context = click.Context(command, info_name=name, parent=top())
     usual = getattr(command, "usual", ())
     short = command.get_help(context)
     assert len(usual) <= 8
@@ -99,28 +98,23 @@ HINTS = (
 )
 
 
+@pytest.mark.usefixtures("history")
 @pytest.mark.parametrize(("typed", "wrong"), HINTS, ids=[typed for typed, _ in HINTS])
 def test_what_a_hint_says_works_when_it_is_typed(
-    cputune: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: str, wrong: str
+    cputune: Run, workdir: Path, monkeypatch: pytest.MonkeyPatch, typed: str, wrong: str
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("CPUTUNE_TUNE_DRY_RUN", "1")
-    machine(tmp_path / "sound", sockets=2, cores=8)
+    machine(workdir / "sound", sockets=2, cores=8)
     ended = cputune(*shlex.split(typed))
     assert ended.code in (2, 3), typed
     instead = said_instead(ended.err)
     better = f"{typed} {instead}" if wrong == typed == "emit" else typed.replace(wrong, instead)
-    if better.startswith("cputune "):
-        better = better.removeprefix("cputune ")
-    again = cputune(*shlex.split(better))
+    again = cputune(*shlex.split(better.removeprefix("cputune ")))
     assert again.code in (0, 1), f"{typed}: {ended.err}{better}: {again.err}"
 
 
 def said_instead(err: str) -> str:
-    """What an error and its hint tell the user to type: a command, an option with its value, or a
-    word in the place of another.
-    """
+    """What an error tells the user to type: a command, an option with its value, or a word."""
     meant = re.search(r"[Dd]id you mean '?([\w=-]+)'?\?", err)
     if meant is not None:
         return meant[1]
@@ -135,11 +129,9 @@ def said_instead(err: str) -> str:
     return option[0]
 
 
-CONTEXT = cli.make_context("cputune", ["--help"], resilient_parsing=True)
 FLAGS = {
     name: {flag for parameter in command.params for flag in parameter.opts} | {"--help"}
-    for name in cli.list_commands(CONTEXT)
-    if (command := cli.get_command(CONTEXT, name)) is not None
+    for name, command in commands()
 }
 OF_OTHERS = {"--to", "--config_file", "--epochs", "--its-arguments", "--exclusive"}
 """Options of jupyter, accelerate, salloc and of a script."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
 
 import pytest
 from hosts.builder import Cgroup, machine
@@ -35,158 +37,114 @@ for word in words:
 """pip's own parser and the form of a requirement, without an installation."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Context:
-    """What the doctor is asked, and with which variables.
+class Context(NamedTuple):
+    """What is typed after ``doctor``, and what the command that it names begins with."""
 
-    ``begins`` is what the command to run begins with.
-    """
-
-    words: tuple[str, ...]
+    typed: str
     begins: str
-    variables: dict[str, str] = field(default_factory=dict)
+    variables: Mapping[str, str] = MappingProxyType({})
 
 
 EXPLAIN = "cputune doctor --explain "
 CONTEXTS = {
-    "nothing serious": Context(words=("--only", "advice"), begins="cputune tune"),
+    "nothing serious": Context("--only advice", "cputune tune"),
     "a recipe": Context(
-        words=("--only", "advice", "--recipe", "bert-base-squad"),
-        begins="cputune tune --recipe bert-base-squad",
+        "--only advice --recipe bert-base-squad", "cputune tune --recipe bert-base-squad"
     ),
     "a python": Context(
-        words=("--only", "advice", "--python", sys.executable),
-        begins=f"cputune tune --python {sys.executable}",
+        f"--only advice --python {sys.executable}", f"cputune tune --python {sys.executable}"
     ),
     "a thread count that is none": Context(
-        words=("--only", "threads-malformed"),
-        begins="export OMP_NUM_THREADS=",
-        variables={"OMP_NUM_THREADS": "many"},
+        "--only threads-malformed", "export OMP_NUM_THREADS=", {"OMP_NUM_THREADS": "many"}
     ),
     "what a launch left": Context(
-        words=(),
-        begins="unset ",
-        variables={"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost"},
+        "",
+        "unset ",
+        {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost"},
     ),
     "a preload that is gone": Context(
-        words=("--only", "preload-dead"),
-        begins="unset LD_PRELOAD",
-        variables={"LD_PRELOAD": "/gone/libx.so"},
+        "--only preload-dead", "unset LD_PRELOAD", {"LD_PRELOAD": "/gone/libx.so"}
     ),
     "a variable of another version": Context(
-        words=("--only", "stack-variable-ignored"),
-        begins="export ",
-        variables={"TRANSFORMERS_CACHE": "/data/models"},
+        "--only stack-variable-ignored", "export ", {"TRANSFORMERS_CACHE": "/data/models"}
     ),
     "an instruction set that is capped": Context(
-        words=("--only", "isa-capped"), begins="", variables={"ONEDNN_MAX_CPU_ISA": "SSE41"}
+        "--only isa-capped", "", {"ONEDNN_MAX_CPU_ISA": "SSE41"}
     ),
-    "a thread limit": Context(
-        words=("--only", "threads-limit"), begins="", variables={"OMP_THREAD_LIMIT": "1"}
-    ),
-    "a debugging variable": Context(
-        words=("--only", "debug-left-on"), begins="unset", variables={"TORCH_LOGS": "all"}
-    ),
-    "a recording, sound": Context(
-        words=("--root", "sound"), begins="cputune tune --dry-run --root sound"
-    ),
-    "a recording, busy": Context(words=("--root", "busy"), begins=EXPLAIN + "machine-busy"),
-    "a recording with a quota": Context(words=("--root", "quota"), begins=EXPLAIN),
-    "a recording of nothing": Context(words=("--root", "empty"), begins=EXPLAIN + "facts-missing"),
+    "a thread limit": Context("--only threads-limit", "", {"OMP_THREAD_LIMIT": "1"}),
+    "a debugging variable": Context("--only debug-left-on", "unset", {"TORCH_LOGS": "all"}),
+    "a recording, sound": Context("--root sound", "cputune tune --dry-run --root sound"),
+    "a recording, busy": Context("--root busy", EXPLAIN + "machine-busy"),
+    "a recording with a quota": Context("--root quota", EXPLAIN),
+    "a recording of nothing": Context("--root empty", EXPLAIN + "facts-missing"),
     "a file with a fix": Context(
-        words=("--check-file", "train.sh"),
-        begins="cputune doctor --check-file train.sh --print-fix | patch -p0",
+        "--check-file train.sh", "cputune doctor --check-file train.sh --print-fix | patch -p0"
     ),
     "a file with a fix, in a folder": Context(
-        words=("--check-file", "jobs/train.sh"),
-        begins="cputune doctor --check-file jobs/train.sh --print-fix | patch -p0",
+        "--check-file jobs/train.sh",
+        "cputune doctor --check-file jobs/train.sh --print-fix | patch -p0",
     ),
     "a file with a fix, above": Context(
-        words=("--check-file", "jobs/../train.sh"),
-        begins="cputune doctor --check-file jobs/../train.sh --print-fix | patch jobs/",
+        "--check-file jobs/../train.sh",
+        "cputune doctor --check-file jobs/../train.sh --print-fix | patch jobs/",
     ),
     "a file with a fix, by its whole path": Context(
-        words=("--check-file", "{here}/train.sh"),
-        begins="cputune doctor --check-file {here}/train.sh --print-fix | patch {here}/train.sh",
+        "--check-file {here}/train.sh",
+        "cputune doctor --check-file {here}/train.sh --print-fix | patch {here}/train.sh",
     ),
     "a file with a fix, with a blank": Context(
-        words=("--check-file", "my train.sh"),
-        begins="cputune doctor --check-file 'my train.sh' --print-fix | patch 'my train.sh'",
+        "--check-file 'my train.sh'",
+        "cputune doctor --check-file 'my train.sh' --print-fix | patch 'my train.sh'",
     ),
     "a file by another stack": Context(
-        words=("--check-file", "train.sh", "--stack", "torch=2.13.0,transformers=5.23.0"),
-        begins="cputune doctor --check-file train.sh --stack torch=2.13.0,transformers=5.23.0 "
+        "--check-file train.sh --stack torch=2.13.0,transformers=5.23.0",
+        "cputune doctor --check-file train.sh --stack torch=2.13.0,transformers=5.23.0 "
         "--print-fix | patch",
     ),
-    "a file without a fault": Context(words=("--check-file", "sound.sh"), begins="nothing"),
-    "a configuration": Context(words=("--check-file", "accelerate.yaml"), begins="cputune doctor"),
+    "a file without a fault": Context("--check-file sound.sh", "nothing"),
+    "a configuration": Context("--check-file accelerate.yaml", "cputune doctor"),
     "versions that fit": Context(
-        words=("--stack", "torch=2.5.1,transformers=4.40"),
-        begins="pip install torch==2.5.1 transformers==4.40",
+        "--stack torch=2.5.1,transformers=4.40", "pip install torch==2.5.1 transformers==4.40"
     ),
     "versions with another python": Context(
-        words=("--stack", "torch=2.13.0,numpy=2.1,python=3.12"),
-        begins="pip install torch==2.13.0 numpy==2.1",
+        "--stack torch=2.13.0,numpy=2.1,python=3.12", "pip install torch==2.13.0 numpy==2.1"
     ),
     "versions of no wheel on PyPI": Context(
-        words=("--stack", "torch=2.6.0,oneccl=2.6.0"), begins="pip install torch==2.6.0 oneccl_"
+        "--stack torch=2.6.0,oneccl=2.6.0", "pip install torch==2.6.0 oneccl_"
     ),
     "versions that do not fit": Context(
-        words=("--stack", "torch=2.6.0,ipex=2.8.0"), begins="pip install intel_extension"
+        "--stack torch=2.6.0,ipex=2.8.0", "pip install intel_extension"
     ),
-    "the installed versions": Context(words=("--stack", "installed"), begins="cputune tune"),
+    "the installed versions": Context("--stack installed", "cputune tune"),
     "an error text with a check": Context(
-        words=("--symptom", "Your setup doesn't support bf16/gpu"),
-        begins="Add --use_cpu",
+        '--symptom "Your setup doesn\'t support bf16/gpu"', "Add --use_cpu"
     ),
     "an error text whose fix is in the script": Context(
-        words=("--symptom", "IndexError: index out of range in self"), begins="Call model.resize"
+        "--symptom 'IndexError: index out of range in self'", "Call model.resize"
     ),
     "an error text whose fix has parentheses": Context(
-        words=("--symptom", "Found input variables with inconsistent numbers of samples: [9, 8]"),
-        begins="Apply one mask to both (mask = labels != -100; predictions[mask], labels[mask])",
+        "--symptom 'Found input variables with inconsistent numbers of samples: [9, 8]'",
+        "Apply one mask to both (mask = labels != -100; predictions[mask], labels[mask])",
     ),
     "an error text with a command": Context(
-        words=("--symptom", "OSError: AF_UNIX path too long"),
-        begins="export TMPDIR=/tmp",
+        "--symptom 'OSError: AF_UNIX path too long'", "export TMPDIR=/tmp"
     ),
     "a launch": Context(
-        words=("--only", "advice", "--", sys.executable, "train.py", "--lr", "3e-5"),
-        begins=f"cputune tune -- {sys.executable} train.py --lr 3e-5",
+        f"--only advice -- {sys.executable} train.py --lr 3e-5",
+        f"cputune tune -- {sys.executable} train.py --lr 3e-5",
     ),
-    "a launch of nothing": Context(
-        words=("--only", "launch-script", "--", sys.executable, "gone.py"), begins=EXPLAIN
-    ),
+    "a launch of nothing": Context(f"--only launch-script -- {sys.executable} gone.py", EXPLAIN),
     "hosts": Context(
-        words=(
-            "--hosts",
-            "node1,node2",
-            "--ssh",
-            "sh ssh.sh",
-            "--host-timeout",
-            "60",
-            "--only",
-            "advice",
-        ),
-        begins="cputune tune --hosts node1,node2 --ssh 'sh ssh.sh' --host-timeout 60",
+        "--hosts node1,node2 --ssh 'sh ssh.sh' --host-timeout 60 --only advice",
+        "cputune tune --hosts node1,node2 --ssh 'sh ssh.sh' --host-timeout 60",
     ),
     "a host that is gone": Context(
-        words=("--hosts", "node1,gone", "--ssh", "sh ssh.sh", "--host-timeout", "60"),
-        begins="cputune doctor --explain ho",
+        "--hosts node1,gone --ssh 'sh ssh.sh' --host-timeout 60", "cputune doctor --explain ho"
     ),
     "hosts with a fault of their own": Context(
-        words=(
-            "--hosts",
-            "node1,node2",
-            "--ssh",
-            "sh ssh.sh",
-            "--host-timeout",
-            "60",
-            "--only",
-            "threads-malformed",
-        ),
-        begins=EXPLAIN + "threads-malformed",
-        variables={"OMP_NUM_THREADS": "many"},
+        "--hosts node1,node2 --ssh 'sh ssh.sh' --host-timeout 60 --only threads-malformed",
+        EXPLAIN + "threads-malformed",
+        {"OMP_NUM_THREADS": "many"},
     ),
 }
 
@@ -195,26 +153,21 @@ CONTEXTS = {
 def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with launch files and recordings, and the programs that commands name."""
     here = tmp_path_factory.mktemp("sandbox")
-    (here / "jobs").mkdir()
-    for name in ("train.sh", "jobs/train.sh", "my train.sh"):
-        (here / name).write_text(REFUSED)
-    (here / "sound.sh").write_text(SOUND)
-    (here / "accelerate.yaml").write_text(YAML)
-    (here / "train.py").write_text(SCRIPT)
-    (here / "ssh.sh").write_text(SSH)
-    (here / "pip_reads.py").write_text(PIP)
-    (here / "empty").mkdir()
+    for folder in ("jobs", "empty"):
+        (here / folder).mkdir()
+    files = dict.fromkeys(("train.sh", "jobs/train.sh", "my train.sh"), REFUSED)
+    files |= {"sound.sh": SOUND, "accelerate.yaml": YAML, "train.py": SCRIPT}
+    files |= {"ssh.sh": SSH, "pip_reads.py": PIP}
+    for name, text in files.items():
+        (here / name).write_text(text)
     load = {"/proc/loadavg": "9.00 9.00 9.00 3/500 4242\n"}
     machine(here / "sound", sockets=2, cores=8)
     machine(here / "busy", sockets=2, cores=8, files=load)
     machine(here / "quota", sockets=2, cores=8, cgroup=Cgroup(path="/docker/a", quota=2.0))
     programs = here / "programs"
     programs.mkdir()
-    for name, starts in (
-        ("cputune", "-m cputune"),
-        ("pip", str(here / "pip_reads.py")),
-        ("python", ""),
-    ):
+    starts_of = {"cputune": "-m cputune", "pip": here / "pip_reads.py", "python": ""}
+    for name, starts in starts_of.items():
         program = programs / name
         program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {starts} "$@"\n')
         program.chmod(0o755)
@@ -236,11 +189,11 @@ def test_what_to_do_now_runs_as_it_is_printed(
         patched.chdir(sandbox)
         for variable, value in context.variables.items():
             patched.setenv(variable, value)
-        ended = cputune("doctor", *(word.format(here=here) for word in context.words))
+        ended = cputune("doctor", *shlex.split(context.typed.format(here=here)))
     line = next(line for line in ended.out.splitlines() if line.startswith("Do now: "))
     command = line.removeprefix("Do now: ")
     assert command.startswith(context.begins.format(here=here))
-    if command.startswith("nothing: ") or "--symptom" in context.words:
+    if command.startswith("nothing: ") or "--symptom" in context.typed:
         return  # what to change in the script is a sentence
     files = {path: path.read_text() for path in sandbox.rglob("*.sh")}
     environment = {

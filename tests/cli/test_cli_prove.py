@@ -31,8 +31,7 @@ KNOBS = (
 
 
 @pytest.fixture(autouse=True)
-def _script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def _script(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locks, "MEASURING", f"\0cputune.test.{os.getpid()}")
     Path("train.py").write_text("import torch\n")
 
@@ -50,8 +49,7 @@ def test_it_says_what_the_model_answers_and_what_each_knob_trains(
     proven(monkeypatch)
     ended = cputune("prove", "--", "python", "train.py")
     assert ended.code == 0
-    rows = [" ".join(line.split()) for line in ended.out.splitlines()]
-    golden(rows)
+    golden([" ".join(line.split()) for line in ended.out.splitlines()])
     assert max(map(len, ended.out.splitlines())) <= 100
 
 
@@ -68,11 +66,8 @@ def test_its_document_has_every_answer(cputune: Run, monkeypatch: pytest.MonkeyP
     proven(monkeypatch)
     document = json.loads(cputune("prove", "--json", "--", "python", "train.py").out)
     assert document["schema"] == "cputune.proof/1"
-    assert [knob["verdict"] for knob in document["knobs"]] == [
-        "the same",
-        "not the same",
-        "as typed",
-    ]
+    verdicts = [knob["verdict"] for knob in document["knobs"]]
+    assert verdicts == ["the same", "not the same", "as typed"]
 
 
 def test_a_recipe_and_a_script_are_one_too_many(cputune: Run, golden: Golden) -> None:
@@ -118,7 +113,6 @@ def test_a_signal_ends_it_at_once_and_leaves_nothing(
         text=True,
         start_new_session=True,
     )
-    assert process.stderr is not None
     for line in process.stderr:  # it may wait for another one that measures on this machine
         if "check 1" in line:
             break

@@ -33,11 +33,8 @@ def test_nothing_is_measured_on_a_recorded_machine(cputune: Run, root: str) -> N
     assert "--dry-run" in err
 
 
-def test_files_are_emitted_for_the_recorded_machine(
-    cputune: Run, root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "cputune.json").write_text("what was measured here is not looked at")
+def test_files_are_emitted_for_the_recorded_machine(cputune: Run, root: str, workdir: Path) -> None:
+    (workdir / "cputune.json").write_text("what was measured here is not looked at")
     code, out, _ = cputune("emit", "--format", "mpirun", "--root", root, "-o", "-")
     assert code == 0
     assert "# Plan: 2 × 28 threads" in out

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from confirmed import BUSY, UNCOMPARED
 from in_process import Run, typed
-from report.result_cases import tuned
+from report.result_cases import tuned, with_best
 from rows import like_others
 
 from cputune import Result, Workload, probe
@@ -26,19 +26,12 @@ SCRIPT = "import argparse\nargparse.ArgumentParser().parse_known_args()\n"
 def here() -> Result:
     """A result of this machine: the best plan is faster."""
     facts = probe()
-    result = tuned()
     cpus = (facts.topology.allowed,)
-    best = replace(result.best.plan, processes_per_node=1, cpus=cpus)
-    runs = tuple(
-        replace(run, plan=best) if run.plan == result.best.plan else run
-        for run in result.confirmation
-    )
+    plan = replace(tuned().best.plan, processes_per_node=1, cpus=cpus)
     return replace(
-        result,
+        with_best(tuned(), plan),
         host=host_fingerprint(facts),
         versions={},
-        best=replace(result.best, plan=best),
-        confirmation=runs,
         resumable=True,
         command=("cputune", "tune", "--budget", "3"),
     )
@@ -151,12 +144,7 @@ CASES: dict[str, tuple[Callable[[], Result], str]] = {
 
 def two_nodes(result: Result) -> Result:
     plan = replace(result.best.plan, nodes=2)
-    runs = tuple(
-        replace(run, plan=plan) if run.plan == result.best.plan else run
-        for run in result.confirmation
-    )
-    best = replace(result.best, plan=plan)
-    return replace(result, best=best, confirmation=runs, hosts=("node1", "node2"))
+    return replace(with_best(result, plan), hosts=("node1", "node2"))
 
 
 REHEARSED = ("the launch fails",)
@@ -166,16 +154,15 @@ QUICK = [name for name in CASES if name not in REHEARSED]
 
 @pytest.mark.parametrize("name", [*QUICK, *like_others(REHEARSED)])
 def test_what_to_do_now_runs_as_it_is_printed(
-    cputune: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    cputune: Run, workdir: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     make, expected = CASES[name]
-    make().save(tmp_path / "cputune.json")
-    (tmp_path / "train.py").write_text(SCRIPT)
-    program = tmp_path / "bin" / "cputune"
+    make().save("cputune.json")
+    Path("train.py").write_text(SCRIPT)
+    program = workdir / "bin" / "cputune"
     program.parent.mkdir()
     program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m cputune "$@"\n')
     program.chmod(0o755)
-    monkeypatch.chdir(tmp_path)
     if "mpirun" not in expected:
         monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:/bin")
     ended = cputune("show")
@@ -190,7 +177,7 @@ def test_what_to_do_now_runs_as_it_is_printed(
         "CPUTUNE_RUN_DRY_RUN": "1",
         "CPUTUNE_DOCTOR_FAIL_ON": "never",
     }
-    done = typed(command, cputune, monkeypatch, cwd=tmp_path, env=environment)
+    done = typed(command, cputune, monkeypatch, cwd=workdir, env=environment)
     assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
 
 
@@ -206,12 +193,12 @@ def what_to_do(text: str) -> tuple[str, str]:
     return f"{when[:1].upper()}{when[1:]} {command}", command
 
 
+@pytest.mark.usefixtures("workdir")
 @pytest.mark.parametrize("name", CASES)
 def test_the_commands_show_what_is_on_the_screen(
-    cputune: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    cputune: Run, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """Not another result: cputune.json is an older one."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
     made = CASES[name][0]()
     replace(made, created="2025-01-01T00:00:00Z").save("cputune.json")

@@ -21,17 +21,12 @@ from cputune.records.history import keep
 from cputune.report.trials import trials_csv
 from cputune.text.documents import plain
 
+pytestmark = pytest.mark.usefixtures("workdir", "history")
+
 
 @pytest.fixture
-def cputune(
-    result: Result,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    cputune: Run,
-) -> Run:
+def cputune(result: Result, monkeypatch: pytest.MonkeyPatch, cputune: Run) -> Run:
     """In a folder with a result, and a history that holds it, too."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("COLUMNS", "100")
     simulate(monkeypatch, SMALL.seconds, SMALL.facts)
     result.save("cputune.json")
@@ -86,14 +81,8 @@ def test_if_there_is_no_result_the_history_is_pointed_out(cputune: Run, golden: 
 
 def swapped(result: Result) -> Result:
     """A result that recommends the baseline, which is the slower one."""
-    return replace(
-        result,
-        best=result.baseline,
-        speedup=None,
-        not_compared="it is of a test",
-        worth=(),
-        profile=None,
-    )
+    why = {"speedup": None, "not_compared": "it is of a test"}
+    return replace(result, best=result.baseline, worth=(), profile=None, **why)
 
 
 def test_compare_measures_and_says_it_in_words(
@@ -102,9 +91,8 @@ def test_compare_measures_and_says_it_in_words(
     swapped(result).save("today.json")
     ended = cputune("compare", "today.json", "last", "--fail-if-slower", "5%")
     assert ended.code == 0
-    assert re.match(
-        r"The plan of last is 2\.\d+ times as fast as the plan of today\.json: ", ended.out
-    )
+    faster = r"The plan of last is 2\.\d+ times as fast as the plan of today\.json: "
+    assert re.match(faster, ended.out)
     golden(ended.out)
 
 
@@ -146,13 +134,13 @@ def test_other_work_is_listed_and_fails_a_guard(
 
 
 def test_history_lists_what_was_kept(
-    cputune: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    cputune: Run, monkeypatch: pytest.MonkeyPatch, history: Path
 ) -> None:
     monkeypatch.setenv("COLUMNS", "300")
     _, row, _, place = cputune("history").out.splitlines()
     for words in ("20261121-193000", "Simulated", "×2.56"):
         assert words in row
-    assert place.startswith(f"- Stored in {tmp_path / 'state'}/cputune/history, the newest 100.")
+    assert place.startswith(f"- Stored in {history}/cputune/history, the newest 100.")
     (kept,) = json.loads(cputune("history", "--json").out)["results"]
     assert kept["id"] == "20261121-193000"
 

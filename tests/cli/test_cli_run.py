@@ -132,7 +132,6 @@ def test_a_signal_to_us_ends_the_training(
     start: Start, plan: Plan, number: signal.Signals, codes: set[int]
 ) -> None:
     process = start(plan, "--", "train.py", "--wait")
-    assert process.stdout is not None
     for _ in range(plan.world_size):
         assert json.loads(process.stdout.readline())
     time.sleep(0.2)
@@ -239,7 +238,6 @@ def test_a_hidden_value_is_asked_for_on_a_terminal(start: Start, tmp_path: Path)
     terminal, end = os.openpty()
     process = start(ONE, typed=HIDDEN, stdin=end)
     os.close(end)
-    assert process.stderr is not None
     prompt = "DB_PASSWORD, which the result does not contain: "
     assert process.stderr.read(len(prompt)) == prompt
     os.write(terminal, b"typed anew\n")

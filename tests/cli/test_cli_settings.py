@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import click
 import pytest
+from cli.test_cli_help import commands
 from in_process import Run
 
 from cputune.cli import cli
@@ -40,27 +40,14 @@ def rows(cputune: Run, *words: str) -> dict[tuple[str, str], tuple[str, str]]:
     return {(command, key): (value, place) for command, key, value, place in lines}
 
 
-def shown(cputune: Run, command: str, key: str) -> tuple[str, str]:
-    return rows(cputune)[command, key]
-
-
-def commands() -> dict[str, click.Command]:
-    context = click.Context(cli)
-    found = {name: cli.get_command(context, name) for name in cli.list_commands(context)}
-    return {
-        "cputune": cli,
-        **{name: command for name, command in found.items() if command is not None},
-    }
-
-
 def test_a_variable_beats_the_file_which_beats_the_default(
     cputune: Run, own: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert shown(cputune, "tune", "budget") == ("20", "default")
+    assert rows(cputune)["tune", "budget"] == ("20", "default")
     own.write_text("[tune]\nbudget = 5")
-    assert shown(cputune, "tune", "budget") == ("5", f"{own}: tune.budget")
+    assert rows(cputune)["tune", "budget"] == ("5", f"{own}: tune.budget")
     monkeypatch.setenv("CPUTUNE_TUNE_BUDGET", "7")
-    assert shown(cputune, "tune", "budget") == ("7", "CPUTUNE_TUNE_BUDGET")
+    assert rows(cputune)["tune", "budget"] == ("7", "CPUTUNE_TUNE_BUDGET")
 
 
 def test_what_is_typed_beats_all_of_them(
@@ -82,13 +69,10 @@ def test_a_file_that_is_named_is_read_in_place_of_the_users(cputune: Run, own: P
 
 
 def test_nothing_in_the_working_folder_is_read(cputune: Run) -> None:
-    for name, text in (
-        ("cputune.toml", "[tune]\nbudget = 5"),
-        ("config.toml", "[tune]\nbudget = 5"),
-        ("pyproject.toml", "[tool.cputune.tune]\nbudget = 5"),
-    ):
-        Path(name).write_text(text)
-    assert shown(cputune, "tune", "budget") == ("20", "default")
+    for name in ("cputune.toml", "config.toml"):
+        Path(name).write_text("[tune]\nbudget = 5")
+    Path("pyproject.toml").write_text("[tool.cputune.tune]\nbudget = 5")
+    assert rows(cputune)["tune", "budget"] == ("20", "default")
 
 
 def test_a_relative_xdg_config_home_is_no_home(
@@ -98,11 +82,13 @@ def test_a_relative_xdg_config_home_is_no_home(
     monkeypatch.setenv("HOME", str(tmp_path))
     Path("cputune").mkdir()
     Path("cputune/config.toml").write_text("[tune]\nforce = true")
-    assert shown(cputune, "tune", "force") == ("False", "default")
+    assert rows(cputune)["tune", "force"] == ("False", "default")
 
 
 def test_config_shows_every_option_of_every_command(cputune: Run) -> None:
-    known = {(name, key) for name, one in commands().items() for key in options_of(one)}
+    known = {
+        (name, key) for name, one in [*commands(), ("cputune", cli)] for key in options_of(one)
+    }
     assert set(rows(cputune)) == known
     assert "the file that was read: none; it would be " in " ".join(cputune("config").out.split())
 
@@ -129,8 +115,7 @@ def test_what_means_nothing_is_refused_with_a_hint(cputune: Run, own: Path, text
     own.write_text(text)
     error, hint = REFUSED[text].split("|")
     ended = cputune("tune", "--dry-run")
-    assert ended.code == 2
-    assert ended.out == ""
+    assert (ended.code, ended.out) == (2, "")
     said, hinted = ended.err.splitlines()
     assert said.startswith(f"error: {own}")
     assert error in said

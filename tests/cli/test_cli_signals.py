@@ -39,7 +39,6 @@ def start(folder: Path, *arguments: str, **more: object) -> subprocess.Popen[str
 
 
 def lines_until(child: subprocess.Popen[str], beginning: str) -> Iterator[str]:
-    assert child.stderr is not None
     for line in child.stderr:
         yield line
         if line.startswith(beginning):
@@ -52,7 +51,6 @@ def test_what_was_found_is_kept_and_nothing_is_left(tmp_path: Path, number: int)
         list(lines_until(child, "trial 1:"))
         family = psutil.Process(child.pid).children(recursive=True)
         child.send_signal(number)
-        assert child.stderr is not None
         said = child.stderr.read()
     assert child.returncode == 130
     assert "the same `cputune tune` command with --resume continues it" in said
@@ -85,7 +83,6 @@ def test_a_second_ctrl_c_ends_at_once_and_leaves_nothing(tmp_path: Path) -> None
         child.send_signal(signal.SIGCONT)
         time.sleep(0.02)
         child.send_signal(signal.SIGINT)
-        assert child.stderr is not None
         said = child.stderr.read()
     assert child.returncode == 130
     assert "Traceback" not in said
@@ -122,7 +119,6 @@ def test_the_second_of_two_tunes_on_one_study_is_refused(tmp_path: Path) -> None
     with start(tmp_path) as first:
         list(lines_until(first, "trial 0:"))
         with start(tmp_path, "--resume") as second:
-            assert second.stderr is not None
             said = second.stderr.read()
         assert second.returncode == 3
         assert f"in use by process {first.pid} on" in said

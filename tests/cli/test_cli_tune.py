@@ -31,6 +31,8 @@ from cputune.records.history import result_path
 from cputune.records.steps import Crashed
 
 SMALL = simulated("small", machine(cores_per_socket=2), Model(work=2.0, bandwidth=2.0))
+Runner = type[FakeProcessRunner]
+pytestmark = pytest.mark.usefixtures("workdir", "runner")
 
 
 def true_steps(plan: Plan) -> Iterator[Step]:
@@ -39,19 +41,8 @@ def true_steps(plan: Plan) -> Iterator[Step]:
 
 
 @pytest.fixture
-def runner(monkeypatch: pytest.MonkeyPatch) -> type[FakeProcessRunner]:
+def runner(monkeypatch: pytest.MonkeyPatch) -> Runner:
     return simulate(monkeypatch, SMALL.seconds, SMALL.facts)
-
-
-@pytest.fixture
-def cputune(
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    runner: type[FakeProcessRunner],
-    cputune: Run,
-) -> Run:
-    monkeypatch.chdir(tmp_path)
-    return cputune
 
 
 @pytest.mark.parametrize("word", ["--json", "-vv", "--help", "--resume", "--force"])
@@ -120,7 +111,7 @@ def test_verbose_is_not_kept_in_the_command(cputune: Run) -> None:
 
 
 def test_without_a_terminal_a_line_says_what_is_waited_for(
-    cputune: Run, runner: type[FakeProcessRunner], monkeypatch: pytest.MonkeyPatch
+    cputune: Run, runner: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def slow_steps(plan: Plan) -> Iterator[Step]:
         time.sleep(1.0)
@@ -148,9 +139,7 @@ def test_who_computes_here_is_reported(cputune: Run, monkeypatch: pytest.MonkeyP
     assert who in told.err
 
 
-def test_arguments_of_a_script_pass_untouched(
-    cputune: Run, runner: type[FakeProcessRunner]
-) -> None:
+def test_arguments_of_a_script_pass_untouched(cputune: Run, runner: Runner) -> None:
     Path("train.py").write_text("")
     ended = cputune("tune", "--budget", "2", "--", "train.py", "--train_file", "./a b", "--", "-o")
     assert ended.code == 0
@@ -158,13 +147,11 @@ def test_arguments_of_a_script_pass_untouched(
 
 
 def test_knobs_fixes_and_batches_reach_the_study(cputune: Run) -> None:
-    ended = cputune(
-        "tune", "--knobs", "precision,ranks", "--fix", "threads=1", "--batch-per-rank", "4"
-    )
-    assert ended.code == 0
-    tried = Result.load(Path("cputune.json")).trials[1:]
-    assert {t.plan.threads_per_process for t in tried} == {1}
-    assert Result.load(Path("cputune.json")).workload.batch_per_rank == 4
+    words = ("--knobs", "precision,ranks", "--fix", "threads=1", "--batch-per-rank", "4")
+    assert cputune("tune", *words).code == 0
+    found = Result.load("cputune.json")
+    assert {t.plan.threads_per_process for t in found.trials[1:]} == {1}
+    assert found.workload.batch_per_rank == 4
 
 
 def test_what_cannot_be_tried_is_named_before_the_first_trial(
@@ -177,9 +164,7 @@ def test_what_cannot_be_tried_is_named_before_the_first_trial(
     assert "  cputune doctor --explain allocator-missing\n" in before
 
 
-def test_a_dry_run_prints_the_space_and_touches_nothing(
-    cputune: Run, runner: type[FakeProcessRunner]
-) -> None:
+def test_a_dry_run_prints_the_space_and_touches_nothing(cputune: Run, runner: Runner) -> None:
     ended = cputune("tune", "--dry-run")
     assert ended.code == 0
     assert f"{len(search_space(SMALL.facts, SMALL.workload))} plans" in ended.out
@@ -233,11 +218,9 @@ def test_bad_input_is_an_error_a_hint_and_exit_2(
     assert sorted(Path().iterdir()) == before
 
 
-def test_a_study_that_ended_is_never_in_the_way(
-    cputune: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("history")
+def test_a_study_that_ended_is_never_in_the_way(cputune: Run) -> None:
     """The second `tune` ended with 2 and "cputune.db exists"."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     assert cputune("tune").code == 0
     before = Result.load("cputune.json")
     first = Path("cputune.json").read_text()
@@ -245,14 +228,11 @@ def test_a_study_that_ended_is_never_in_the_way(
     assert again.code == 0
     assert f"is tried first: {before.best.plan.describe()}\n" in again.err
     since = Result.load("cputune.json").earlier
-    assert since is not None
     assert since.is_best
     assert "Since      Nothing that is known has changed: your plan is still the best" in again.out
     assert Path("cputune.json").read_text() != first
-    kept = re.search(
-        r"cputune\.json had an earlier result, which is now: cputune show (\S+)", again.err
-    )
-    assert kept is not None
+    had = r"cputune\.json had an earlier result, which is now: cputune show (\S+)"
+    kept = re.search(had, again.err)
     assert result_path(kept[1]).read_text() == first
     assert cputune("show", kept[1]).code == 0
     assert sorted(path.name for path in Path().glob("*.db")) == ["cputune.db"]
@@ -268,9 +248,7 @@ def test_a_result_that_no_history_has_is_kept_before_it_is_replaced(cputune: Run
     assert f"cputune show {moved}" in again.err
 
 
-def test_a_study_without_a_trial_is_never_in_the_way(
-    cputune: Run, runner: type[FakeProcessRunner]
-) -> None:
+def test_a_study_without_a_trial_is_never_in_the_way(cputune: Run, runner: Runner) -> None:
     def interrupts(plan: Plan) -> Iterator[Step]:
         os.kill(os.getpid(), signal.SIGINT)
         yield Step(seconds=1.0, samples=8)
@@ -283,7 +261,7 @@ def test_a_study_without_a_trial_is_never_in_the_way(
 
 
 def test_a_study_that_was_cut_off_is_moved_and_can_be_gone_on_with(
-    cputune: Run, runner: type[FakeProcessRunner]
+    cputune: Run, runner: Runner
 ) -> None:
     begun: list[Plan] = []
 
@@ -299,7 +277,6 @@ def test_a_study_that_was_cut_off_is_moved_and_can_be_gone_on_with(
     again = cputune("tune")
     assert again.code == 0
     moved = re.search(r"of \d trials, is now (\S+): .* --resume --study (\S+) ", again.err)
-    assert moved is not None
     assert moved[1] == moved[2]
     resumed = cputune("tune", "--resume", "--study", moved[2], "-o", "resumed.json")
     assert resumed.code == 0
@@ -355,9 +332,7 @@ def test_what_becomes_of_a_typed_launcher_is_said(cputune: Run, golden: Golden) 
     golden(ended.err)
 
 
-def test_without_a_valid_trial_it_ends_with_4(
-    cputune: Run, runner: type[FakeProcessRunner], golden: Golden
-) -> None:
+def test_without_a_valid_trial_it_ends_with_4(cputune: Run, runner: Runner, golden: Golden) -> None:
     def crash(plan: Plan) -> Iterator[Step]:
         raise Crashed("ModuleNotFoundError: no evaluate")
         yield
@@ -370,14 +345,10 @@ def test_without_a_valid_trial_it_ends_with_4(
     assert not Path("cputune.json").exists()
 
 
+@pytest.mark.usefixtures("history")
 def test_an_interrupt_keeps_the_study_and_says_how_to_go_on(
-    cputune: Run,
-    runner: type[FakeProcessRunner],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    golden: Golden,
+    cputune: Run, runner: Runner, golden: Golden
 ) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     left = [12]
 
     def interrupted(plan: Plan) -> Iterator[Step]:
@@ -418,10 +389,8 @@ def test_an_interrupt_after_the_last_round_loses_nothing_and_says_how_to_go_on_t
     assert Result.load("cputune.json").confirmation
 
 
-def test_each_result_is_kept_in_the_history_unless_it_is_not_wanted(
-    cputune: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+@pytest.mark.usefixtures("history")
+def test_each_result_is_kept_in_the_history_unless_it_is_not_wanted(cputune: Run) -> None:
     cputune("tune", "--budget", "2")
     cputune("tune", "--budget", "2", "-o", "-", "--force")
     cputune("tune", "--budget", "2", "--force", "--no-history")
@@ -478,15 +447,11 @@ def filled(disk: Path) -> None:
             filler.write(b"x" * 4096)
 
 
+@pytest.mark.usefixtures("history")
 class TestWhereTheResultCannotBeWritten:
     """Hours of measuring: the verdict is printed, and the result lies somewhere else."""
 
-    @pytest.fixture(autouse=True)
-    def state(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-        return tmp_path / "state"
-
-    def filling_at_the_end(self, runner: type[FakeProcessRunner], disk: Path) -> None:
+    def filling_at_the_end(self, runner: Runner, disk: Path) -> None:
         """The disk is full from the second block of the confirmation on."""
 
         def script(plan: Plan) -> Iterator[Step]:
@@ -497,7 +462,7 @@ class TestWhereTheResultCannotBeWritten:
         runner.script = staticmethod(script)
 
     def test_because_the_disk_is_full_at_the_end(
-        self, cputune: Run, runner: type[FakeProcessRunner], full_disk: Path
+        self, cputune: Run, runner: Runner, full_disk: Path
     ) -> None:
         self.filling_at_the_end(runner, full_disk)
         ended = cputune("tune", "--budget", "3", "-o", str(full_disk / "r.json"))
@@ -506,26 +471,18 @@ class TestWhereTheResultCannotBeWritten:
         assert "no space left on device" in ended.err.lower()
         (kept,) = kept_results()
         assert f"cputune show {kept.id}" in ended.err
-        assert kept.result is not None
         assert len(kept.result.trials) == 3
         assert cputune("show", kept.id).code == 0
 
-    @pytest.mark.parametrize("history", [True, False])
+    @pytest.mark.parametrize("options", [(), ("--no-history",)])
     def test_nor_the_history(
-        self,
-        cputune: Run,
-        runner: type[FakeProcessRunner],
-        full_disk: Path,
-        state: Path,
-        history: bool,
+        self, cputune: Run, runner: Runner, full_disk: Path, history: Path, options: tuple[str, ...]
     ) -> None:
-        state.write_text("no folder")
+        history.write_text("no folder")
         self.filling_at_the_end(runner, full_disk)
-        without = () if history else ("--no-history",)
-        ended = cputune("tune", "--budget", "3", "-o", str(full_disk / "r.json"), *without)
+        ended = cputune("tune", "--budget", "3", "-o", str(full_disk / "r.json"), *options)
         assert (ended.code, "\nDo now " in ended.out) == (3, True)
         found = re.search(r"cputune show (/\S+\.json)", ended.err)
-        assert found is not None
         assert Path(found[1]).stat().st_mode & 0o777 == 0o600
         assert len(Result.load(found[1]).trials) == 3
         Path(found[1]).unlink()
@@ -533,13 +490,13 @@ class TestWhereTheResultCannotBeWritten:
     def test_nor_anything_else(
         self,
         cputune: Run,
-        runner: type[FakeProcessRunner],
+        runner: Runner,
         full_disk: Path,
-        state: Path,
+        history: Path,
         monkeypatch: pytest.MonkeyPatch,
         golden: Golden,
     ) -> None:
-        state.write_text("no folder")
+        history.write_text("no folder")
         monkeypatch.setattr(tempfile, "tempdir", str(full_disk))
         self.filling_at_the_end(runner, full_disk)
         ended = cputune("tune", "--budget", "3", "-o", str(full_disk / "r.json"))
@@ -550,28 +507,25 @@ class TestWhereTheResultCannotBeWritten:
 class TestAnOutputThatCannotBeWritten:
     """Refused before the first trial."""
 
-    def refused(self, cputune: Run, runner: type[FakeProcessRunner], *words: str) -> str:
+    def refused(self, cputune: Run, runner: Runner, *words: str) -> str:
         ended = cputune("tune", "--force", *words)
         assert ended.code in (2, 3)
         assert "hint:" in ended.err
         assert runner.opened == []
         return ended.err
 
-    def test_because_the_disk_is_full(
-        self, cputune: Run, runner: type[FakeProcessRunner], full_disk: Path
-    ) -> None:
+    def test_because_the_disk_is_full(self, cputune: Run, runner: Runner, full_disk: Path) -> None:
         filled(full_disk)
         for words in (("-o", str(full_disk / "r.json")), ("--study", str(full_disk / "s.db"))):
             assert "no space left on device" in self.refused(cputune, runner, *words)
 
     def test_because_nothing_may_be_written_there(
-        self, cputune: Run, runner: type[FakeProcessRunner], full_disk: Path, golden: Golden
+        self, cputune: Run, runner: Runner, full_disk: Path, golden: Golden
     ) -> None:
         subprocess.run(["mount", "-o", "remount,ro", str(full_disk)], check=True)
-        said = self.refused(cputune, runner, "-o", str(full_disk / "r.json"))
-        golden(said)
+        golden(self.refused(cputune, runner, "-o", str(full_disk / "r.json")))
 
-    def test_because_it_is_not_a_file(self, cputune: Run, runner: type[FakeProcessRunner]) -> None:
+    def test_because_it_is_not_a_file(self, cputune: Run, runner: Runner) -> None:
         Path("folder").mkdir()
         os.mkfifo("fifo")
         for name in ("folder", "fifo", "folder/none/r.json", "x" * 300):
@@ -579,7 +533,7 @@ class TestAnOutputThatCannotBeWritten:
             self.refused(cputune, runner, "--study", name)
 
     def test_because_it_is_immutable(
-        self, cputune: Run, runner: type[FakeProcessRunner], tmp_path: Path, golden: Golden
+        self, cputune: Run, runner: Runner, tmp_path: Path, golden: Golden
     ) -> None:
         file = tmp_path / "r.json"
         file.write_text("")

@@ -95,6 +95,7 @@ def test_an_interrupt_while_python_imports_ends_quietly(tmp_path: Path) -> None:
     assert (code, out, err) == (130, "", "")
 
 
+@pytest.mark.usefixtures("workdir")
 @pytest.mark.parametrize(
     "command",
     [
@@ -108,13 +109,10 @@ def test_an_interrupt_while_python_imports_ends_quietly(tmp_path: Path) -> None:
         "verify . --result pipe",
     ],
 )
-def test_nothing_waits_for_a_fifo(
-    cputune: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
-) -> None:
+def test_nothing_waits_for_a_fifo(cputune: Run, command: str) -> None:
     for name in ("pipe", "pipe.toml"):
-        os.mkfifo(tmp_path / name)
-    (tmp_path / "x.sh").write_text("#!/bin/bash\ntorchrun x.py\n")
-    monkeypatch.chdir(tmp_path)
+        os.mkfifo(name)
+    Path("x.sh").write_text("#!/bin/bash\ntorchrun x.py\n")
     code, _, err = cputune(*command.split())
     assert code in (2, 3)
     assert "error:" in err

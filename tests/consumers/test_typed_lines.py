@@ -102,10 +102,9 @@ def stored(kind: Kind, recipe: Workload) -> Result:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_trains_as_the_plan_says(
-    kind: Kind, cputune: Run, tiny: Workload, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: Kind, cputune: Run, tiny: Workload, workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(locks, "MEASURING", f"\0cputune.test.{os.getpid()}")
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     result = stored(kind, tiny)
     printed = cputune("emit", "--format", "command", "-o", "-")

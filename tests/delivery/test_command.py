@@ -102,7 +102,6 @@ def test_one_rank_gets_no_backend_that_several_were_typed_with() -> None:
 def test_all_others_are_set_by_code_and_one_never_run_is_among_them(job: Workload) -> None:
     way = delivery_of(job, replace(ONE, precision="bf16"), {})
     assert way.flags == ()
-    assert way.force is not None
     assert way.force.arguments["bf16"] is True
     assert way.force.samples_per_rank == job.global_batch_size
     assert (way.force.arguments["use_cpu"], way.force.arguments["fp16"]) == (True, False)
@@ -131,17 +130,15 @@ def test_several_ranks_of_a_script_are_compared_while_they_train(
 
 @pytest.mark.torch
 def test_a_trial_trains_at_the_learning_rate_of_its_recipe(
-    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    recipe: Path, workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     with ProcessRunner(Workload.from_recipe(str(recipe)), cputune.probe(), fresh=True) as runner:
         with closing(runner.steps(ONE)) as steps:  # type: ignore[type-var]
             next(steps)
         ((_, job),) = runner._shown
         trained = job.training()
-    assert trained is not None
     assert {*trained.rates[0]} == {RATE}
-    assert list(tmp_path.iterdir()) == [recipe]
+    assert list(workdir.iterdir()) == [recipe]
     monkeypatch.undo()
 
 

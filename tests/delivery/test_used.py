@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from rows import every_row
 
 from cputune import Workload
 from cputune.inside.applying.force import Force
@@ -44,14 +43,8 @@ def test_without_a_trial_that_shows_it_all_parts_stay() -> None:
     assert left(None) == ({"trainer", "ranks", "dispatch", "apart"}, ())
 
 
-@every_row(
-    ("did", "stays"),
-    [
-        ({"trainer": ["the scale of its losses"], "ranks": [PRETENDED]}, {"trainer"}),
-    ],
-)
-def test_a_part_that_changed_something_stays(did: dict[str, list[str]], stays: set[str]) -> None:
-    assert left(did)[0] == stays
+def test_a_part_that_changed_something_stays() -> None:
+    assert left({"trainer": ["the scale of its losses"], "ranks": [PRETENDED]})[0] == {"trainer"}
 
 
 @pytest.mark.parametrize(
@@ -78,7 +71,6 @@ def test_padding_that_was_not_cut_is_not_cut() -> None:
     full = {"padding": "full, for it has no mask", "order": "length"}
     rank = {"applied": {"trainer": ["x"]}, **full}
     way, reasons = used(Delivery(variables={}, force=force), [[rank]], TRAINER, TODAY)
-    assert way.force is not None
     assert way.force.torch == {"order": "length"}
     assert "padding" in reasons
     assert UNUSED not in way.flags

@@ -12,16 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clean_machine import (
-    CASCADE_LAKE_ISA,
-    CLEAN,
-    GIB,
-    IPEX_ERA,
-    TCMALLOC,
-    changed,
-    topology,
-    words,
-)
+from clean_machine import CASCADE_LAKE_ISA, CLEAN, GIB, IPEX_ERA, TCMALLOC, changed, topology, words
 from golden_texts import Golden
 from rows import every_row
 from scripts import shellcheck
@@ -111,6 +102,13 @@ def on(**changes: Any) -> Changes:
 def at(code: str, **changes: Any) -> tuple[str, Changes]:
     """A row of a table: the check, and what is otherwise than on a clean machine."""
     return code, on(**changes)
+
+
+def border(
+    code: str, name: str, well: object, ill: object, **both: Any
+) -> tuple[str, Changes, Changes]:
+    """A row of BORDERS: a value that is just well and one that is just ill, beside the same."""
+    return code, on(**{name: well}, **both), on(**{name: ill}, **both)
 
 
 def node(**fields: Any) -> Changes:
@@ -601,100 +599,67 @@ NEARLY: tuple[tuple[str, Changes], ...] = (
 
 BORDERS: tuple[tuple[str, Changes, Changes], ...] = (
     # a check, what is just well, what is just ill
-    ("quota-threads", on(cpu_quota=56.0), on(cpu_quota=55.9)),
-    ("nproc-host", on(cpu_quota=111.5), on(cpu_quota=111.0)),
+    border("quota-threads", "cpu_quota", 56.0, 55.9),
+    border("nproc-host", "cpu_quota", 111.5, 111.0),
     ("quota-throttled", throttled(99, 99), throttled(100, 99)),
     ("quota-throttled", throttled(100, 10), throttled(100, 11)),
-    (
-        "ranks-oversubscribed",
-        on(LOCAL_WORLD_SIZE="2", OMP_NUM_THREADS="56"),
-        on(LOCAL_WORLD_SIZE="2", OMP_NUM_THREADS="57"),
-    ),
+    border("ranks-oversubscribed", "OMP_NUM_THREADS", "56", "57", LOCAL_WORLD_SIZE="2"),
     # one rank is threads-affinity's
     (
         "ranks-oversubscribed",
         on(LOCAL_WORLD_SIZE="1", OMP_NUM_THREADS="200"),
         on(LOCAL_WORLD_SIZE="2", OMP_NUM_THREADS="100"),
     ),
-    (
+    border(
         "one-core",
-        on(topology=topology(sockets=1, cores=1)),
-        on(topology=topology(sockets=1, cores=2, smt=1, allowed=(1,))),
+        "topology",
+        topology(sockets=1, cores=1),
+        topology(sockets=1, cores=2, smt=1, allowed=(1,)),
     ),
-    ("primitive-cache", on(memory_bytes=8 * GIB + 1), on(memory_bytes=8 * GIB)),
-    ("shm-small", on(shm_bytes=256 * MIB), on(shm_bytes=256 * MIB - 1)),
-    ("shm-small", on(shm_free_bytes=256 * MIB), on(shm_free_bytes=256 * MIB - 1)),
-    ("open-files", on(open_files=1024), on(open_files=1023)),
-    (
+    border("primitive-cache", "memory_bytes", 8 * GIB + 1, 8 * GIB),
+    border("shm-small", "shm_bytes", 256 * MIB, 256 * MIB - 1),
+    border("shm-small", "shm_free_bytes", 256 * MIB, 256 * MIB - 1),
+    border("open-files", "open_files", 1024, 1023),
+    border(
         "folder-full",
-        on(places=(place("TMPDIR", "/t", free_bytes=64 * MIB),)),
-        on(places=(place("TMPDIR", "/t", free_bytes=64 * MIB - 1),)),
+        "places",
+        (place("TMPDIR", "/t", free_bytes=64 * MIB),),
+        (place("TMPDIR", "/t", free_bytes=64 * MIB - 1),),
     ),
-    (
+    border(
         "folder-full",
-        on(places=(place("TMPDIR", "/t", free_files=100),)),
-        on(places=(place("TMPDIR", "/t", free_files=99),)),
+        "places",
+        (place("TMPDIR", "/t", free_files=100),),
+        (place("TMPDIR", "/t", free_files=99),),
     ),
-    (
-        "virtual-memory",
-        on(address_space_bytes=(2048 + 72 * 56) * MIB),
-        on(address_space_bytes=(2048 + 72 * 56) * MIB - 1),
+    border(
+        "virtual-memory", "address_space_bytes", (2048 + 72 * 56) * MIB, (2048 + 72 * 56) * MIB - 1
     ),
-    ("file-size", on(file_bytes=GIB), on(file_bytes=GIB - 1)),
-    ("stack-small", on(stack_bytes=MIB), on(stack_bytes=MIB - 1)),
-    ("cpu-seconds", on(cpu_seconds=86400 * 56), on(cpu_seconds=86400 * 56 - 1)),
-    ("processes-few", on(pids=368), on(pids=367)),
-    ("processes-few", on(processes=368, sys_resource=False), on(processes=367, sys_resource=False)),
-    (
-        "memlock-small",
-        on(memlock_bytes=GIB, FI_PROVIDER="verbs"),
-        on(memlock_bytes=GIB - 1, FI_PROVIDER="verbs"),
-    ),
-    (
-        "ccl-workers",
-        on(CCL_WORKER_COUNT="55", OMP_NUM_THREADS=None),
-        on(CCL_WORKER_COUNT="56", OMP_NUM_THREADS=None),
-    ),
-    ("amx-doubtful", on(kernel="5.16.0"), on(kernel="5.15.0")),
-    ("master-addr", on(PMI_RANK="0", PMI_SIZE="1"), on(PMI_RANK="0", PMI_SIZE="2")),
+    border("file-size", "file_bytes", GIB, GIB - 1),
+    border("stack-small", "stack_bytes", MIB, MIB - 1),
+    border("cpu-seconds", "cpu_seconds", 86400 * 56, 86400 * 56 - 1),
+    border("processes-few", "pids", 368, 367),
+    border("processes-few", "processes", 368, 367, sys_resource=False),
+    border("memlock-small", "memlock_bytes", GIB, GIB - 1, FI_PROVIDER="verbs"),
+    border("ccl-workers", "CCL_WORKER_COUNT", "55", "56", OMP_NUM_THREADS=None),
+    border("amx-doubtful", "kernel", "5.16.0", "5.15.0"),
+    border("master-addr", "PMI_SIZE", "1", "2", PMI_RANK="0"),
     ("numa-full", node(free_bytes=2 * GIB), node(free_bytes=2 * GIB - 1)),
-    ("machine-busy", on(average_1min=28.0), on(average_1min=28.1)),
-    (
-        "machine-busy",
-        on(average_1min=40.0, running_threads=1),
-        on(average_1min=40.0, running_threads=2),
-    ),
-    ("machine-busy", on(cpu_pressure_percent=10.0), on(cpu_pressure_percent=10.1)),
-    ("machine-busy", on(busy=(process(27.9),)), on(busy=(process(28.0),))),
-    ("cpu-steal", on(steal_share=0.02), on(steal_share=0.021)),
+    border("machine-busy", "average_1min", 28.0, 28.1),
+    border("machine-busy", "running_threads", 1, 2, average_1min=40.0),
+    border("machine-busy", "cpu_pressure_percent", 10.0, 10.1),
+    border("machine-busy", "busy", (process(27.9),), (process(28.0),)),
+    border("cpu-steal", "steal_share", 0.02, 0.021),
     # a twentieth of much memory
-    (
-        "memory-low",
-        on(total_bytes=200 * GIB, available_bytes=10 * GIB),
-        on(total_bytes=200 * GIB, available_bytes=10 * GIB - 1),
-    ),
+    border("memory-low", "available_bytes", 10 * GIB, 10 * GIB - 1, total_bytes=200 * GIB),
     # two GiB of less
-    (
-        "memory-low",
-        on(total_bytes=16 * GIB, available_bytes=2 * GIB),
-        on(total_bytes=16 * GIB, available_bytes=2 * GIB - 1),
-    ),
+    border("memory-low", "available_bytes", 2 * GIB, 2 * GIB - 1, total_bytes=16 * GIB),
     # half of little
-    (
-        "memory-low",
-        on(total_bytes=2 * GIB, available_bytes=GIB),
-        on(total_bytes=2 * GIB, available_bytes=GIB - 1),
+    border("memory-low", "available_bytes", GIB, GIB - 1, total_bytes=2 * GIB),
+    border(
+        "swap-in-use", "swap_free_bytes", GIB - 256 * MIB, GIB - 256 * MIB - 1, swap_total_bytes=GIB
     ),
-    (
-        "swap-in-use",
-        on(swap_total_bytes=GIB, swap_free_bytes=GIB - 256 * MIB),
-        on(swap_total_bytes=GIB, swap_free_bytes=GIB - 256 * MIB - 1),
-    ),
-    (
-        "swap-in-use",
-        on(swap_total_bytes=20 * GIB, swap_free_bytes=19 * GIB),
-        on(swap_total_bytes=20 * GIB, swap_free_bytes=19 * GIB - 1),
-    ),
+    border("swap-in-use", "swap_free_bytes", 19 * GIB, 19 * GIB - 1, swap_total_bytes=20 * GIB),
 )
 
 

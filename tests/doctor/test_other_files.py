@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
 from golden_texts import Golden
 from rows import every_row
 from stacks import TODAY, machine
@@ -34,15 +33,11 @@ containers:
     return f"apiVersion: v1\nkind: {kind}\nmetadata: {{name: x}}\nspec:\n{before}{body}"
 
 
+TEMPLATE = "  jobTemplate:\n    spec:\n      template:\n        spec:\n"
 JOBS = {
     "Pod": pod("Pod", 8, indent="  "),
     "Job": pod("Job", 8, "  template:\n    spec:\n", "      "),
-    "CronJob": pod(
-        "CronJob",
-        8,
-        "  jobTemplate:\n    spec:\n      template:\n        spec:\n",
-        "          ",
-    ),
+    "CronJob": pod("CronJob", 8, TEMPLATE, "          "),
 }
 
 
@@ -111,9 +106,8 @@ def test_requirements_are_a_stack(golden: Golden) -> None:
     assert "intel" not in done.text
     assert "torch==2.13.0" in done.text
     assert {one.code for one in done.unfixed} == {"file-unpinned"}
-    with pytest.raises(UsageError) as raised:
+    with golden.raises(UsageError):
         check_file("requests==2\n", "requirements.txt", FACTS)
-    golden(raised.value)
 
 
 def test_versions_of_an_environment_of_conda_are_compared() -> None:

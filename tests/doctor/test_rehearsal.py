@@ -48,17 +48,14 @@ open("reached", "w").write("the script went on")
 
 
 @pytest.fixture
-def rehearse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(
-        rehearsed_launch, "SECONDS", 200
-    )  # of a machine that does other things, too
+def rehearse(workdir: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(rehearsed_launch, "SECONDS", 200)  # the machine does other things, too
 
     def found(text: str, *words: str, launcher: tuple[str, ...] = (sys.executable,)):
         Path("train.py").write_text(text)
         launch = read_launch((*launcher, "train.py", *words), this_interpreter())
         findings = list(rehearsed(launch, text, CLEAN, LiveHost()))
-        assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
+        assert [path.name for path in workdir.iterdir()] == ["train.py"]
         return findings
 
     return found
@@ -152,15 +149,8 @@ def test_nothing_is_left_of_a_rehearsal_that_is_ended(tmp_path: Path, number: in
     (tmp_path / "waits.py").write_text("import time; time.sleep(100)")
     place = tmp_path / "temporary"
     place.mkdir()
-    asked = {
-        "script": "waits.py",
-        "module": False,
-        "arguments": [],
-        "ranks": 2,
-        "numbered": False,
-        "seconds": 90,
-        "offline": True,
-    }
+    asked = {"script": "waits.py", "module": False, "arguments": [], "ranks": 2}
+    asked |= {"numbered": False, "seconds": 90, "offline": True}
     looks = Path(rehearsed_launch.__file__).parent / "looks" / "rehearse.py"
     process = subprocess.Popen(
         [sys.executable, str(looks), json.dumps(asked)],

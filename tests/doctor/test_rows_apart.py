@@ -416,7 +416,6 @@ def also_known_by() -> set[tuple[str, str]]:
     pairs = set()
     for name, text in texts():
         explanation = explain(text)
-        assert explanation is not None
         for other in rows_of(explanation.failure):
             if other != name:
                 pairs.add((other, name))
@@ -460,13 +459,11 @@ ELSEWHERE = (
 @every_row("text", ELSEWHERE)
 def test_without_the_evidence_that_a_row_needs_the_answer_is_not_known(text: str) -> None:
     explanation = explain(text)
-    assert explanation is not None
     assert not explanation.is_known, explanation.symptom.name
 
 
 def test_the_nearest_thread_is_named_if_the_evidence_is_missing() -> None:
     explanation = explain("RuntimeError: Invalid scalar type")
-    assert explanation is not None
     assert explanation.symptom.source == "pytorch/pytorch#111131"
     assert "nearest" in explanation.symptom.cause
 
@@ -509,5 +506,4 @@ def test_what_was_short_is_read_from_the_call(
 ) -> None:
     text = SHARED.format(code="run()", file=file, function=function, inner="call()", error=error)
     explanation = explain(text)
-    assert explanation is not None
     assert explanation.symptom.name == row

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from clean_machine import topology
-from confirmed import confirmed
+from clean_machine import IPEX_ERA, SAPPHIRE_RAPIDS, topology
+from confirmed import UNCOMPARED, confirmed
 from unknown_machine import UNKNOWN
 
 from cputune import Cluster, HostFacts, Plan, Result, Workload
@@ -18,13 +18,9 @@ from cputune.records.claims import Speedup, host_fingerprint
 from cputune.records.result import Measured, Throughput
 
 TODAY = {"torch": "2.13.0", "transformers": "5.23.0", "accelerate": "1.15.0"}
-IPEX_ERA = {
-    "torch": "2.8.0",
-    "transformers": "4.56.2",
-    "accelerate": "1.7.0",
-    "intel_extension_for_pytorch": "2.8.0",
-    "oneccl_bind_pt": "2.8.0+cpu",
-}
+
+
+ISA = ("amx_bf16", "avx512_bf16", "avx512f")
 
 
 def machine(
@@ -33,17 +29,7 @@ def machine(
     """A machine with Linux's numbering: first siblings of all cores, then second ones."""
     return replace(
         UNKNOWN,
-        cpu=replace(
-            UNKNOWN.cpu,
-            vendor="GenuineIntel",
-            model_name=model,
-            family=6,
-            model=143,
-            stepping=8,
-            architecture="x86_64",
-            hypervisor=False,
-            isa=("amx_bf16", "avx512_bf16", "avx512f"),
-        ),
+        cpu=replace(SAPPHIRE_RAPIDS, model_name=model, codename=None, isa=ISA),
         topology=topology(sockets=sockets, cores=cores, smt=2 if smt else 1),
         python="3.11.8",
         launchers=(Launcher(name="mpirun", path="/usr/bin/mpirun", dialect=mpi),) if mpi else (),
@@ -73,6 +59,12 @@ def tuned(
     return Result(**fields)
 
 
+def planned(result: Result, **changes: Any) -> Result:
+    """The result with a best plan that differs in these fields, and was compared with nothing."""
+    plan = replace(result.best.plan, **changes)
+    return replace(result, best=replace(result.best, plan=plan), **UNCOMPARED)
+
+
 @dataclass(frozen=True)
 class Case:
     """What one machine's golden files are emitted from."""
@@ -84,13 +76,8 @@ class Case:
 
 def script_workload(*arguments: str) -> Workload:
     """A script of the user that reads TrainingArguments."""
-    return Workload(
-        name="run_qa.py",
-        argv=("run_qa.py", *arguments),
-        global_batch_size=96,
-        framework="trainer",
-        parses_arguments=True,
-    )
+    seen = {"framework": "trainer", "parses_arguments": True, "global_batch_size": 96}
+    return Workload(name="run_qa.py", argv=("run_qa.py", *arguments), **seen)
 
 
 def one_socket() -> Case:
@@ -106,9 +93,8 @@ def one_socket() -> Case:
 def two_sockets_smt() -> Case:
     """The IPEX era, oneCCL with four workers, on two nodes."""
     facts = machine("Intel(R) Xeon(R) 8480+", sockets=2, cores=28, smt=True, mpi="intelmpi")
-    ccl = make_plan(usable_cores(facts), 2, backend="ccl", ccl_workers=4)
     plan = replace(
-        ccl,
+        make_plan(usable_cores(facts), 2, backend="ccl", ccl_workers=4),
         precision="bf16",
         ipex=True,
         allocator="jemalloc",

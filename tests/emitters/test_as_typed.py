@@ -12,9 +12,6 @@ from emit_machines import TODAY, machine, tuned
 from cputune import EmittedFile, Plan, Result, Trial, Workload, emit
 from cputune.records.result import COMPLETED, Reports
 
-OF_TRAINER = 45
-"""Lines of a launch with its header."""
-
 BUILT = """
 from transformers import Trainer, TrainingArguments
 Trainer(model, TrainingArguments("out", use_cpu=True), train_dataset=rows).train()
@@ -22,15 +19,16 @@ Trainer(model, TrainingArguments("out", use_cpu=True), train_dataset=rows).train
 FACTS = machine("Intel(R) Xeon(R) w5-3425", sockets=1, cores=8)
 
 
-def result_of(words: list[str], framework: str, ranks: int, *, parses: bool = False) -> Result:
+def observed(words: list[str], framework: str, ranks: int) -> Workload:
+    seen = {"framework": framework, "global_batch_size": 8 * ranks, "accumulation": 1}
+    return Workload.script(words).observed(parses_arguments=False, **seen)
+
+
+def result_of(words: list[str], framework: str) -> Result:
     """What tune writes if it has compared nothing: the launch as typed, as its ranks showed it."""
-    workload = Workload.script(words).observed(
-        framework=framework, global_batch_size=8 * ranks, parses_arguments=parses, accumulation=1
-    )
-    cpus = tuple(range(8))
-    plan = Plan(
-        processes_per_node=ranks, threads_per_process=1, cpus=(cpus,) * ranks, as_found=True
-    )
+    workload = observed(words, framework, 2)
+    cpus = (tuple(range(8)),) * 2
+    plan = Plan(processes_per_node=2, threads_per_process=1, cpus=cpus, as_found=True)
     result = tuned(FACTS, replace(plan, as_found=False), workload, TODAY)
     own = replace(result.baseline, plan=plan)
     return replace(result, best=own, baseline=own, confirmation=(), **UNCOMPARED)
@@ -42,8 +40,7 @@ def written(result: Result, format: str, **asked: object) -> tuple[EmittedFile, 
 
 
 @pytest.fixture(autouse=True)
-def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def _place(workdir: Path) -> None:
     Path("train.py").write_text(BUILT)
 
 
@@ -64,12 +61,8 @@ TYPED = ["torchrun", "--nproc-per-node", "2", "train.py"]
 def test_it_needs_no_carry(
     words: list[str], framework: str, format: str, self_contained: bool
 ) -> None:
-    files = written(
-        result_of(words, framework, 2),
-        format,
-        self_contained=self_contained,
-        importable=not self_contained,
-    )
+    where = {"self_contained": self_contained, "importable": not self_contained}
+    files = written(result_of(words, framework), format, **where)
     assert "apply_plan.py" not in [file.name for file in files]
     if format in ("torchrun", "mpirun"):
         of_ours = [file.name for file in files if file.name.endswith(".py")]
@@ -83,9 +76,7 @@ def test_notes_of_what_changed_nothing_count_from_trials_and_from_the_comparison
     reported: str,
 ) -> None:
     """A plan between your launch and the best one has no trial, and `emit --keep` writes it."""
-    workload = Workload.script(["train.py"]).observed(
-        framework="trainer", global_batch_size=8, parses_arguments=False, accumulation=1
-    )
+    workload = observed(["train.py"], "trainer", 1)
     plan = Plan(processes_per_node=2, threads_per_process=4, cpus=(tuple(range(4)), (4, 5, 6, 7)))
     ranks = ({"applied": {"trainer": [], "ranks": [], "apart": []}},) * 2
     trial = Trial(number=0, plan=plan, state=COMPLETED, observed=ranks)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from emit_machines import one_socket
+from emit_machines import one_socket, planned
 from golden_texts import Golden
 from in_process import ran
 
@@ -31,11 +31,7 @@ ONE = {"processes_per_node": 1, "threads_per_process": 2}
 
 def tuned(workload: Workload, **changed: object) -> Result:
     """A result whose best plan differs from that of a small machine in these fields."""
-    result = one_socket().result
-    plan = replace(result.best.plan, **changed)  # type: ignore[arg-type]
-    best = replace(result.best, plan=plan)
-    compared = {"speedup": None, "not_compared": "the study was interrupted", "confirmation": ()}
-    return replace(result, workload=workload, best=best, **compared)  # type: ignore[arg-type]
+    return replace(planned(one_socket().result, **changed), workload=workload, confirmation=())
 
 
 def script(framework: str, **more: object) -> Workload:
@@ -66,15 +62,10 @@ PARSED = "HfArgumentParser((Own, transformers.TrainingArguments))"
     ],
 )
 @pytest.mark.parametrize("format", ["torchrun", "mpirun", "accelerate", "slurm"])
+@pytest.mark.usefixtures("workdir")
 def test_a_script_that_was_never_run_is_carried_only_if_nothing_else_says_the_plan(
-    code: str,
-    precision: str,
-    carried: bool,
-    format: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    code: str, precision: str, carried: bool, format: str
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     Path("train.py").write_text(code)
     plan = {"cpus": ((0, 1),), "precision": precision, "settings": {}, **ONE}
     job = Workload.script(["train.py"])
@@ -89,9 +80,8 @@ def test_a_script_that_was_never_run_is_carried_only_if_nothing_else_says_the_pl
 
 
 def test_without_a_result_a_plan_that_needs_files_cannot_be_one_line(golden: Golden) -> None:
-    with pytest.raises(UsageError) as raised:
+    with golden.raises(UsageError):
         emit(None, "command", facts=one_socket().facts)
-    golden(raised.value)
 
 
 def test_it_is_printed_and_cannot_be_verified() -> None:
@@ -100,8 +90,6 @@ def test_it_is_printed_and_cannot_be_verified() -> None:
 
 
 def run(text: str, place: Path, **variables: str) -> list[dict[str, object]]:
-    import json
-
     (place / "train.py").write_text(TELL)
     done = ran(["bash", "-c", text], cwd=place, env=variables)
     assert done.returncode == 0, done.stderr
@@ -120,10 +108,8 @@ def test_what_this_shell_has_and_the_plan_has_not_is_unset(tmp_path: Path) -> No
 
 @pytest.mark.torch
 def test_the_line_of_several_ranks_binds_each(tmp_path: Path) -> None:
-    text = written(
-        tuned(script("pytorch"), cpus=((0,), (1,)), processes_per_node=2, threads_per_process=1),
-        python=sys.executable,
-    )
+    two = {"cpus": ((0,), (1,)), "processes_per_node": 2, "threads_per_process": 1}
+    text = written(tuned(script("pytorch"), **two), python=sys.executable)
     assert text.count("\n") <= 4
     seen = sorted(run(text, tmp_path), key=lambda one: str(one["RANK"]))
     assert [one["RANK"] for one in seen] == ["0", "1"]
@@ -131,10 +117,8 @@ def test_the_line_of_several_ranks_binds_each(tmp_path: Path) -> None:
     assert {one["WORLD_SIZE"] for one in seen} == {"2"}
 
 
-def test_several_ranks_of_a_script_that_was_never_run_are_a_torchrun_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
-) -> None:
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("workdir")
+def test_several_ranks_of_a_script_that_was_never_run_are_a_torchrun_line(golden: Golden) -> None:
     job = Workload.script(["train.py", "--bf16", "--ddp_backend", "ccl"])
     (file,) = emit(None, "command", facts=one_socket().facts, workload=job, ranks_per_node=2)
     words = shlex.split(file.text.replace("\\\n", ""))

@@ -24,9 +24,7 @@ JUNK: tuple[Any, ...] = (None, -1, 1.5, "x", [], {"a": 1}, True, 10**30, "a\nb",
 
 
 def document(case: Any) -> dict[str, Any]:
-    content = json.loads(json.dumps(case.result.to_json()))
-    assert isinstance(content, dict)
-    return content
+    return json.loads(json.dumps(case.result.to_json()))
 
 
 def places(value: Any, way: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -38,6 +36,13 @@ def places(value: Any, way: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     elif isinstance(value, list):
         for position, part in enumerate(value[:1]):
             yield from places(part, (*way, position))
+
+
+def inside(document: Any, way: tuple[Any, ...]) -> Any:
+    """The part of a document that holds what is at the end of this way."""
+    for key in way[:-1]:
+        document = document[key]
+    return document
 
 
 one_place_of = pytest.mark.parametrize("one_of", [8, pytest.param(1, marks=pytest.mark.matrix)])
@@ -52,10 +57,7 @@ def test_junk_in_any_place(junk: Any, one_of: int) -> None:
     refused = 0
     for way in islice(places(sound), JUNK.index(junk) % one_of, None, one_of):
         changed = copy.deepcopy(sound)
-        part = changed
-        for key in way[:-1]:
-            part = part[key]
-        part[way[-1]] = junk
+        inside(changed, way)[way[-1]] = junk
         try:
             result = Result.from_json(changed)
             machine_difference(result.host, case.facts)
@@ -79,10 +81,7 @@ def test_junk_in_any_place(junk: Any, one_of: int) -> None:
 )
 def test_it_says_where(way: tuple[str, ...], junk: Any, said: str) -> None:
     changed = document(one_socket())
-    part = changed
-    for key in way[:-1]:
-        part = part[key]
-    part[way[-1]] = junk
+    inside(changed, way)[way[-1]] = junk
     with pytest.raises(ResultError) as caught:
         Result.from_json(changed)
     assert said in str(caught.value)
@@ -104,9 +103,7 @@ def hostile_documents(text: str) -> Iterator[dict[str, Any]]:
     for way in places(sound):
         for as_key in (False, True):
             changed = copy.deepcopy(sound)
-            part = changed
-            for key in way[:-1]:
-                part = part[key]
+            part = inside(changed, way)
             if as_key and isinstance(part, dict):
                 part[text] = part.pop(way[-1])
             elif not as_key and isinstance(part[way[-1]], str):

@@ -13,13 +13,7 @@ from scripts import shellcheck
 import cputune.emitters.header
 from cputune import EmittedFile, UsageError, emit
 from cputune.emitters import FORMATS
-from cputune.emitters.command import (
-    APPLY_SCRIPT,
-    PLAN_FILE,
-    RANK_SCRIPT,
-    RECIPE_FILE,
-    TRAIN_SCRIPT,
-)
+from cputune.emitters.command import APPLY_SCRIPT, PLAN_FILE, RANK_SCRIPT, RECIPE_FILE, TRAIN_SCRIPT
 from cputune.emitters.container import PLACE_SCRIPT
 from cputune.emitters.promise import promise_in
 from cputune.verifier import CONSUMERS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,14 +21,7 @@ CLUSTER = Cluster(
 
 
 def job(format: str, **cluster: object) -> tuple[dict[str, Any], dict[str, str]]:
-    case = two_sockets_smt()
-    chosen = Cluster(
-        image=CLUSTER.image,
-        pvc=CLUSTER.pvc,
-        memory=CLUSTER.memory,
-        node_selector=CLUSTER.node_selector,
-        **cluster,  # type: ignore[arg-type]
-    )
+    case, chosen = two_sockets_smt(), replace(CLUSTER, **cluster)  # type: ignore[arg-type]
     files = emit(case.result, format, facts=case.facts, nodes=3, cluster=chosen)
     texts = {file.name: file.text for file in files}
     return yaml.safe_load(files[0].text), texts | {"notes": " ".join(files[0].notes)}
@@ -37,12 +31,8 @@ def test_an_elastic_pytorchjob_keeps_what_the_guides_job_has() -> None:
     document, _ = job("pytorchjob", max_restarts=10)
     spec = document["spec"]
     assert "namespace" not in document["metadata"]
-    assert spec["elasticPolicy"] == {
-        "rdzvBackend": "c10d",
-        "minReplicas": 3,
-        "maxReplicas": 3,
-        "maxRestarts": 10,
-    }
+    elastic = {"rdzvBackend": "c10d", "minReplicas": 3, "maxReplicas": 3, "maxRestarts": 10}
+    assert spec["elasticPolicy"] == elastic
     (role,) = spec["pytorchReplicaSpecs"]
     worker = spec["pytorchReplicaSpecs"][role]
     assert (role, worker["replicas"], worker["restartPolicy"]) == ("Worker", 3, "OnFailure")

@@ -7,12 +7,10 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from confirmed import UNCOMPARED
-from emit_machines import one_socket, script_workload
+from emit_machines import one_socket, planned, script_workload
 from golden_texts import Golden
 from in_process import ran
 from test_emit_contract import VERSION_TEXTS
@@ -64,16 +62,14 @@ class Place:
 
     def emit(self, format: str, cpus: tuple[int, ...] = ALLOWED[:2], **options: object) -> Path:
         """Write the files for a plan of a rank on each of these CPUs; the path of the script."""
-        result = one_socket().result
-        plan = replace(
-            result.best.plan,
+        result = planned(
+            one_socket().result,
             processes_per_node=len(cpus),
             cpus=tuple((cpu,) for cpu in cpus),
             threads_per_process=1,
             preload=(),
             allocator="default",
         )
-        result = replace(result, best=replace(result.best, plan=plan), **UNCOMPARED)
         asked: dict[str, object] = {"workload": script_workload(), **options}
         files = emit(result, format, **asked)  # type: ignore[arg-type]
         for file in files:

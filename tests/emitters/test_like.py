@@ -11,6 +11,7 @@ import pytest
 from emit_machines import one_socket
 from golden_texts import Golden
 from in_process import ran
+from report.result_cases import with_best
 from rows import every_row
 
 from cputune import Result, UsageError, Workload, verify
@@ -48,11 +49,7 @@ def tuned(ranks: int = 1, framework: str = "trainer") -> Result:
     words = ["run_qa.py", "--output_dir", "out", "--learning_rate", "3e-5"]
     job = Workload.script(words, global_batch_size=8)
     job = replace(job, framework=framework, parses_arguments=framework == "trainer")
-    best = replace(case.best, plan=plan)
-    runs = tuple(
-        replace(one, plan=plan) if one.plan == case.best.plan else one for one in case.confirmation
-    )
-    return replace(case, best=best, workload=job, worth=WORTHS, confirmation=runs)
+    return replace(with_best(case, plan), workload=job, worth=WORTHS)
 
 
 def rewritten(text: str, result: Result | None = None, name: str = "run.sh") -> Rewritten:
@@ -75,8 +72,6 @@ def changed(text: str, after: str) -> list[str]:
 def test_the_words_of_the_file_are_promised_if_no_shell_fills_them(own: str) -> None:
     after = rewritten(f"python run_qa.py --no_cuda {own}\n").text
     launch, trained = launch_in(after, "run.sh"), promise_in(after).trained
-    assert launch is not None
-    assert trained is not None
     assert "--no_cuda" not in launch.argv
     assert trained.words == (launch.argv if own == "--seed 1" else ())
 
@@ -99,7 +94,6 @@ def test_the_launcher_becomes_that_of_the_plan(line: str, started: str) -> None:
     assert "KMP_AFFINITY" not in after
     assert "compact" not in after
     launch = launch_in(after, "run.sh")
-    assert launch is not None
     assert launch.switched_on("--use_cpu")
     assert launch.switched_on("--bf16")
     assert launch.argument("--no_cuda") is None
@@ -135,10 +129,8 @@ def test_a_batch_script_asks_for_the_cpus_of_the_plan(golden: Golden) -> None:
 def test_an_option_of_the_launcher_that_the_plan_does_not_have_is_named() -> None:
     text = "torchrun --nproc_per_node=2 --master_port=29511 --max_restarts 3 run_qa.py --no_cuda\n"
     notes = rewritten(text).notes
-    assert [note.partition(" is left out")[0] for note in notes] == [
-        "--master_port=29511",
-        "--max_restarts 3",
-    ]
+    left_out = [note.partition(" is left out")[0] for note in notes]
+    assert left_out == ["--master_port=29511", "--max_restarts 3"]
 
 
 JOB = """\
@@ -183,15 +175,12 @@ def test_a_job_of_a_cluster_gets_ranks_variables_and_flags(tmp_path: Path) -> No
             assert seen.state == state, seen
 
 
-def test_a_script_of_the_image_is_taken_for_the_tuned_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_script_of_the_image_is_taken_for_the_tuned_one(workdir: Path) -> None:
     job = launched(tuned(), ("/app/run_qa.py", "--output_dir", "/data"))
     assert (job.framework, job.argv[0]) == ("trainer", "/app/run_qa.py")
     assert launched(tuned(), ("/app/train.py",)).framework is None
     Path("run_qa.py").write_text("", encoding="utf-8")  # another one, which is here
-    assert launched(tuned(), (f"{tmp_path}/run_qa.py",)).framework is None
+    assert launched(tuned(), (f"{workdir}/run_qa.py",)).framework is None
 
 
 def test_a_configuration_of_accelerate_holds_ranks_and_precision(golden: Golden) -> None:
@@ -221,16 +210,14 @@ def test_a_batch_script_starts_one_task_with_the_ranks_of_the_plan(golden: Golde
 def test_a_launch_on_several_machines_is_no_launch_of_this_plan(
     name: str, text: str, golden: Golden
 ) -> None:
-    with pytest.raises(UsageError) as raised:
+    with golden.raises(UsageError):
         rewritten(text, name=name)
-    golden(raised.value)
 
 
 @pytest.mark.parametrize("text", ["echo nothing\n", "kind: Pod\n"])
 def test_what_starts_no_training_is_refused(text: str, golden: Golden) -> None:
-    with pytest.raises(UsageError) as raised:
+    with golden.raises(UsageError):
         launch_in(text, "run.sh")
-    golden(raised.value)
 
 
 def test_the_diff_is_taken_by_patch_and_the_script_by_bash(tmp_path: Path) -> None:

@@ -31,23 +31,16 @@ spec:
 
 
 def emitted(patch: str) -> dict[str, Any]:
-    fields = yaml.safe_load(patch)
-    text = emit(one_socket().result, "pytorchjob", patch=fields)[0].text
-    document = yaml.safe_load(text)
-    assert isinstance(document, dict)
-    return document
+    file = emit(one_socket().result, "pytorchjob", patch=yaml.safe_load(patch))[0]
+    return yaml.safe_load(file.text)
 
 
 def test_mappings_and_named_items_are_merged_and_other_lists_are_taken() -> None:
     before, after = emitted("{}"), emitted(PATCH)
     assert after["metadata"]["labels"] == {**before["metadata"].get("labels", {}), "team": "nlp"}
     pod = after["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]
-    assert pod["tolerations"][0] == {
-        "key": "dedicated",
-        "operator": "Equal",
-        "value": "yes",
-        "effect": "NoSchedule",
-    }
+    told = {"key": "dedicated", "operator": "Equal", "value": "yes", "effect": "NoSchedule"}
+    assert pod["tolerations"][0] == told
     (container,) = pod["containers"]
     variables = {one["name"]: one.get("value") for one in container["env"]}
     assert variables["HF_HOME"] == "/data/hub"
@@ -73,7 +66,6 @@ def test_null_takes_a_field_out_and_the_job_is_judged_without_it() -> None:
     ],
 )
 def test_a_patch_for_what_is_not_there_is_refused(patch: str, there: str, golden: Golden) -> None:
-    with pytest.raises(UsageError) as caught:
+    with golden.raises(UsageError) as caught:
         emitted(patch)
-    golden(caught.value)
     assert caught.value.hint

@@ -26,9 +26,7 @@ KINDS = ("pytorchjob", "trainjob")
 
 
 def job(kind: str, cluster: Cluster = GIVEN, **options: Any) -> dict[str, Any]:
-    document = yaml.safe_load(emit(one_socket().result, kind, cluster=cluster, **options)[0].text)
-    assert isinstance(document, dict)
-    return document
+    return yaml.safe_load(emit(one_socket().result, kind, cluster=cluster, **options)[0].text)
 
 
 def pod(document: dict[str, Any]) -> dict[str, Any]:
@@ -98,13 +96,10 @@ def assert_meets(document: Any, change: dict[str, Any]) -> None:
     assert isinstance(place, list if last == "-" else dict), change["path"]
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"secret_variables": (SecretKey(variable="A-B", secret="s", key="k"),)},
-        {"user_id": 0},
-    ],
-)
+NO_VARIABLE = SecretKey(variable="A-B", secret="s", key="k")
+
+
+@pytest.mark.parametrize("fields", [{"secret_variables": (NO_VARIABLE,)}, {"user_id": 0}])
 def test_what_no_pod_can_have_is_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(UsageError) as caught:
         job("pytorchjob", Cluster(**fields))

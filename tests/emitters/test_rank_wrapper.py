@@ -158,20 +158,19 @@ def test_offered_cpus_that_are_not_there_leave_the_binding(golden: Golden) -> No
     golden(answer.stderr)
 
 
-def test_a_pod_with_cpus_of_its_own_is_cut_into_shares() -> None:
+def in_a_pod_of_two_cpus(cpus: str, **environment: str) -> tuple[list[int], dict[str, str]]:
+    """The CPUs and variables of a rank that is given so many CPUs of the pod."""
     if len(ALLOWED) < 2:
         pytest.skip("needs two CPUs")
-    own = f"{ALLOWED[0]},{ALLOWED[1]}"
-    shares = []
-    for number in ("0", "1"):
-        answer = start(
-            *("4", "--", "-c", SHOW),
-            file=PLACE,
-            prefix=("taskset", "-c", own),
-            OMP_NUM_THREADS="1",
-            **{**TORCH, "LOCAL_RANK": number},
-        )
-        shares.append(json.loads(answer.stdout)[1])
+    prefix = ("taskset", "-c", f"{ALLOWED[0]},{ALLOWED[1]}")
+    environment = {"OMP_NUM_THREADS": "1", **environment}
+    answer = start(cpus, "--", "-c", SHOW, file=PLACE, prefix=prefix, **environment)
+    return tuple(json.loads(answer.stdout)[1:])
+
+
+def test_a_pod_with_cpus_of_its_own_is_cut_into_shares() -> None:
+    numbers = [{**TORCH, "LOCAL_RANK": number} for number in ("0", "1")]
+    shares = [in_a_pod_of_two_cpus("4", **own)[0] for own in numbers]
     assert shares == [[ALLOWED[0]], [ALLOWED[1]]]
 
 
@@ -182,17 +181,7 @@ def test_a_pod_on_shared_cpus_is_not_bound(golden: Golden) -> None:
 
 
 def test_oneccl_workers_of_a_pod_have_cpus_of_their_own() -> None:
-    if len(ALLOWED) < 2:
-        pytest.skip("needs two CPUs")
-    own = f"{ALLOWED[0]},{ALLOWED[1]}"
-    answer = start(
-        *("2", "--", "-c", SHOW),
-        file=PLACE,
-        prefix=("taskset", "-c", own),
-        OMP_NUM_THREADS="1",
-        CCL_WORKER_COUNT="1",
-    )
-    _, affinity, variables = json.loads(answer.stdout)
+    affinity, variables = in_a_pod_of_two_cpus("2", CCL_WORKER_COUNT="1")
     assert affinity == [ALLOWED[1]]
     assert variables["CCL_WORKER_AFFINITY"] == str(ALLOWED[0])
 

@@ -6,8 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from confirmed import UNCOMPARED
-from emit_machines import TODAY, machine, script_workload, tuned
+from emit_machines import TODAY, machine, planned, script_workload, tuned
 from golden_texts import Golden
 from rows import every_row
 
@@ -60,24 +59,17 @@ class TestInterface:
         assert all(f" {word}" in text for word in words)
 
 
-class TestScale:
+def test_another_global_batch_is_said_to_be_another_training() -> None:
     """One node was measured: 2 ranks with 6 samples each (global batch 12)."""
-
-    def test_another_global_batch_is_said_to_be_another_training(self) -> None:
-        workload = Workload.from_recipe("bert-base-squad", batch_per_rank=6)
-        file = main(workload=workload)
-        assert "4 ranks with 6 samples each, 24 together" in said(file)
-        assert "The global batch is 24, 12 were measured" in said(file)
+    file = main(workload=Workload.from_recipe("bert-base-squad", batch_per_rank=6))
+    assert "4 ranks with 6 samples each, 24 together" in said(file)
+    assert "The global batch is 24, 12 were measured" in said(file)
 
 
 class TestNobodysBatch:
-    def unknown(self, **fields: Any) -> Workload:
-        return replace(script_workload("--do_train"), global_batch_size=None, **fields)
-
     def test_flags_without_a_batch_are_refused_on_several_nodes(self, golden: Golden) -> None:
-        with pytest.raises(UsageError) as caught:
-            main(workload=self.unknown())
-        golden(caught.value)
+        with golden.raises(UsageError) as caught:
+            main(workload=replace(script_workload("--do_train"), global_batch_size=None))
         assert "--global-batch-size" in str(caught.value.hint)
         assert "--batch-per-rank" in str(caught.value.hint)
 
@@ -89,12 +81,6 @@ class TestNobodysBatch:
         assert main(workload=replace(loop, batch_per_rank=8))
 
 
-class TestTunedOverHosts:
-    def over(self, **changed: Any) -> Result:
-        one = result()
-        best = replace(one.best, plan=replace(one.best.plan, nodes=2))
-        more = {**UNCOMPARED, "interface": "ib0", **changed}
-        return replace(one, best=best, hosts=("node1", "node2"), **more)
-
-    def test_the_interface_of_the_trials_is_that_of_the_launch(self) -> None:
-        assert "GLOO_SOCKET_IFNAME=ib0" in main(result=self.over(), hosts=()).text
+def test_the_interface_of_the_trials_is_that_of_the_launch() -> None:
+    over = replace(planned(result(), nodes=2), hosts=("node1", "node2"), interface="ib0")
+    assert "GLOO_SOCKET_IFNAME=ib0" in main(result=over, hosts=()).text

@@ -26,22 +26,15 @@ def held(files: tuple[EmittedFile, ...], ranks: int) -> None:
     assert below_header(text) + directives <= (OF_ONE_RANK if ranks == 1 else OF_SEVERAL), text
 
 
-@pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with the scripts of the kinds."""
-    monkeypatch.chdir(tmp_path)
-    Path("train.py").write_text(TRAINER)
-    Path("loop.py").write_text(LOOP)
-    return tmp_path
-
-
 USUAL = ("torchrun", "mpirun")
 OTHERS = [format for format in SHELL_FORMATS if format not in USUAL]
 
 
 @pytest.mark.parametrize("format", [*USUAL, *like_others(OTHERS)])
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-def test_a_launch_is_as_long_as_its_plan_needs(kind: Kind, format: str, place: Path) -> None:
+def test_a_launch_is_as_long_as_its_plan_needs(kind: Kind, format: str, workdir: Path) -> None:
+    (workdir / "train.py").write_text(TRAINER)
+    (workdir / "loop.py").write_text(LOOP)
     files = written(kind, format, probe())
     held(files, kind.ranks)
     said = kind.framework != "recipe" and kind.ranks == 1 and not kind.settings

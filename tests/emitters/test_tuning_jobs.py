@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
 from golden_texts import Golden
+from in_process import ran
 from machines import TODAY, machine
 
 from cputune import Cluster, UsageError, Workload, emit
@@ -37,14 +36,7 @@ class TestSlurm:
         )
         (tmp_path / "cputune").chmod(0o755)
         env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "7"}
-        done = subprocess.run(
-            ["bash", str(script), "--budget", "5"],
-            cwd=tmp_path,
-            env=env,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        done = ran(["bash", str(script), "--budget", "5"], cwd=tmp_path, env=env, check=True)
         assert done.stdout == "trains\n"
         tune, emitted = (tmp_path / "seen").read_text(encoding="utf-8").splitlines()
         asked = ["tune", "-o", "cputune-7.json", "--budget", "5", "--", *WORDS]
@@ -56,13 +48,8 @@ class TestSlurm:
     ) -> None:
         (tmp_path / "cputune").write_text("#!/bin/sh\n")
         (tmp_path / "cputune").chmod(0o755)
-        done = subprocess.run(
-            ["bash", "-c", written("slurm", tune=True)],
-            cwd=tmp_path,
-            env={"PATH": f"{tmp_path}:{os.environ['PATH']}"},
-            capture_output=True,
-            text=True,
-        )
+        env = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+        done = ran(["bash", "-c", written("slurm", tune=True)], cwd=tmp_path, env=env)
         assert done.returncode != 0
         golden(done.stderr)
 
@@ -71,6 +58,5 @@ def test_a_recipe_is_tuned_by_its_name(golden: Golden) -> None:
     job = Workload.from_recipe("bert-mini")
     assert 'cputune tune -o "$found" "$@" --recipe bert-mini ||' in written("slurm", job, tune=True)
     own = replace(job, recipe=replace(job.recipe, name="mine"))  # type: ignore[type-var]
-    with pytest.raises(UsageError) as raised:
+    with golden.raises(UsageError):
         written("slurm", own, tune=True)
-    golden(raised.value)

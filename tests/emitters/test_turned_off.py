@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
+from typing import Any
 
 import pytest
 from emit_machines import IPEX_ERA, TODAY, machine, script_workload
 
-from cputune import Cluster, HostFacts, UsageError, Workload, emit
+from cputune import Cluster, EmittedFile, HostFacts, UsageError, Workload, emit
 from cputune.emitters import FORMATS, parse_hosts
 from cputune.emitters.turned_off import turned_off
 from cputune.plans.delivery.delivery import Delivery, delivery_of
@@ -23,11 +23,13 @@ def without_bf16() -> HostFacts:
     return replace(facts, cpu=replace(facts.cpu, isa=("avx2",)))
 
 
-@pytest.fixture(autouse=True)
-def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def written(format: str, words: tuple[str, ...], **more: Any) -> EmittedFile:
+    """The launch of a script with these words on that processor."""
+    job = replace(script_workload(*words), batch_per_rank=12)
+    return emit(None, format, facts=without_bf16(), workload=job, **more)[0]
 
 
+pytestmark = pytest.mark.usefixtures("workdir")
 WORDS = ("--use_ipex", "--no_cuda", "--ddp_backend", "ccl", "--bf16", "--output_dir", "out")
 SHORT = (
     "your --bf16, --ddp_backend ccl and --use_ipex are off here: the plan trains in fp32, over "
@@ -37,17 +39,9 @@ SHORT = (
 
 @pytest.mark.parametrize("format", [*FORMATS, "command"])
 def test_the_words_of_the_guide_are_named_in_every_format(format: str) -> None:
-    hosts = parse_hosts("a,b")
-    main, *_ = emit(
-        None,
-        format,
-        facts=without_bf16(),
-        workload=replace(script_workload(*WORDS), batch_per_rank=12),
-        versions=ERA,
-        hosts=hosts,
-        ranks_per_node=2,
-        cluster=Cluster(image="registry.example.com/bert:1", interface="eth0"),
-    )
+    cluster = Cluster(image="registry.example.com/bert:1", interface="eth0")
+    more = {"hosts": parse_hosts("a,b"), "ranks_per_node": 2, "cluster": cluster}
+    main = written(format, WORDS, versions=ERA, **more)
     assert SHORT in main.notes
     (reason,) = (note for note in main.notes if note.startswith("that is off here because"))
     assert "this CPU has none of amx_bf16" in reason
@@ -77,15 +71,7 @@ def test_a_value_that_the_parser_refuses_does_not_stay_before_that_of_the_plan(
     words: tuple[str, ...], versions: dict[str, str], stays: bool
 ) -> None:
     """argparse refuses each value, also one that is replaced by a later one."""
-    workload = replace(script_workload(*words, "--do_train"), batch_per_rank=12)
-    main, *_ = emit(
-        None,
-        "torchrun",
-        facts=without_bf16(),
-        workload=workload,
-        versions=versions,
-        ranks_per_node=2,
-    )
+    main = written("torchrun", (*words, "--do_train"), versions=versions, ranks_per_node=2)
     text = " ".join(main.text.partition("train=(")[2].split())
     assert (" ".join(words) in text) == stays, text
     assert "--do_train" in text
@@ -100,16 +86,9 @@ REFUSED = "transformers 5.23.0 refuses it"
 
 def notes_of(words: tuple[str, ...], format: str = "torchrun", ranks: int = 1) -> tuple[str, str]:
     """The notes of a launch of these words with today's versions, and all words that it starts."""
-    main, *_ = emit(
-        None,
-        format,
-        facts=without_bf16(),
-        workload=replace(script_workload(*words), batch_per_rank=12),
-        versions=TODAY,
-        hosts=parse_hosts("a"),
-        ranks_per_node=ranks,
-        cluster=Cluster(image="registry.example.com/bert:1"),
-    )
+    cluster = Cluster(image="registry.example.com/bert:1")
+    more = {"hosts": parse_hosts("a"), "ranks_per_node": ranks, "cluster": cluster}
+    main = written(format, words, versions=TODAY, **more)
     lines = (line for line in main.text.splitlines() if not line.startswith("#"))
     words = " ".join(lines).replace(" - ", " ").replace(chr(34), "")
     return "\n".join(main.notes), " ".join(words.split())

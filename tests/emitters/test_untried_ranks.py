@@ -59,6 +59,7 @@ def first_step(*command: str) -> tuple[float, float]:
 
 
 @pytest.mark.torch
+@pytest.mark.usefixtures("workdir")
 @pytest.mark.parametrize(
     ("parses", "options"),
     [
@@ -69,16 +70,11 @@ def first_step(*command: str) -> tuple[float, float]:
     ],
 )
 def test_ranks_that_each_take_a_batch_begin_as_one_process_with_all_of_it(
-    parses: bool,
-    options: tuple[str, ...],
-    cputune: Run,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    parses: bool, options: tuple[str, ...], cputune: Run
 ) -> None:
     """BertForSequenceClassification ignores how many items a step has, and Trainer multiplies its
     loss by the ranks.
     """
-    monkeypatch.chdir(tmp_path)
 
     def written(batch: int) -> tuple[str, ...]:
         made = "" if parses else MADE.format(batch=batch)

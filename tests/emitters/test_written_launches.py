@@ -8,8 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from confirmed import UNCOMPARED
-from emit_machines import MACHINES, Case, one_socket, script_workload
+from emit_machines import MACHINES, Case, one_socket, planned, script_workload
 from rows import every_row
 
 from cputune import EmittedFile, UsageError, emit
@@ -30,10 +29,9 @@ LAUNCHES = [
 def alone() -> Case:
     """One process, on two cores of the machine."""
     case = one_socket()
-    plan = replace(case.result.best.plan, processes_per_node=1, cpus=((0, 1),), backend="gloo")
-    best = replace(case.result.best, plan=plan)
+    result = planned(case.result, processes_per_node=1, cpus=((0, 1),), backend="gloo")
     workload = script_workload("--output_dir", "my runs", "--lr", "1")
-    return Case(case.facts, replace(case.result, workload=workload, best=best, **UNCOMPARED))
+    return Case(case.facts, replace(result, workload=workload))
 
 
 CASES = {**MACHINES, "alone": alone}

@@ -37,11 +37,7 @@ def fill(disk: Path) -> None:
 
 
 def study(
-    place: Path,
-    file: str,
-    *words: str,
-    budget: int = 8,
-    until: Random | None = None,
+    place: Path, file: str, *words: str, budget: int = 8, until: Random | None = None
 ) -> Watched:
     """A study in this file that has begun; ``until`` a random moment after its first trial."""
     given = (*TUNE, "--budget", str(budget), "--study", file, *words, "--", *LIGHT)

@@ -111,7 +111,6 @@ def machine(
     flags: str | None = None,
     hypervisor: bool = False,
     kernel: str = "new",
-    cpu_numbers: Sequence[int] | None = None,
     cgroup: Cgroup | None = None,
     status_allowed: str | None = None,
     record: Mapping[str, Any] | None = None,
@@ -131,11 +130,10 @@ def machine(
             for a kernel that shows no caches).
         kernel: ``new``, ``old`` (before 5.3: other names of files), ``bare`` (no topology
             directories at all: only /proc/cpuinfo).
-        cpu_numbers: the numbers to use in place of 0, 1, 2...
         status_allowed: Cpus_allowed_list of /proc/self/status.
     """
     per_socket = [cores] * sockets if isinstance(cores, int) else list(cores)
-    layout = _number_cpus(per_socket, smt, siblings, e_cores, cpu_numbers)
+    layout = _number_cpus(per_socket, smt, siblings, e_cores)
     off = set(cpulist.parse(offline))
     online = sorted(cpu for core in layout for cpu in core.cpus if cpu not in off)
     tree: Tree | FakeTree = FakeTree() if root is None else Tree(root)
@@ -221,13 +219,7 @@ class _Core:
     efficient: bool = False
 
 
-def _number_cpus(
-    per_socket: list[int],
-    smt: int,
-    siblings: str,
-    e_cores: int,
-    numbers: Sequence[int] | None,
-) -> list[_Core]:
+def _number_cpus(per_socket: list[int], smt: int, siblings: str, e_cores: int) -> list[_Core]:
     cores = [
         _Core(socket, number, (), efficient=number >= count - e_cores)
         for socket, count in enumerate(per_socket)
@@ -238,10 +230,8 @@ def _number_cpus(
         for i, c in enumerate(cores)
         for thread in range(1 if c.efficient else smt)
     ]
-    order = [i for _, i, _ in sorted(threads)]
-    given = list(numbers) if numbers is not None else list(range(len(order)))
     members: dict[int, list[int]] = {}
-    for cpu, index in zip(given, order, strict=True):
+    for cpu, (_, index, _) in enumerate(sorted(threads)):
         members.setdefault(index, []).append(cpu)
     return [replace(core, cpus=tuple(sorted(members[i]))) for i, core in enumerate(cores)]
 

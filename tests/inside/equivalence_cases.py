@@ -104,13 +104,12 @@ def test_other_threads_and_bf16_are_asked_too(monkeypatch: pytest.MonkeyPatch) -
     assert torch.get_num_threads() == threads
 
 
-class TestAPart:
-    def test_is_cut_out_of_whatever_holds_a_batch(self) -> None:
-        batch = {"x": torch.arange(6), "n": torch.tensor(3), "of": [torch.arange(6)], "say": "so"}
-        part = part_of(batch, 6, 2, 2)
-        assert part["x"].tolist() == part["of"][0].tolist() == [2, 3]
-        assert (int(part["n"]), part["say"]) == (3, "so")
-        assert part_of((torch.arange(6), list("abcdef")), 6, 4, 2)[1] == ["e", "f"]
+def test_a_part_is_cut_out_of_whatever_holds_a_batch() -> None:
+    batch = {"x": torch.arange(6), "n": torch.tensor(3), "of": [torch.arange(6)], "say": "so"}
+    part = part_of(batch, 6, 2, 2)
+    assert part["x"].tolist() == part["of"][0].tolist() == [2, 3]
+    assert (int(part["n"]), part["say"]) == (3, "so")
+    assert part_of((torch.arange(6), list("abcdef")), 6, 4, 2)[1] == ["e", "f"]
 
 
 def test_the_norm_is_that_of_all_gradients_together() -> None:

@@ -26,13 +26,8 @@ from cputune.inside.applying.trimming import IGNORED, Tail, counted, cut, has_ta
 from cputune.inside.messages import Speaker
 from cputune.inside.meter import Meter
 
-SIZES = {
-    "vocab_size": 50,
-    "hidden_size": 16,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "intermediate_size": 32,
-}
+SIZES = {"vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 1}
+SIZES |= {"num_attention_heads": 2, "intermediate_size": 32}
 LENGTH = 24
 
 
@@ -105,12 +100,9 @@ class TestWhatIsCut:
         batch = batch_of(3, 9, **CLASS)
         batch["labels_of_tokens"] = labels_of(batch)
         shorter = cut(batch)
-        assert {name: value.shape[-1] for name, value in shorter.items()} == {
-            "input_ids": 16,
-            "attention_mask": 16,
-            "labels": 2,
-            "labels_of_tokens": 16,
-        }
+        shapes = {name: value.shape[-1] for name, value in shorter.items()}
+        tokens = dict.fromkeys(("input_ids", "attention_mask", "labels_of_tokens"), 16)
+        assert shapes == {**tokens, "labels": 2}
         assert all(value.is_contiguous() for value in shorter.values())
         assert batch["input_ids"].shape == (2, LENGTH), "the script's own batch stays"
 
@@ -172,12 +164,8 @@ class TestWhatIsCut:
         labels[1, :19] = 7
         batch = batch_of(3, 9, labels=labels, decoder_input_ids=torch.ones(2, 40).long())
         shapes = {name: value.shape[1] for name, value in cut(batch).items()}
-        assert shapes == {
-            "input_ids": 16,
-            "attention_mask": 16,
-            "labels": 24,
-            "decoder_input_ids": 24,
-        }
+        of_source, of_target = {"input_ids": 16, "attention_mask": 16}, {"labels": 24}
+        assert shapes == {**of_source, **of_target, "decoder_input_ids": 24}
 
     def test_labels_of_several_classes_for_each_token_keep_their_columns(self) -> None:
         labels = torch.full((2, LENGTH, 5), IGNORED)
@@ -224,19 +212,16 @@ class TestWhatTheModelSays:
     def test_answers_that_are_sought_over_all_positions_are_not_the_same(self) -> None:
         where = {"start_positions": torch.tensor([1, 2]), "end_positions": torch.tensor([2, 3])}
         why = why_not(bert("BertForQuestionAnswering"), batch_of(3, 9, **where))
-        assert why is not None
         assert why.startswith("the loss counts it: ")
 
     def test_a_model_that_mixes_positions_without_a_mask_is_not_the_same(self) -> None:
         model = model_of("FNetForSequenceClassification", transformers.FNetConfig(**SIZES))
         batch = batch_of(3, 9, **CLASS)
-        why = difference(
-            model,
-            batch,
-            cut(batch),
-            lambda m, b: m(input_ids=b["input_ids"], labels=b["labels"]),
-        )
-        assert why is not None
+
+        def without_mask(model: Any, batch: Mapping[str, Any]) -> Any:
+            return model(input_ids=batch["input_ids"], labels=batch["labels"])
+
+        assert difference(model, batch, cut(batch), without_mask) is not None
 
     def test_a_model_of_one_length_says_so(self) -> None:
         class Flat(torch.nn.Module):  # type: ignore[misc]
@@ -248,7 +233,6 @@ class TestWhatTheModelSays:
                 return self.flat(input_ids.float() * attention_mask)
 
         why = why_not(Flat(), batch_of(3, 9))
-        assert why is not None
         assert why.startswith("the model fails without it (RuntimeError: ")
 
     def test_without_a_loss_the_outputs_stand_for_it(self) -> None:
@@ -412,10 +396,8 @@ def test_a_step_says_how_much_its_batches_hold_as_they_are_trained_on() -> None:
         meter.micro_step(2, None, batch)
     meter.step(mean_loss=False)
     meter.step(mean_loss=False)
-    assert [message["size"] for message in told if message["event"] == "step"] == [
-        2 * 2 * 16 + 2 * 2 * LENGTH + 10,
-        0,
-    ]
+    sizes = [message["size"] for message in told if message["event"] == "step"]
+    assert sizes == [2 * 2 * 16 + 2 * 2 * LENGTH + 10, 0]
 
 
 class Padded(torch.utils.data.Dataset):  # type: ignore[misc]
@@ -427,10 +409,10 @@ class Padded(torch.utils.data.Dataset):  # type: ignore[misc]
         return {**{name: value[0] for name, value in one.items()}, "labels": index % 2}
 
 
-def arguments(folder: Any) -> Any:
+def arguments(folder: Any, batch: int = 2) -> Any:
     return transformers.TrainingArguments(
         output_dir=str(folder),
-        per_device_train_batch_size=2,
+        per_device_train_batch_size=batch,
         num_train_epochs=1,
         use_cpu=True,
         report_to="none",
@@ -548,19 +530,9 @@ class TestSamplesOfLikeLength:
         order = Order(told.append)
         monkeypatch.setattr(trainer, "_get_train_sampler", lambda *_: own)
         put(trainer, "_get_train_sampler", order.sampler)
-        arguments = transformers.TrainingArguments(
-            output_dir=str(tmp_path),
-            per_device_train_batch_size=4,
-            use_cpu=True,
-            report_to="none",
-        )
-        batches = list(
-            trainer(model=bert(), args=arguments, train_dataset=Ragged()).get_train_dataloader()
-        )
+        made = trainer(model=bert(), args=arguments(tmp_path, 4), train_dataset=Ragged())
+        used = [batch["attention_mask"].sum(1) for batch in made.get_train_dataloader()]
         assert order.report() == {"order": said}
-        spread = [
-            int(b["attention_mask"].sum(1).max() - b["attention_mask"].sum(1).min())
-            for b in batches
-        ]
+        spread = [int(each.max() - each.min()) for each in used]
         assert (sum(spread) < 100) == (said == "length")
         assert len(told) == 1

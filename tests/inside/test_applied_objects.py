@@ -123,13 +123,12 @@ def batch_of(args: Any) -> tuple[int, int]:
     return args.per_device_train_batch_size, args.gradient_accumulation_steps
 
 
-class TestTrainingArguments:
-    def test_are_set_before_they_are_checked(self) -> None:
-        way = Delivery(world_size=2, arguments={"bf16": True, "optim": "adamw_hf"})
-        args = way.arguments()()
-        assert args.checked["bf16"]
-        assert not hasattr(args, "optim"), "a field that this version does not have"
-        assert batch_of(args) == (4, 1)
+def test_training_arguments_are_set_before_they_are_checked() -> None:
+    way = Delivery(world_size=2, arguments={"bf16": True, "optim": "adamw_hf"})
+    args = way.arguments()()
+    assert args.checked["bf16"]
+    assert not hasattr(args, "optim"), "a field that this version does not have"
+    assert batch_of(args) == (4, 1)
 
 
 class TestTrainer:
@@ -143,9 +142,8 @@ class TestTrainer:
     def test_is_refused_a_batch_that_cannot_be_divided(self, golden: Golden) -> None:
         way = Delivery(world_size=3)
         trainer = way.trainer()(way.arguments()())
-        with pytest.raises(RefusedError) as raised:
+        with golden.raises(RefusedError):
             trainer.train()
-        golden(raised.value)
 
     def test_a_batch_that_the_script_sets_later_is_divided_too(self) -> None:
         way = Delivery(world_size=2, samples_per_rank=4)
@@ -200,9 +198,8 @@ class TestAccelerator:
         made.gradient_state = SimpleNamespace(active_dataloader=first)
         assert made.backward(0.5) == 0.5
         made.gradient_state = SimpleNamespace(active_dataloader=second)
-        with pytest.raises(RefusedError) as raised:
+        with golden.raises(RefusedError):
             made.backward(0.5)
-        golden(raised.value)
 
     def test_of_an_older_release_shares_no_batch(self) -> None:
         made = Delivery(world_size=2).accelerator()()

@@ -77,11 +77,8 @@ def test_rows_are_picked_in_any_container_and_all_else_is_given_whole() -> None:
     assert rows_in(batch) == 4
     share = picked(batch, 4, [2, 3])
     assert isinstance(share, UserDict)
-    assert (share["x"].tolist(), share["two"].x.tolist(), share["two"].y) == (
-        [2, 3],
-        [2, 3],
-        "same",
-    )
+    assert share["x"].tolist() == share["two"].x.tolist() == [2, 3]
+    assert share["two"].y == "same"
     assert (share["names"], share["scale"]) == (["c", "d"], 0.5)
     assert picked([{"a": 1}, {"a": 2}], rows_in([{"a": 1}, {"a": 2}]), [1]) == [{"a": 2}]
 

@@ -154,21 +154,17 @@ def test_statistics_of_a_batch_and_a_state_of_its_own_are_seen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     norm = torch.nn.Sequential(torch.nn.Linear(6, 3), torch.nn.BatchNorm1d(3))
-    assert "not that of its parts" in str(
-        asked(lambda model, x: (model(x) - x[:, :3]).abs().mean(), norm, monkeypatch).refuses(
-            "ranks"
-        )
-    )
+    answers = asked(lambda model, x: (model(x) - x[:, :3]).abs().mean(), norm, monkeypatch)
+    assert "not that of its parts" in str(answers.refuses("ranks"))
     seen: list[int] = []
 
     def counting(model: Any, x: Any) -> Any:
         seen.append(1)
         return mean(model, x) * len(seen)
 
-    model_answers = asked(counting, torch.nn.Linear(6, 3), monkeypatch)
-    assert "the same batch gives another loss when it is computed again" in str(
-        model_answers.refuses("padding")
-    )
+    answers = asked(counting, torch.nn.Linear(6, 3), monkeypatch)
+    again = "the same batch gives another loss when it is computed again"
+    assert again in str(answers.refuses("padding"))
 
 
 class Curriculum:

@@ -81,6 +81,7 @@ def run(folder: Path, script: str, *words: str) -> list[Ended]:
     return numbered_ranks(2, *argv, cwd=folder, seconds=200)
 
 
+WAYS = ("two_models", "zero", "probe", "folds", "uneven", "local_sgd", "evaluates", "accumulates")
 needs_ranks = [pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(600)]
 FAULTS = [
     pytest.param("unfreezing.py", r"after step 32 the weights .*most of all 0\.", id="unfreezing"),
@@ -129,19 +130,7 @@ class TestRanks:
         assert "the weights of rank 0 and rank 1 differ" in "".join(err for _, _, err in guarded)
 
     @pytest.mark.matrix
-    @pytest.mark.parametrize(
-        "way",
-        [
-            "two_models",
-            "zero",
-            "probe",
-            "folds",
-            "uneven",
-            "local_sgd",
-            "evaluates",
-            "accumulates",
-        ],
-    )
+    @pytest.mark.parametrize("way", WAYS)
     def test_other_ways_to_train_on_several_ranks_are_left_alone(
         self, tmp_path: Path, way: str
     ) -> None:

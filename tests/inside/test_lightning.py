@@ -67,12 +67,9 @@ trainer.fit(Module(), loader(), loader())
     "package",
     ["lightning.pytorch", pytest.param("pytorch_lightning", marks=pytest.mark.matrix)],
 )
-def test_a_fit_is_measured_beyond_its_own_end(
-    package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fit_is_measured_beyond_its_own_end(package: str, workdir: Path) -> None:
     if find_spec(package.partition(".")[0]) is None:
         pytest.skip("pip install --group scripts")
-    monkeypatch.chdir(tmp_path)
     Path("train.py").write_text(SCRIPT.format(package=package))
     plan = Plan(processes_per_node=1, threads_per_process=1, cpus=((0,),), as_found=True)
     with ProcessRunner(cputune.Workload.script(["train.py"]), cputune.probe()) as runner:
@@ -84,7 +81,6 @@ def test_a_fit_is_measured_beyond_its_own_end(
     # four whole steps.
     assert [step.samples for step in steps] == [8] * 12
     assert framework == "pytorch"
-    assert training is not None
     assert training.gradient is not None
     assert training.rates[0] == (0.5,)
     assert os.listdir() == ["train.py"], "no checkpoint, no log, no validation"
@@ -123,13 +119,7 @@ class FakeFit:
 
 @pytest.mark.parametrize(
     ("steps", "epochs", "facts"),
-    [
-        (7, 3, {"steps_to_end": 7}),
-        (-1, 3, {"epochs": 3}),
-        (-1, -1, {}),
-        (-1, None, {}),
-        (0, 0, {}),
-    ],
+    [(7, 3, {"steps_to_end": 7}), (-1, 3, {"epochs": 3}), (-1, -1, {}), (-1, None, {}), (0, 0, {})],
 )
 def test_a_fit_says_how_long_it_is_and_does_nothing_else(
     steps: int, epochs: int | None, facts: dict[str, int], monkeypatch: pytest.MonkeyPatch

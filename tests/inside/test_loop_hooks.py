@@ -38,7 +38,6 @@ def closures(optimizer: object, closure: Callable[[], float], *, named: bool) ->
         given = loops._before_step(optimizer, (), {"closure": closure})
     else:
         given = loops._before_step(optimizer, (closure,), {})
-    assert given is not None
     assert looked == [], "the gradients are not there yet"
     (put,) = (*given[0], *given[1].values())
     assert put() == 3.0

@@ -53,7 +53,6 @@ def server() -> Iterator[subprocess.Popen[str]]:
         argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         yield process
-        assert process.stdin is not None
         process.stdin.close()
 
 
@@ -62,8 +61,6 @@ def told(server: subprocess.Popen[str]) -> Told:
     """What a process says that draws its masks so."""
 
     def asked(code: str) -> list[Any]:
-        assert server.stdin is not None
-        assert server.stdout is not None
         server.stdin.write(json.dumps(code) + "\n")
         server.stdin.flush()
         said: list[Any] = json.loads(server.stdout.readline())

@@ -137,15 +137,11 @@ def joined(samples: list[Any]) -> dict[str, Any]:
     return {"x": torch.cat([sample["x"] for sample in samples])[None]}
 
 
-def sources(data: Any, collate: Collate = padded, places: range = range(8)) -> Sources:
+def sources(data: Any, collate: Collate = padded) -> Sources:
     """Those of a script that has just trained on a batch."""
     found = Sources(Draws())
-    iterator = SimpleNamespace(
-        _dataset=data,
-        _collate_fn=collate,
-        _cputune_indices=deque([list(places)]),
-    )
-    found.fetched(iterator)
+    places = deque([list(range(8))])
+    found.fetched(SimpleNamespace(_dataset=data, _collate_fn=collate, _cputune_indices=places))
     found.trained()
     return found
 

@@ -51,8 +51,6 @@ def test_a_rank_is_known_by_its_number(
         patch.setenv("PMI_RANK", "3")
         speaker.say({"event": "step", "number": 1, "seconds": 1.0, "samples": 4})
     (rank, hello), (again, step) = hear(post, 2)
-    assert hello is not None
-    assert step is not None
     assert (rank, again, hello["pid"], step["number"]) == (3, 3, os.getpid(), 1)
 
 

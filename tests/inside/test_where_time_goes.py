@@ -66,11 +66,8 @@ def test_shares_add_up_to_the_whole_time_the_largest_first_and_the_rest_last() -
         ],
         1.0,
     )
-    assert found == {
-        "matrix products": pytest.approx(0.5),
-        "dropout masks": pytest.approx(0.2),
-        "the rest": pytest.approx(0.3),
-    }
+    expected = {"matrix products": 0.5, "dropout masks": 0.2, "the rest": 0.3}
+    assert found == pytest.approx(expected)
     assert list(found)[-1] == "the rest"
 
 

@@ -25,10 +25,7 @@ LOADER = PLAN.with_setting("workers", 1)
 
 @pytest.mark.torch
 @pytest.mark.matrix
-def test_real_ranks_take_the_same_samples_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_real_ranks_take_the_same_samples_at_once(workdir: Path) -> None:
     words = ["--output_dir", "out", "--use_cpu", "--per_device_train_batch_size", "2"]
     job = Workload.script(
         [str(FAULTS / "trainer_script.py"), *words, "--gradient_accumulation_steps", "4"]
@@ -59,10 +56,7 @@ Trainer(model=model(), args=arguments, train_dataset=Slow(64)).train()
 
 @pytest.mark.torch
 @pytest.mark.matrix
-def test_a_script_with_slow_data_is_seen_to_wait_and_its_workers_are_seen(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_script_with_slow_data_is_seen_to_wait_and_its_workers_are_seen(workdir: Path) -> None:
     Path("slow.py").write_text(SLOW_DATA.format(faults=str(FAULTS)), encoding="utf-8")
     job = Workload.script(["slow.py", "--output_dir", "out", "--use_cpu"])
     with ProcessRunner(job, cputune.probe()) as runner:

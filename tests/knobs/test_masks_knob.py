@@ -33,45 +33,36 @@ def amd(torch: str = "2.13.0", vendor: str | None = "AuthenticAMD") -> HostFacts
     return replace(facts, cpu=replace(facts.cpu, vendor=vendor, isa=("avx512_bf16", "avx512f")))
 
 
-class TestAskingForAKnob:
-    def test_without_names_all_are(self) -> None:
-        assert varied(None) == {knob.name for knob in KNOBS}
-        with pytest.raises(UsageError, match="'colour'"):
-            varied(["colour"])
+def test_without_names_of_knobs_all_are_varied() -> None:
+    assert varied(None) == {knob.name for knob in KNOBS}
+    with pytest.raises(UsageError, match="'colour'"):
+        varied(["colour"])
 
 
-class TestTheWayIntoAScript:
-    @pytest.mark.torch
-    @pytest.mark.matrix
-    @pytest.mark.timeout(900)
-    @pytest.mark.parametrize(
-        ("recipe", "settings"),
-        [
-            ("bert-mini", {"dropout": "bytes"}),
-            ("bert-mini-sst2", {"dropout": "bytes", "order": "length", "padding": "cut"}),
-        ],
+@pytest.mark.torch
+@pytest.mark.matrix
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("recipe", "settings"),
+    [
+        ("bert-mini", {"dropout": "bytes"}),
+        ("bert-mini-sst2", {"dropout": "bytes", "order": "length", "padding": "cut"}),
+    ],
+)
+def test_a_launch_is_verified_whole(recipe: str, settings: dict[str, str], workdir: Path) -> None:
+    tuned = replace(
+        launched(replace(PLAN, settings=settings)), workload=Workload.from_recipe(recipe)
     )
-    def test_a_launch_is_verified_whole(
-        self,
-        recipe: str,
-        settings: dict[str, str],
-        tmp_path: Path,
-        monkeypatch: pytest.MonkeyPatch,
-    ) -> None:
-        monkeypatch.chdir(tmp_path)
-        tuned = replace(
-            launched(replace(PLAN, settings=settings)), workload=Workload.from_recipe(recipe)
-        )
-        for file in cputune.emit(tuned, "torchrun", python=sys.executable):
-            (tmp_path / file.name).write_text(file.text, encoding="utf-8")
-        (verdict,) = cputune.verify(["torchrun.sh"], steps=3, share_machine=True)
-        checks = {check.name: check for check in verdict.checks}
-        failed = {name: check for name, check in checks.items() if check.state == "failed"}
-        assert failed.keys() <= {"throughput", "speed", "quiet"}, failed
-        seen = {proof.what: proof.seen for check in checks.values() for proof in check.evidence}
-        assert seen["dropout masks"] == "bytes"
-        assert seen.get("padding", "cut") == "cut"
-        assert seen.get("order of samples", "length") == "length"
+    for file in cputune.emit(tuned, "torchrun", python=sys.executable):
+        (workdir / file.name).write_text(file.text, encoding="utf-8")
+    (verdict,) = cputune.verify(["torchrun.sh"], steps=3, share_machine=True)
+    checks = {check.name: check for check in verdict.checks}
+    failed = {name: check for name, check in checks.items() if check.state == "failed"}
+    assert failed.keys() <= {"throughput", "speed", "quiet"}, failed
+    seen = {proof.what: proof.seen for check in checks.values() for proof in check.evidence}
+    assert seen["dropout masks"] == "bytes"
+    assert seen.get("padding", "cut") == "cut"
+    assert seen.get("order of samples", "length") == "length"
 
 
 def launched(plan: Plan) -> Result:

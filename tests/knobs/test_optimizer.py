@@ -23,8 +23,7 @@ FUSED = PLAN.with_setting("optimizer", "adamw_torch_fused")
 
 
 @pytest.mark.torch
-def test_real_ranks_step_as_the_plan_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_real_ranks_step_as_the_plan_says(workdir: Path) -> None:
     script = Path(__file__).parent.parent / "faults" / "trainer_script.py"
     job = Workload.script([str(script), "--output_dir", "out", "--use_cpu"])
     with ProcessRunner(job, cputune.probe()) as runner:
@@ -41,10 +40,7 @@ def test_real_ranks_step_as_the_plan_says(tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.torch
 @pytest.mark.matrix
-def test_the_loop_of_an_accelerate_script_is_fused_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_the_loop_of_an_accelerate_script_is_fused_too(workdir: Path) -> None:
     script = Path(__file__).parent.parent / "faults" / "accelerate_script.py"
     with ProcessRunner(Workload.script([str(script), "--cpu"]), cputune.probe()) as runner:
         for plan, seen in (

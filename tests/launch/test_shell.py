@@ -101,9 +101,8 @@ def test_variables_of_the_batch_system_are_filled_in() -> None:
 
 
 def test_an_open_quote_is_an_error_with_its_line(golden: Golden) -> None:
-    with pytest.raises(UsageError) as raised:
+    with golden.raises(UsageError):
         read_shell("python t.py\npython 'u.py\n", "run.sh")
-    golden(raised.value)
 
 
 @pytest.mark.parametrize(

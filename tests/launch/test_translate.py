@@ -14,6 +14,9 @@ def torchrun(line: str) -> Translated:
     return by_torchrun(launch)
 
 
+OF_ACCELERATE = ("USE_CPU=true", "DYNAMO_BACKEND=INDUCTOR", "DEBUG_MODE=true")
+
+
 @every_row(
     ("options", "renamed", "variables"),
     [
@@ -25,17 +28,9 @@ def torchrun(line: str) -> Translated:
         (
             "accelerate launch --cpu --num_processes 2 --dynamo_backend inductor --debug",
             [None, "--nproc_per_node", None, None],
-            [
-                "ACCELERATE_USE_CPU=true",
-                "ACCELERATE_DYNAMO_BACKEND=INDUCTOR",
-                "ACCELERATE_DEBUG_MODE=true",
-            ],
+            [f"ACCELERATE_{word}" for word in OF_ACCELERATE],
         ),
-        (
-            "deepspeed --num_gpus 2 --master_port 29511",
-            ["--nproc_per_node", "--master_port"],
-            [],
-        ),
+        ("deepspeed --num_gpus 2 --master_port 29511", ["--nproc_per_node", "--master_port"], []),
         (
             "python -m torch.backends.xeon.run_cpu --ninstances 2 --ncores-per-instance 4",
             ["--nproc_per_node", None],
@@ -54,10 +49,8 @@ def test_each_option_becomes_an_option_or_a_variable(
 
 def test_what_is_not_needed_is_left_out_with_its_reason() -> None:
     said = torchrun("deepspeed --num_gpus 2 --bind_cores_to_rank --no_local_rank train.py")
-    assert [text.partition(":")[0] for text in said.left_out] == [
-        "--bind_cores_to_rank",
-        "--no_local_rank",
-    ]
+    left_out = [text.partition(":")[0] for text in said.left_out]
+    assert left_out == ["--bind_cores_to_rank", "--no_local_rank"]
     assert said.refused == []
 
 

@@ -189,7 +189,6 @@ class Cluster:
         self._at_switch("ip", "link", "set", port, "master", "bridge", "up")
 
     def _at_switch(self, *argv: str) -> None:
-        assert self._switch is not None
         call("nsenter", "--target", str(self._switch.pid), "--net", *argv)
 
     def _in_network(self, host: str, *argv: str) -> None:

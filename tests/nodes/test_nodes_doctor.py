@@ -19,17 +19,8 @@ pytestmark = pytest.mark.nodes
 SLOW_SECONDS = 120
 """What a busy machine may need beside a limit."""
 
-DOCTOR = (
-    sys.executable,
-    "-m",
-    "cputune",
-    "doctor",
-    "--json",
-    "--fail-on",
-    "never",
-    "--host-timeout",
-    "120",
-)
+OPTIONS = ("--json", "--fail-on", "never", "--host-timeout", "120")
+DOCTOR = (sys.executable, "-m", "cputune", "doctor", *OPTIONS)
 
 
 def doctor(

@@ -71,9 +71,7 @@ def spoken(text: str) -> list[str]:
 
 
 def test_no_document_holds_what_was_planted(
-    planted: None,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    planted: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = ("--hosts", "none")  # the variables are those of a Slurm allocation of two nodes
     monkeypatch.setattr(sys, "argv", ["cputune", "doctor", "--json", "--fail-on", "never", *here])

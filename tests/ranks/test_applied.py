@@ -32,10 +32,7 @@ transformers.Trainer(model, args, train_dataset=rows).train()
 """
 
 
-def test_a_trainer_with_its_own_flags_needs_one_part_after_its_trial(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_trainer_with_its_own_flags_needs_one_part_after_its_trial(workdir: Path) -> None:
     Path("train.py").write_text(TRAINER)
     facts = cputune.probe()
     cpus = facts.topology.allowed

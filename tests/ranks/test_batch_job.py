@@ -40,19 +40,10 @@ def submitted(slurm: Path, script: str, nodes: int = 1, *, runs: bool = True) ->
     if runs:
         script = f'touch "{slurm}/job"\n{script}'
     write(slurm / "sbatch", f"#!/bin/sh\n{script}\n")
-    environment = {
-        **os.environ,
-        "PATH": f"{slurm}:{os.environ['PATH']}",
-        "SLURM_NODELIST": "of our own allocation",
-    }
+    ours = {"PATH": f"{slurm}:{os.environ['PATH']}", "SLURM_NODELIST": "of our own allocation"}
+    job = {"name": "cputune-verify-test", "nodes": nodes, "environment": {**os.environ, **ours}}
     return observe(
-        lambda reporting: batch_job(
-            ("sbatch",),
-            name="cputune-verify-test",
-            nodes=nodes,
-            reporting=reporting,
-            environment=environment,
-        ),
+        lambda reporting: batch_job(("sbatch",), reporting=reporting, **job),
         ranks=1,
         steps=1,
         timeout_seconds=120.0,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,11 +13,7 @@ from golden_texts import Golden
 
 from cputune import Plan
 from cputune.host.hub import hub_reachable
-from cputune.plans.delivery.environment import (
-    OFFLINE,
-    base_environment,
-    plan_variables,
-)
+from cputune.plans.delivery.environment import OFFLINE, base_environment, plan_variables
 from cputune.ranks.engines import FromHere, held_port, local_ranks, ssh_handing_on, write
 from cputune.ranks.supervisor_main import RankCommand
 from cputune.records.steps import HostLost
@@ -61,14 +58,8 @@ def test_nothing_of_the_outer_environment_overrides_a_plan() -> None:
 
 
 def test_what_is_read_at_load_is_in_the_environment_that_forks_share() -> None:
-    plan = Plan(
-        processes_per_node=1,
-        threads_per_process=2,
-        cpus=((0, 1),),
-        allocator="jemalloc",
-        openmp="libiomp5",
-        preload=("/lib/libjemalloc.so.2", "/lib/libiomp5.so"),
-    )
+    preload = ("/lib/libjemalloc.so.2", "/lib/libiomp5.so")
+    plan = replace(ONE, allocator="jemalloc", openmp="libiomp5", preload=preload)
     base = base_environment(OUTER, plan, plan_variables(plan, {}), offline=False)
     assert base["LD_PRELOAD"] == "/lib/libjemalloc.so.2:/lib/libiomp5.so"
     assert base["MALLOC_CONF"] == plan.environment()["MALLOC_CONF"]
@@ -117,13 +108,7 @@ def test_a_host_is_lost_for_the_last_reason_that_names_it(golden: Golden) -> Non
 def test_every_rank_gets_its_numbers_and_the_plan() -> None:
     base = base_environment(OUTER, TWO, plan_variables(TWO, {}), offline=False)
     second = environments(TWO, base)[1]
-    expected = {
-        "RANK": "1",
-        "LOCAL_RANK": "1",
-        "WORLD_SIZE": "2",
-        "LOCAL_WORLD_SIZE": "2",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": second["MASTER_PORT"],
-        **TWO.environment(),
-    }
+    numbers = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    expected = {**numbers, "MASTER_ADDR": "127.0.0.1", **TWO.environment()}
+    assert second["MASTER_PORT"]
     assert {name: second[name] for name in expected} == expected

@@ -33,9 +33,8 @@ def two_ranks(facts: cputune.HostFacts) -> Plan:
     ],
 )
 def test_a_plan_whose_ranks_are_apart_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, steps: int, says: str
+    workdir: Path, script: str, steps: int, says: str
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     facts = cputune.probe()
     job = Workload.script([str(SCRIPTS / script)])
     with ProcessRunner(job, facts, offline=True) as runner:
@@ -51,15 +50,13 @@ def test_a_plan_whose_ranks_are_apart_is_refused(
     ("script", "says"), [("noise.py", "after step 1 the weights of rank 0"), ("sound.py", "")]
 )
 def test_a_launch_of_several_ranks_is_tuned_also_if_they_are_apart_as_typed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, says: str
+    workdir: Path, script: str, says: str
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     facts = cputune.probe()
     words = ["torchrun", "--nproc-per-node", "2", str(SCRIPTS / script)]
     with ProcessRunner(Workload.script(words), facts, offline=True) as runner:
         with closing(runner.steps(baseline_plan(facts, ranks=2))) as typed:
             assert len(list(islice(typed, 9))) == 9
         training = runner.workload.training
-        assert training is not None
         assert training.drift.startswith(says)
         assert bool(training.drift) == bool(says)

@@ -46,9 +46,9 @@ else:
 
 
 @pytest.fixture
-def oneccl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def oneccl(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The layout of the real wheel: module, env/setvars.sh, Intel MPI beside it."""
-    module = tmp_path / "oneccl_bindings_for_pytorch"
+    module = workdir / "oneccl_bindings_for_pytorch"
     for name, text in (
         ("__init__.py", "raise SystemExit('imported')"),
         ("env/setvars.sh", SETVARS),
@@ -57,8 +57,7 @@ def oneccl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (module / name).parent.mkdir(parents=True, exist_ok=True)
         (module / name).write_text(text)
     (module / "bin/mpirun").chmod(0o755)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(workdir))
     return module
 
 
@@ -82,12 +81,8 @@ CCL = Plan(
 def test_the_mpirun_of_setvars_starts_the_ranks_of_oneccl(
     oneccl: Path, facts: HostFacts, tmp_path: Path
 ) -> None:
-    older = {
-        "torch": "2.5.0",
-        "oneccl-bind-pt": "2.5.0",
-        "transformers": "4.46.0",
-        "accelerate": "1.0.0",
-    }
+    older = {"torch": "2.5.0", "oneccl-bind-pt": "2.5.0"}
+    older |= {"transformers": "4.46.0", "accelerate": "1.0.0"}
     (tmp_path / "train.py").touch()
     packages = tuple(Package(name=name, version=of) for name, of in older.items())
     job = Workload.script(["train.py", "--lr", "1"], global_batch_size=8)
@@ -141,9 +136,8 @@ sys.exit(supervise([rank, rank]))
 """
 
 
-def test_the_terminal_tells_each_rank_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "train.py").write_text(SCRIPT)
-    monkeypatch.chdir(tmp_path)
+def test_the_terminal_tells_each_rank_once(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (workdir / "train.py").write_text(SCRIPT)
     monkeypatch.setenv("PYTHONPATH", str(Path(cputune.__file__).parent.parent))
     pid, terminal = os.forkpty()
     if pid == 0:

@@ -18,7 +18,6 @@ def test_a_step_of_the_job_is_its_slowest_rank_and_all_samples() -> None:
     gather = Gather(2)
     assert gather.add(0, 1, step(seconds=1.0, loss=2.0, delayed_seconds=0.1, size=96)) is None
     whole = gather.add(1, 1, step(seconds=1.5, loss=4.0, delayed_seconds=0.3, size=64))
-    assert whole is not None
     assert (whole.seconds, whole.samples, whole.loss, whole.delayed_seconds) == (1.5, 8, 3.0, 0.3)
     assert whole.size == 96, "of the rank that has the most to do"
 

@@ -41,7 +41,7 @@ from cputune.host import Host, this_interpreter
 from cputune.host.facts import Link, Network
 from cputune.host.remote.ask import script_text, sent_lines
 from cputune.host.remote.probed import Probed, probe_each
-from cputune.host.remote.reach import Mpirun, Reach, Srun
+from cputune.host.remote.reach import Mpirun, Srun
 from cputune.inside import applying_script
 from cputune.ranks import engines, hosts
 from cputune.ranks.hosts import RankHosts, interface_between, open_hosts
@@ -62,10 +62,10 @@ def facts() -> HostFacts:
     return cputune.probe()
 
 
-def two(facts: HostFacts, reach: Reach | None = None) -> RankHosts:
+def two(facts: HostFacts) -> RankHosts:
     """Two names of this machine."""
     found = [Probed(node=Node(name=name), facts=facts) for name in NAMES]
-    return RankHosts(hosts=found, reach=reach or FakeReach())
+    return RankHosts(hosts=found, reach=FakeReach())
 
 
 @pytest.fixture
@@ -130,9 +130,8 @@ def test_a_plan_for_more_hosts_than_there_are_is_infeasible(
     runner: ProcessRunner, golden: Golden
 ) -> None:
     three = Plan(nodes=3, processes_per_node=1, threads_per_process=1, cpus=((CPUS[0],),))
-    with pytest.raises(Infeasible) as raised:
+    with golden.raises(Infeasible):
         next(runner.steps(three))
-    golden(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -184,10 +183,8 @@ def test_a_trial_is_the_emitted_launch_with_variables_that_report(
         assert "tcp:" not in str(command["argv"])
         if command.get("host"):
             assert command["relay"] == str(tmp_path / "socket")
-            asked = {
-                "relay": str(tmp_path / "launch-1/socket"),
-                "place": script_text("place.py"),
-            }
+            socket = str(tmp_path / "launch-1/socket")
+            asked = {"relay": socket, "place": script_text("place.py")}
             assert engines_question(command["input"])[1] == asked
         elif held:
             assert command["relay"] == str(tmp_path / "socket")
@@ -327,9 +324,9 @@ def nodes(*names: str) -> list[Node]:
     return [Node(name=name) for name in names]
 
 
-def refused(reach: FakeReach, *names: str, job: Workload = RECIPE) -> CputuneError:
+def refused(reach: FakeReach, *names: str) -> CputuneError:
     with pytest.raises(CputuneError) as caught:
-        open_hosts(nodes(*names), reach, job, interpreter=this_interpreter())
+        open_hosts(nodes(*names), reach, RECIPE, interpreter=this_interpreter())
     assert caught.value.hint
     return caught.value
 
@@ -377,10 +374,8 @@ class TestOpening:
         golden(str(error))
         assert "same path" in (error.hint or "")
 
-    def test_what_the_script_imports_and_reads_is_compared(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        script, module, data = (tmp_path / name for name in ("train.py", "model.py", "rows.csv"))
+    def test_what_the_script_imports_and_reads_is_compared(self, workdir: Path) -> None:
+        script, module, data = (workdir / name for name in ("train.py", "model.py", "rows.csv"))
         script.write_text("import torch\nfrom model import Net\n")
         module.write_text("class Net: pass\n")
         data.write_text("1\n")
@@ -388,7 +383,6 @@ class TestOpening:
         assert set(hosts.needed_paths(job, this_interpreter())) >= set(
             map(str, (script, module, data))
         )
-        monkeypatch.chdir(tmp_path)
         for path, lies in ((script, None), (module, "17 abc"), (data, "2 other")):
             reach = FakeReach()
             real = probe_each(
@@ -411,9 +405,8 @@ class TestOpening:
             for package in probed.facts.packages
         )
         other = elsewhere(probed, facts=replace(probed.facts, packages=older))
-        with pytest.raises(CannotError) as raised:
+        with golden.raises(CannotError):
             hosts.refuse_differences([probed, other], (), sys.executable)
-        golden(raised.value)
 
     def test_one_host_needs_no_interface(self, facts: HostFacts) -> None:
         assert (
@@ -426,12 +419,10 @@ class TestOpening:
         )
         facts = replace(facts, network=lo)
         alone = [Probed(node=Node(name=name), facts=facts) for name in NAMES]
-        with pytest.raises(CannotError) as raised:
+        with golden.raises(CannotError):
             interface_between(alone, FakeReach())
-        golden(raised.value)
 
     def test_a_host_that_is_not_reached(self, golden: Golden) -> None:
         reach = FakeReach(instead={"beta": ("sh", "-c", "echo no such host >&2; exit 255")})
-        with pytest.raises(Unreachable) as raised:
+        with golden.raises(Unreachable):
             open_hosts(nodes("alpha", "beta"), reach, RECIPE, interpreter=this_interpreter())
-        golden(raised.value)

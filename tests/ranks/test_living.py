@@ -190,12 +190,9 @@ def test_nothing_stays_stopped_if_the_tuner_is_ended(number: int, tmp_path: Path
         stderr=subprocess.DEVNULL,
         env={**os.environ, "TMPDIR": str(tmp_path)},
     ) as tuner:
-        assert tuner.stdout is not None
         assert tuner.stdout.readline() == b"stopped\n"
         started = below(tuner.pid)
-        wait_until(
-            lambda: sum(p.status() == psutil.STATUS_STOPPED for p in started) == 2,
-        )
+        wait_until(lambda: sum(p.status() == psutil.STATUS_STOPPED for p in started) == 2)
         tuner.send_signal(number)
     wait_until(lambda: not any(process.is_running() for process in started))
     assert not list(tmp_path.glob("cputune-*"))

@@ -50,10 +50,9 @@ for x, y in DataLoader(TensorDataset(torch.ones(64, 4), torch.ones(64, 1)), batc
     ],
 )
 def test_a_trial_of_the_same_numbers_has_to_have_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, said: str | None
+    workdir: Path, how: str, said: str | None
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.py").write_text(SCRIPT, encoding="utf-8")
+    (workdir / "train.py").write_text(SCRIPT, encoding="utf-8")
     facts = cputune.probe()
     alone = Plan(processes_per_node=1, threads_per_process=1, cpus=(facts.topology.allowed[:1],))
     today, plan = baseline_plan(facts), alone.with_setting("malloc", "kept")
@@ -70,11 +69,8 @@ def test_a_trial_of_the_same_numbers_has_to_have_them(
 
 
 @pytest.mark.torch
-def test_a_time_that_is_up_while_a_model_is_asked_ends_no_study(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.py").write_text(SCRIPT, encoding="utf-8")
+def test_a_time_that_is_up_while_a_model_is_asked_ends_no_study(workdir: Path) -> None:
+    (workdir / "train.py").write_text(SCRIPT, encoding="utf-8")
     notes: list[str] = []
     job = Workload.script(["train.py"])
     with ProcessRunner(job, cputune.probe(), offline=True, on_note=notes.append) as runner:

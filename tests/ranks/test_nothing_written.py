@@ -73,20 +73,19 @@ ONE_STEP = SAVES.replace("    torch.save", "    raise SystemExit(0)\n    torch.s
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def folder(workdir: Path) -> Iterator[Path]:
     """The user's folder: nobody may write into it, where permissions are heeded."""
     for name in ("tiny.py", "trainer_script.py", "accelerate_script.py"):
-        shutil.copy(FAULTS / name, tmp_path)
+        shutil.copy(FAULTS / name, workdir)
     for name, text in (
         ("saves.py", SAVES),
         ("tracks.py", TRACKS),
         ("from_disk.py", FROM_DISK),
         ("one_step.py", ONE_STEP),
     ):
-        (tmp_path / name).write_text(text)
-    monkeypatch.chdir(tmp_path)
-    yield tmp_path
-    tmp_path.chmod(0o755)
+        (workdir / name).write_text(text)
+    yield workdir
+    workdir.chmod(0o755)
 
 
 def trained(folder: Path, plans: tuple[Plan, ...], *words: str) -> list[list[Step]]:

@@ -36,9 +36,8 @@ def facts() -> HostFacts:
 
 
 @pytest.fixture
-def script(facts: HostFacts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
+def script(facts: HostFacts, workdir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
     """Opens runners of scripts in tests/faults, as fresh processes unless told otherwise."""
-    monkeypatch.chdir(tmp_path)
     runners: list[ProcessRunner] = []
 
     def open_runner(name: str, *args: str, fresh: bool = True, **options: object) -> ProcessRunner:
@@ -88,10 +87,8 @@ def test_a_script_that_is_not_there_is_refused_at_once(facts: HostFacts) -> None
 def test_a_script_without_trainer_or_accelerator(script: Open) -> None:
     error = fault(script("no_framework.py"))
     assert isinstance(error, Infeasible)
-    assert (
-        "no Trainer, no Accelerator and no step of an optimizer was seen in no_framework.py"
-        in str(error)
-    )
+    seen = "no Trainer, no Accelerator and no step of an optimizer was seen in no_framework.py"
+    assert seen in str(error)
 
 
 def test_a_script_that_asks_for_input(script: Open) -> None:
@@ -104,7 +101,6 @@ def test_a_script_that_fails_shows_its_own_traceback(script: Open) -> None:
     error = fault(script("crashes.py"))
     assert isinstance(error, Crashed)
     assert "ValueError: a shape does not fit" in str(error)
-    assert error.details is not None
     assert error.details.startswith("the last words")
     assert "crashes.py" in error.details
     assert "runpy" not in error.details
@@ -113,7 +109,6 @@ def test_a_script_that_fails_shows_its_own_traceback(script: Open) -> None:
 def test_a_flood_on_stderr_does_not_drown_the_last_words(script: Open) -> None:
     error = fault(script("floods.py"))
     assert isinstance(error, Crashed)
-    assert error.details is not None
     assert error.details.endswith("RuntimeError: after the flood")
     assert len(error.details) < 100_000
 

@@ -80,16 +80,13 @@ RUNNERS: dict[str, Callable[[ExitStack], Subject]] = {
 
 
 @pytest.fixture(params=RUNNERS)
-def subject(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Subject]:
-    monkeypatch.chdir(tmp_path)
+def subject(request: pytest.FixtureRequest, workdir: Path) -> Iterator[Subject]:
     with ExitStack() as stack:
         subject = RUNNERS[request.param](stack)
         yield subject
         stack.close()
         assert subject.processes() == 0
-    assert list(tmp_path.iterdir()) == []
+    assert list(workdir.iterdir()) == []
 
 
 def steps(runner: Runner, plan: Plan, count: int) -> list[Step]:

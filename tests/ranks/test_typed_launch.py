@@ -48,13 +48,8 @@ def test_this_pythons_launchers_are_found_first() -> None:
     ],
 )
 def test_the_launch_runs_as_typed(
-    launcher: str,
-    threads: int | None,
-    dtype: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    launcher: str, threads: int | None, dtype: str, workdir: Path
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     script = "accelerate_script.py" if launcher.startswith("accelerate") else "trainer_script.py"
     own = [] if launcher.startswith("accelerate") else ["--use_cpu"]
     words = [*launcher.split(), str(FAULTS / script), "--output_dir", "out", *own]
@@ -72,4 +67,4 @@ def test_the_launch_runs_as_typed(
     assert {rank["dtype"] for rank in ranks} == {dtype}
     if threads is not None:
         assert {rank["threads"] for rank in ranks} == {threads}
-    assert os.listdir(tmp_path) == []
+    assert os.listdir(workdir) == []

@@ -25,7 +25,6 @@ def killed_run(place: Path) -> Path:
     )
     argv, there = [sys.executable, "-c", code], {**os.environ, "TMPDIR": str(place)}
     with subprocess.Popen(argv, env=there, stdout=subprocess.PIPE, text=True) as run:
-        assert run.stdout is not None
         folder = Path(run.stdout.readline().strip())
         run.send_signal(signal.SIGKILL)
     assert folder.is_dir()

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import cache
 from typing import Any
 
 from confirmed import UNCOMPARED
+from rich.console import Console
 from tuner.fakes import BY_NAME, VARIED, FakeKeepingRunner
 
 import cputune
 from cputune import Plan, Result, ResultError, Step, Trial
 from cputune.records.result import FAILED, Profile, Throughput
+from cputune.report.writing import print_blocks
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>'\"&\u202e\x1b[2J"
 
@@ -39,17 +42,18 @@ def tuned() -> Result:
     return replace(result, asked={})  # nobody narrowed it: a new knob only makes no more plans
 
 
+def with_best(result: Result, plan: Plan) -> Result:
+    """The result with another best plan, which was compared in the place of that one."""
+    runs = tuple(
+        replace(run, plan=plan) if run.plan == result.best.plan else run
+        for run in result.confirmation
+    )
+    return replace(result, best=replace(result.best, plan=plan), confirmation=runs)
+
+
 def one_trial() -> Result:
     """Today's launch alone."""
-    result = tuned()
-    return replace(
-        result,
-        best=result.baseline,
-        worth=(),
-        confirmation=(),
-        trials=result.trials[:1],
-        **UNCOMPARED,
-    )
+    return replace(without_confirmation(), trials=tuned().trials[:1])
 
 
 def only_failures() -> Result:
@@ -59,19 +63,13 @@ def only_failures() -> Result:
 
 
 def _failed(trial: Trial) -> Trial:
-    return replace(
-        trial,
-        state=FAILED,
-        kind="crashed",
-        reason="a rank died\nTraceback",
-        samples_per_second=None,
-    )
+    why = {"kind": "crashed", "reason": "a rank died\nTraceback"}
+    return replace(trial, state=FAILED, samples_per_second=None, **why)
 
 
 def interrupted() -> Result:
     """Ended by hand after three trials."""
-    result = without_confirmation()
-    return replace(result, trials=result.trials[:3], budget=40)
+    return replace(without_confirmation(), trials=tuned().trials[:3], budget=40)
 
 
 def without_confirmation() -> Result:
@@ -109,16 +107,18 @@ def a_thousand() -> Result:
 CASES = {
     case.__name__: case
     for case in (
-        tuned,
-        profiled,
-        one_trial,
-        only_failures,
-        interrupted,
-        without_confirmation,
-        elsewhere,
-        a_thousand,
+        *(tuned, profiled, one_trial, only_failures),
+        *(interrupted, without_confirmation, elsewhere, a_thousand),
     )
 }
+
+
+def printed(blocks: Iterable[Any], width: int = 120) -> str:
+    """What these blocks of a report are in a terminal without colours."""
+    out = io.StringIO()
+    console = Console(file=out, width=width, highlight=False, markup=False, emoji=False)
+    print_blocks(blocks, console)
+    return out.getvalue()
 
 
 def hostile() -> Result:

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from clean_machine import changed
 from emitters.emit_machines import one_socket
 from golden_texts import Golden
+from report.result_cases import printed
 from rows import every_row
 
 import cputune
@@ -27,7 +29,6 @@ from cputune.records.result import Worth
 from cputune.report.notebook import html_of
 from cputune.report.page import page
 from cputune.report.show import ResultToShow, blocks, document, history_rows
-from cputune.report.writing import print_blocks
 
 RATIO = re.compile(r"\b1\.57\b|×1\.\d")
 """The ratio of the result below, and those of its changes."""
@@ -52,12 +53,9 @@ def measured() -> Result:
         global_batch_size=12,
         data=1000,
     )
-    worth = Speedup(ratio=1.3, low=1.2, high=1.4, pairs=5)
-    return replace(
-        CASE.result,
-        workload=job,
-        worth=(Worth(knob="precision", value="bf16", speedup=worth),),
-    )
+    gain = Speedup(ratio=1.3, low=1.2, high=1.4, pairs=5)
+    worth = Worth(knob="precision", value="bf16", speedup=gain)
+    return replace(CASE.result, workload=job, worth=(worth,))
 
 
 @dataclass(frozen=True)
@@ -70,17 +68,10 @@ class Elsewhere:
     nodes: int | None = None
 
 
-def other_torch() -> HostFacts:
-    newer = (
-        replace(package, version="2.15.0") if package.name == "torch" else package
-        for package in FACTS.packages
-    )
-    return replace(FACTS, packages=tuple(newer))
-
-
 HERE = measured()
 OTHER_SCRIPT = replace(HERE.workload, name="run_qa.py", argv=("run_qa.py", "--lr", "3e-5"))
 OTHER_WORDS = replace(HERE.workload, argv=("train.py", "--lr", "1e-5", "--max_length", "512"))
+OTHER_TORCH = changed(FACTS, packages={"torch": "2.15.0"})
 OTHER_DATA = replace(HERE.workload, data=5)
 OTHER_CPU = replace(FACTS, cpu=replace(FACTS.cpu, model_name="Another Xeon"))
 LAUNCHES = {
@@ -89,7 +80,7 @@ LAUNCHES = {
     "other data": Elsewhere("not measured for 5 samples of data", workload=OTHER_DATA),
     "another machine": Elsewhere("not measured on this machine", facts=OTHER_CPU),
     "two nodes": Elsewhere("not measured on 2 nodes", nodes=2),
-    "another torch": Elsewhere("not measured with torch 2.15.0", facts=other_torch()),
+    "another torch": Elsewhere("not measured with torch 2.15.0", facts=OTHER_TORCH),
 }
 
 
@@ -154,19 +145,9 @@ def test_a_launch_in_the_same_context_has_the_ratio_and_what_it_was_measured_on(
     printer: str,
 ) -> None:
     text = flat(PRINTERS[printer](Elsewhere("")))
-    assert re.search(r"1\.57 times", text)
-    assert "measured for train.py on Intel(R) Xeon(R) w5-3425" in text.replace(
-        "Measured", "measured"
-    )
+    assert "1.57 times" in text
+    assert "easured for train.py on Intel(R) Xeon(R) w5-3425" in text
     assert "not measured" not in text
-
-
-def in_terminal(shown: ResultToShow) -> str:
-    from rich.console import Console
-
-    out = io.StringIO()
-    print_blocks(blocks(shown), Console(file=out, width=120))
-    return out.getvalue()
 
 
 def first_lines(text: str) -> str:
@@ -179,14 +160,13 @@ def test_a_result_that_is_shown_elsewhere_says_where_it_was_measured(
 ) -> None:
     facts = LAUNCHES[context].facts
     for text in (
-        in_terminal(ResultToShow(result=HERE, facts=facts)),
+        printed(blocks(ResultToShow(result=HERE, facts=facts))),
         str(document(ResultToShow(result=HERE, facts=facts))["verdict"]),
         re.sub(r"<[^>]*>", "", page(HERE, facts=facts).partition("<h1>")[2]),
     ):
         assert first_lines(text).startswith("Measured for train.py on Intel(R) Xeon(R) w5-3425")
         assert LAUNCHES[context].says.removeprefix("not ") in first_lines(text)
-    do = ResultToShow(result=HERE, facts=facts).verdict().do
-    golden(do)
+    golden(ResultToShow(result=HERE, facts=facts).verdict().do)
 
 
 def test_a_notebook_says_where_it_was_measured() -> None:
@@ -209,13 +189,9 @@ def test_another_plan_has_no_ratio() -> None:
     by_hand["best"]["plan"]["precision"] = "fp32"
     read = Result.from_json(by_hand)
     assert read.outcome == "not_compared"
-    assert not RATIO.search(flat(emitted_of(read)))
+    assert not RATIO.search(flat(cputune.emit(read, "torchrun", facts=FACTS)[0].text))
     other = replace(HERE.best.plan, precision="fp32")
     assert "not measured with this plan" in _how(HERE, other, HERE.workload, FACTS)
-
-
-def emitted_of(result: Result) -> str:
-    return cputune.emit(result, "torchrun", facts=FACTS)[0].text
 
 
 def test_a_script_that_was_changed_since_has_no_ratio(tmp_path: Path) -> None:
@@ -229,8 +205,7 @@ def test_a_script_that_was_changed_since_has_no_ratio(tmp_path: Path) -> None:
 
 
 def test_a_list_of_results_names_machine_and_work_beside_each_gain() -> None:
-    table = history_rows((Kept(id="1", result=HERE),))
-    (row,) = table.rows
+    (row,) = history_rows((Kept(id="1", result=HERE),)).rows
     assert row == ("1", "Intel(R) Xeon(R) w5-3425, 1 socket, 8 cores, 8 CPUs", "train.py", row[3])
     assert row[3].startswith("×1.57")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from golden_texts import Golden
 from in_process import Run
-from report.result_cases import tuned
+from report.result_cases import tuned, with_best
 from rows import every_row
 from tuner.fakes import SMALL
 
@@ -29,10 +29,6 @@ def climbed() -> Result:
     ranks = replace(kept, processes_per_node=2, threads_per_process=1, cpus=((0,), (1,)))
     bf16 = replace(ranks, precision="bf16", as_found=False)
     kept, ranks = (replace(plan, as_found=False) for plan in (kept, ranks))
-    runs = tuple(
-        replace(run, plan=bf16) if run.plan == result.best.plan else run
-        for run in result.confirmation
-    )
     steps = zip((kept, ranks, bf16), (1.24, 1.71, 2.56), strict=True)
     rungs = tuple(
         Rung(
@@ -43,11 +39,9 @@ def climbed() -> Result:
         for plan, ratio in steps
     )
     return replace(
-        result,
+        with_best(result, bf16),
         host=host_fingerprint(SMALL.facts),
-        best=replace(result.best, plan=bf16),
         speedup=replace(rungs[-1].speedup, pairs=result.speedup.pairs),
-        confirmation=runs,
         rungs=rungs,
         worth=(),
     )

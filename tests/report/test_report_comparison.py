@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import json
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from golden_texts import Golden
-from rich.console import Console
+from report.result_cases import printed
 
 from cputune import Comparison, Result, Workload
 from cputune.records.claims import Speedup
@@ -22,7 +21,6 @@ from cputune.report.result_comparison import (
     slower,
     verdict,
 )
-from cputune.report.writing import print_blocks
 
 RATE = Throughput(centre=10.0, low=9.8, high=10.2)
 
@@ -80,23 +78,14 @@ def test_a_loss_counts_if_the_whole_interval_lies_beyond_it(
     assert bool(slower(shown(result, ratio), share)) is fails
 
 
-def text(one: ComparisonToShow) -> str:
-    out = io.StringIO()
-    print_blocks(blocks(one), Console(file=out, width=120, highlight=False))
-    return out.getvalue()
-
-
 def test_without_pairs_there_is_no_figure_of_speed(result: Result) -> None:
-    said = text(shown(result, None))
+    said = printed(blocks(shown(result, None)))
     assert "samples/s" not in said
     assert "times as fast" not in said
 
 
 def test_what_differs_is_listed(result: Result, golden: Golden) -> None:
-    host = {
-        **result.host,
-        "topology": {**result.host["topology"], "physical_cores": 64, "allowed": "0"},
-    }
+    cores = {**result.host["topology"], "physical_cores": 64, "allowed": "0"}
 
     def script(*words: str, **fields: Any) -> Result:
         return replace(result, workload=Workload(name="t.py", argv=("t.py", *words), **fields))
@@ -104,7 +93,7 @@ def test_what_differs_is_listed(result: Result, golden: Golden) -> None:
     a = script("--epochs", "3", global_batch_size=8)
     b = replace(
         script("--epochs", "4", global_batch_size=16),
-        host=host,
+        host={**result.host, "topology": cores},
         data="squad",
         versions={**result.versions, "torch": "9.9"},
     )

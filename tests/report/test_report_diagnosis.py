@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import io
 import re
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
 from clean_machine import CLEAN
 from golden_texts import Golden
 from hosts.builder import machine
-from rich.console import Console
+from report.result_cases import printed
 
-from cputune import Diagnosis, Finding, HostFacts, Severity, diagnose, probe
+from cputune import Diagnosis, Finding, Severity, diagnose, probe
 from cputune.doctor.registry import all_checks
 from cputune.plans.untried import SLOWER
 from cputune.report.diagnosis import blocks, verdict_of
-from cputune.report.writing import print_blocks
 
 HOSTILE = "`touch pwned`; $(touch pwned) \x1b[31m\n touch pwned"
-
-
-@pytest.fixture
-def facts(tmp_path: Path) -> HostFacts:
-    return probe(machine(tmp_path / "machine", sockets=2, cores=4))
 
 
 def finding(code: str = "some-code", command: str | None = None, text: str = "seen") -> Finding:
@@ -39,11 +31,10 @@ def finding(code: str = "some-code", command: str | None = None, text: str = "se
     )
 
 
-def test_control_characters_reach_no_terminal(facts: HostFacts) -> None:
-    stream = io.StringIO()
+def test_control_characters_reach_no_terminal(tmp_path: Path) -> None:
+    facts = probe(machine(tmp_path / "machine", sockets=2, cores=4))
     hostile = Diagnosis(facts=facts, findings=(finding(text=HOSTILE, command="echo \x1b[2J"),))
-    print_blocks(blocks(hostile), Console(file=stream, width=80, no_color=True))
-    assert "\x1b" not in stream.getvalue()
+    assert "\x1b" not in printed(blocks(hostile), 80)
 
 
 def warned(*codes: str) -> str:
@@ -66,7 +57,5 @@ def test_a_factor_names_what_it_was_read_on() -> None:
     assert replace(advice, code="other").worth_words == "Worth: not known."
     found = diagnose(CLEAN)
     for unfold in (False, True):
-        stream = io.StringIO()
-        print_blocks(blocks(found, unfold=unfold), Console(file=stream, width=400))
-        for line in re.findall(r".*×\d.*", stream.getvalue()):
+        for line in re.findall(r".*×\d.*", printed(blocks(found, unfold=unfold), 400)):
             assert len(re.findall(r"×\d", line)) == line.count(", 2 x86 cores")

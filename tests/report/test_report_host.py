@@ -40,11 +40,8 @@ def test_the_keys_of_the_contract(tmp_path: Path) -> None:
     document = host_document(facts)
 
     cpu = document["cpu"]
-    assert (cpu["vendor"], cpu["model_name"], cpu["codename"]) == (
-        "GenuineIntel",
-        "Intel(R) Xeon(R) Gold 6230",
-        "Cascade Lake",
-    )
+    named = (cpu["vendor"], cpu["model_name"], cpu["codename"])
+    assert named == ("GenuineIntel", "Intel(R) Xeon(R) Gold 6230", "Cascade Lake")
     assert (cpu["family"], cpu["model"], cpu["stepping"]) == (6, 85, 7)
     assert "avx512_vnni" in cpu["isa"]
     topology = document["topology"]
@@ -61,19 +58,12 @@ def test_the_keys_of_the_contract(tmp_path: Path) -> None:
         "l3": [{"cpus": cpus, "size_bytes": 105 << 20} for cpus in ("0-3,7-10", "4-6,11-12")],
         "hybrid": False,
     }
-    assert topology["numa_nodes"][0] == {
-        "id": 0,
-        "cpus": "0-2,7-9",
-        "memory_bytes": 64 * GIB,
-        "free_bytes": 32 * GIB,
-    }
+    first = {"id": 0, "cpus": "0-2,7-9", "memory_bytes": 64 * GIB, "free_bytes": 32 * GIB}
+    assert topology["numa_nodes"][0] == first
     limits = document["limits"]
     assert (limits["cpu_quota"], limits["cpuset"], limits["memory_bytes"]) == (2.5, "0-5", GIB)
-    assert (limits["shm_bytes"], limits["open_files"], limits["memlock_bytes"]) == (
-        GIB,
-        1024,
-        65536,
-    )
+    own = (limits["shm_bytes"], limits["open_files"], limits["memlock_bytes"])
+    assert own == (GIB, 1024, 65536)
     assert document["packages"] == [{"name": "torch", "version": "2.13.0", "location": None}]
     assert document["launchers"][0]["name"] == "srun"
     assert document["python"] == "3.11.7"

@@ -16,14 +16,7 @@ import pytest
 from confirmed import BUSY
 from golden_texts import Golden
 from in_process import Run, ran
-from report.result_cases import (
-    CASES,
-    HOSTILE,
-    a_thousand,
-    hostile,
-    profiled,
-    tuned,
-)
+from report.result_cases import CASES, HOSTILE, a_thousand, hostile, profiled, tuned
 from rows import like_others
 
 from cputune import MissingPackageError, Result
@@ -151,44 +144,42 @@ def test_without_jinja2_it_says_what_to_install(
 
 
 def test_the_command_writes_one_file_and_replaces_none_but_its_own(
-    cputune: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cputune: Run, workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    tuned().save(tmp_path / "cputune.json")
+    tuned().save(workdir / "cputune.json")
     first = cputune("report")
     assert (first.code, first.out) == (0, "")
     assert "wrote report.html" in first.err
-    drawn = (tmp_path / "report.html").read_text(encoding="utf-8")
+    drawn = (workdir / "report.html").read_text(encoding="utf-8")
     monkeypatch.setattr(page_module, "page", lambda *_, **__: drawn)  # it is drawn once
     assert cputune("report").code == 0
-    (tmp_path / "report.html").write_text("mine")
+    (workdir / "report.html").write_text("mine")
     again = cputune("report")
     assert again.code == 2
     assert "hint: --force replaces it" in again.err
-    assert (tmp_path / "report.html").read_text() == "mine"
+    assert (workdir / "report.html").read_text() == "mine"
     assert cputune("report", "--force", "-q").err == ""
-    assert (tmp_path / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["cputune.json", "report.html"]
+    assert (workdir / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert sorted(path.name for path in workdir.iterdir()) == ["cputune.json", "report.html"]
 
 
 def test_the_page_is_opened_by_the_program_of_the_desktop(
-    cputune: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cputune: Run, workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tuned().save(tmp_path / "cputune.json")
-    programs = tmp_path / "programs"
+    tuned().save(workdir / "cputune.json")
+    programs = workdir / "programs"
     programs.mkdir()
-    (programs / "xdg-open").write_text(f'#!/bin/sh\nprintf %s "$1" > {tmp_path}/opened\n')
+    (programs / "xdg-open").write_text(f'#!/bin/sh\nprintf %s "$1" > {workdir}/opened\n')
     (programs / "xdg-open").chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
-    monkeypatch.chdir(tmp_path)
     done = ran([sys.executable, "-m", "cputune", "report", "--open"])
     assert done.returncode == 0
     assert "open it in a browser" not in done.stderr
     for _ in range(100):
-        if (tmp_path / "opened").exists():
+        if (workdir / "opened").exists():
             break
         time.sleep(0.1)
-    assert (tmp_path / "opened").read_text().endswith("report.html")
+    assert (workdir / "opened").read_text().endswith("report.html")
     assert cputune("report", "--open", "-o", "-").code == 2
 
 

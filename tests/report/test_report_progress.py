@@ -7,7 +7,7 @@ from itertools import islice
 import pytest
 from golden_texts import Golden
 from rows import every_row
-from tuner.fakes import BY_NAME, SMALL, VARIED, FakeRunner, truthful
+from tuner.fakes import BY_NAME, SMALL, VARIED, FakeRunner, truthful, tune
 
 import cputune
 from cputune import ComparisonSoFar, Event, Message, StepTaken, TrialEnded
@@ -19,13 +19,7 @@ from cputune.report.live_view import MOST_LINES, Standing, live_lines
 def events() -> list[Event]:
     """Those of a study of seven trials."""
     told: list[Event] = []
-    cputune.tune(
-        SMALL.workload,
-        facts=SMALL.facts,
-        runner=FakeRunner(truthful()),
-        on_event=told.append,
-        knobs=VARIED,
-    )
+    tune(FakeRunner(truthful()), on_event=told.append, knobs=VARIED)
     return told
 
 

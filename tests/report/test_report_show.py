@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from report.result_cases import CASES, hostile, tuned
-from rich.console import Console
+from report.result_cases import CASES, hostile, printed, tuned
 from rows import every_row
 from tuner.fakes import SMALL
 
@@ -17,24 +15,17 @@ from cputune import Result
 from cputune.records.shared_texts import OTHERS_MAY_BE_FASTER
 from cputune.report.answer import MOST_LINES, end_blocks
 from cputune.report.show import ResultToShow, blocks, document
-from cputune.report.writing import print_blocks
-
-
-def in_terminal(shown: ResultToShow, width: int = 100, *, short: bool = False) -> str:
-    out = io.StringIO()
-    console = Console(file=out, width=width, highlight=False, markup=False, emoji=False)
-    print_blocks(end_blocks(shown) if short else blocks(shown), console)
-    return out.getvalue()
 
 
 def both_forms(result: Result) -> tuple[str, str]:
     shown = ResultToShow(result=result, file="cputune.json", facts=SMALL.facts)
     json_text = json.dumps(document(shown), ensure_ascii=False, allow_nan=False)
-    return in_terminal(shown), json_text
+    return printed(blocks(shown), 100), json_text
 
 
 def test_the_terminal_says_what_to_change_and_how(result: Result) -> None:
-    text = in_terminal(ResultToShow(result=result, file="my results.json", facts=SMALL.facts))
+    shown = ResultToShow(result=result, file="my results.json", facts=SMALL.facts)
+    text = printed(blocks(shown), 100)
     assert text.startswith("2.56 times as fast as your current launch")
     assert "cputune run 'my results.json'" in text
     assert "OMP_NUM_THREADS=2" in text
@@ -45,13 +36,12 @@ def test_the_terminal_says_what_to_change_and_how(result: Result) -> None:
 
 @pytest.mark.parametrize("width", [40, 80, 140])
 def test_nothing_is_lost_in_a_narrow_terminal(result: Result, width: int) -> None:
-    text = in_terminal(ResultToShow(result=result, file="r.json"), width=width)
-    assert "…" not in text
+    assert "…" not in printed(blocks(ResultToShow(result=result, file="r.json")), width)
 
 
 @every_row("case", CASES.values(), ids=CASES.keys())
 def test_the_answer_has_24_lines_of_eighty_columns(case: Callable[[], Result]) -> None:
-    text = in_terminal(ResultToShow(result=case()), width=80, short=True)
+    text = printed(end_blocks(ResultToShow(result=case())), 80)
     assert text.count("\n") <= MOST_LINES
     pasted = ("Do now ", "or ", "Surer ", "$ ")  # a command that is wrapped cannot be pasted
     assert all(len(line) <= 80 or line.startswith(pasted) for line in text.splitlines())
@@ -65,7 +55,7 @@ def test_the_answer_has_24_lines_of_eighty_columns(case: Callable[[], Result]) -
 def test_plans_for_which_the_time_was_too_short_are_in_the_answer() -> None:
     do = "cputune tune --max-time 5m -- train.py"
     note = f"The time was enough to try 1 of 128 plans{OTHERS_MAY_BE_FASTER}{do}"
-    text = in_terminal(ResultToShow(result=replace(tuned(), notes=(note,))), 80, short=True)
+    text = printed(end_blocks(ResultToShow(result=replace(tuned(), notes=(note,)))), 80)
     assert f"Not tried  the time was enough to try 1 of 128 plans\n$          {do}\n" in text
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import replace
 
 from confirmed import BUSY
 from golden_texts import Golden
-from rich.console import Console
+from report.result_cases import printed
 from rows import every_row
 from tuner.fakes import SMALL, VARIED
 
@@ -18,43 +17,29 @@ from cputune.plans.untried import UntriedGain
 from cputune.records.claims import Speedup
 from cputune.records.shared_texts import saved, verdict_of
 from cputune.report.study_table import line_of, plans
-from cputune.report.writing import rich_table
 from cputune.tuner.events import outcome
 
 SPACE = cputune.search_space(SMALL.facts, SMALL.workload, knobs=VARIED)
 PLAN = next(SPACE.plans())
+FAILED_ROUND = ConfirmRun(
+    round=1, plan=PLAN, role="baseline", samples_per_second=None, reason="crashed: x"
+)
 LEGEND = max(SPACE.plans(), key=lambda plan: plan.processes_per_node).legend()
-
-
-def shown(renderable: object, width: int = 120) -> str:
-    out = io.StringIO()
-    Console(file=out, width=width).print(renderable)
-    return out.getvalue()
+TWENTY = f"{len(SPACE)} plans, at most 20 trials; {LEGEND}"
 
 
 @every_row(
     ("event", "line"),
     [
-        (StudyStarted(space=SPACE, budget=20), f"{len(SPACE)} plans, at most 20 trials; {LEGEND}"),
-        (
-            StudyStarted(space=SPACE, budget=20, start_seconds=9.0),
-            f"{len(SPACE)} plans, at most 20 trials; {LEGEND}",
-        ),
+        (StudyStarted(space=SPACE, budget=20), TWENTY),
+        (StudyStarted(space=SPACE, budget=20, start_seconds=9.0), TWENTY),
         (
             StudyStarted(space=SPACE, budget=9, resumed=2),
             f"{len(SPACE)} plans, at most 9 trials, 2 trials on record; {LEGEND}",
         ),
-        (
-            Message(text="trial 3: busy, so it is run again", warns=True),
-            "trial 3: busy, so it is run again",
-        ),
+        (Message(text="trial 3: run again", warns=True), "trial 3: run again"),
         (ConfirmStarted(plans=(PLAN, PLAN)), "measuring 2 plans again, side by side"),
-        (
-            ConfirmRun(
-                round=1, plan=PLAN, role="baseline", samples_per_second=None, reason="crashed: x"
-            ),
-            "round 2: crashed: x  1×2 fp32",
-        ),
+        (FAILED_ROUND, "round 2: crashed: x  1×2 fp32"),
         (Message(text="importing torch"), None),
         (TrialStarted(number=0, plan=PLAN, origin="guide"), None),
     ],
@@ -73,26 +58,17 @@ def test_of_a_trial_that_lost_no_number_is_shown(result: Result, golden: Golden)
     golden(outcome(lost))
     known = replace(lost, at_most_samples_per_second=9.0)
     assert outcome(known) == outcome(lost), "a guess from few steps is no speed"
-    row = next(
-        line
-        for line in shown(rich_table(plans(replace(result, trials=(lost,))))).splitlines()
-        if plan in line
-    )
+    table = printed([plans(replace(result, trials=(lost,)))])
+    row = next(line for line in table.splitlines() if plan in line)
     assert row.split()[:2] == [str(lost.number), "–"]
     golden(row)
 
 
 def test_the_table_has_the_fastest_first_and_failures_last(result: Result, golden: Golden) -> None:
-    failed = replace(
-        result.trials[2],
-        state="failed",
-        kind="out of memory",
-        reason="killed\nat 3 GB",
-        samples_per_second=None,
-    )
+    why = {"kind": "out of memory", "reason": "killed\nat 3 GB"}
+    failed = replace(result.trials[2], state="failed", samples_per_second=None, **why)
     trials = (*result.trials[:2], failed, *result.trials[3:])
-    table = rich_table(plans(replace(result, trials=trials)))
-    lines = shown(table, width=200).splitlines()[1:]
+    lines = printed([plans(replace(result, trials=trials))], 200).splitlines()[1:]
     assert sum(line.rstrip().endswith("best") for line in lines) == 1
     speeds = [float(line.split()[1]) for line in lines if line.split()[1][0].isdigit()]
     assert speeds == sorted(speeds, reverse=True)
@@ -118,13 +94,11 @@ def test_the_verdict(result: Result, golden: Golden) -> None:
     untried = verdict_of(replace(same, untried=(missing,)), "").means
     assert untried.endswith(f"{best_other}; not tried: no tcmalloc.")
     left_out = tuple(LeftOut(what=what, why="not here") for what in ("ipex", "openmp", "ipex"))
-    unnamed = verdict_of(replace(same, left_out=left_out), "").means
-    golden(unnamed)
+    golden(verdict_of(replace(same, left_out=left_out), "").means)
 
 
 def test_the_gain_is_said_in_time_and_money_if_the_whole_training_is_known(
-    result: Result,
-    golden: Golden,
+    result: Result, golden: Golden
 ) -> None:
     speed = replace(result.baseline.samples_per_second, centre=10.0)
     known = replace(
@@ -141,15 +115,14 @@ def test_the_gain_is_said_in_time_and_money_if_the_whole_training_is_known(
     assert saved(steps, 2.5).startswith("your training: 2 h 16 min instead of")
 
 
-UNSURE = Speedup(ratio=1.1, low=0.7, high=1.7, pairs=2)
-
-
 def test_a_factor_is_said_only_if_it_is_known_well(result: Result, golden: Golden) -> None:
     wide = replace(result, speedup=Speedup(ratio=14.15, low=3.65, high=54.78, pairs=2))
     said = verdict_of(wide, "")
     golden(said.means)
     golden(said.sure)
-    unsure = replace(wide, best=wide.baseline, speedup=UNSURE)
+    unsure = replace(
+        wide, best=wide.baseline, speedup=Speedup(ratio=1.1, low=0.7, high=1.7, pairs=2)
+    )
     undecided = verdict_of(unsure, "")
     assert unsure.outcome == "undecided"
     golden(undecided.means)
@@ -159,6 +132,4 @@ def test_a_factor_is_said_only_if_it_is_known_well(result: Result, golden: Golde
 
 
 def test_what_a_long_start_costs_is_said_before(golden: Golden) -> None:
-    line = line_of(StudyStarted(space=SPACE, budget=3, start_seconds=38.0))
-    assert line is not None
-    golden(line)
+    golden(line_of(StudyStarted(space=SPACE, budget=3, start_seconds=38.0)))

@@ -37,21 +37,17 @@ def test_a_console_script_is_a_python_program(
     assert Workload.script(["finetune", "--a"]).argv == (str(program), "--a")
 
 
-def test_trl_starts_a_script_of_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
-) -> None:
+def test_trl_starts_a_script_of_its_own(workdir: Path, golden: Golden) -> None:
     """A package of its name: what ``trl sft`` hands to accelerate is started by the plan itself."""
-    scripts = tmp_path / "trl" / "scripts"
+    scripts = workdir / "trl" / "scripts"
     scripts.mkdir(parents=True)
     for name in ("sft.py", "chat.py"):
         (scripts / name).touch()
-    monkeypatch.chdir(tmp_path)
     typed = read_typed(["trl", "sft", "--model_name_or_path", "m"])
     assert typed.argv == ("-m", "trl.scripts.sft", "--model_name_or_path", "m")
     golden(typed.notes)
-    with pytest.raises(UsageError) as raised:
+    with golden.raises(UsageError):
         read_typed(["trl", "chat"])
-    golden(raised.value)
     for words in (["--num_processes", "2"], ["--accelerate_config=fsdp1"]):
         with pytest.raises(UsageError, match=f"trl sft {words[0].split('=')[0]} is for accelerate"):
             read_typed(["trl", "sft", *words])
@@ -80,10 +76,7 @@ def test_what_is_no_training_command_is_refused(typed: str, said: str) -> None:
 
 
 @pytest.mark.parametrize("typed", ["./train.sh", "bash -e train.sh", "sbatch job"])
-def test_of_a_shell_script_the_command_in_it_is_named(
-    typed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_of_a_shell_script_the_command_in_it_is_named(typed: str, workdir: Path) -> None:
     text = "#!/bin/bash\nsrun -n 2 python train.py --output_dir $OUT\n"
     for name in ("train.sh", "job"):
         Path(name).write_text(text, encoding="utf-8")
@@ -103,15 +96,13 @@ def test_a_configuration_of_accelerate_is_read(tmp_path: Path, golden: Golden) -
     config = tmp_path / "accelerate.yaml"
     words = ["accelerate", "launch", "--config_file", str(config), "train.py"]
     config.write_text("distributed_type: 'FSDP'\n")
-    with pytest.raises(UsageError) as raised:
+    with golden.raises(UsageError):
         Workload.script(words)
-    golden(raised.value)
     config.write_text("num_processes: 2\nmpirun_config:\n  mpirun_hostfile: hosts\n")
     assert Workload.script(words).launch_ranks == 2
     config.unlink()
-    with pytest.raises(UsageError) as raised:
+    with golden.raises(UsageError):
         Workload.script(words)
-    golden(raised.value)
 
 
 @every_row(

@@ -54,12 +54,11 @@ def result(case: Case, place: Path, work: Path) -> Result:
 
 
 @pytest.fixture
-def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def work(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty working directory, and commands of this environment."""
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{MPICH}:{os.environ['PATH']}")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+    return workdir
 
 
 def test_a_script_comes_through_every_step(case: Case, result: Result, work: Path) -> None:

@@ -17,8 +17,6 @@ TOOL = Path(__file__).resolve().parents[2] / "tools" / "facts.py"
 @pytest.fixture(scope="module")
 def facts() -> ModuleType:
     spec = importlib.util.spec_from_file_location("facts", TOOL)
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules["facts"] = module  # dataclasses and pickle look it up there
     spec.loader.exec_module(module)

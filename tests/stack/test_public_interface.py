@@ -37,13 +37,11 @@ def test_it_is_read_only_when_a_question_needs_it() -> None:
 )
 def test_arguments(package: str, called: str, name: str, words: str) -> None:
     found = interface.argument(package, called, name)
-    assert found is not None
     assert found.range_text() == words
 
 
 def test_torch_has_rows_by_hand_of_what_came_or_went() -> None:
     gone = interface.module("torch", "torch._six")
-    assert gone is not None
     assert (gone.range_text(), gone.at(Version("2.0.1"))) == ("to 1.13", False)
     assert interface.symbol("torch", "torch", "compile").range_text() == "from 2.0 on"  # type: ignore[union-attr]
     assert interface.symbol("torch", "torch", "einsum") is not None

@@ -3,11 +3,7 @@
 from packaging.version import Version
 from rows import every_row
 
-from cputune.stack import (
-    Versions,
-    backend_flags,
-    cpu_flag,
-)
+from cputune.stack import Versions, backend_flags, cpu_flag
 
 
 def stack(transformers=None, torch=None, accelerate=None):

@@ -26,29 +26,26 @@ def versions(**texts):
     return Versions(**{name: Version(text) for name, text in texts.items()})
 
 
+WITHOUT_IPEX = "pip uninstall -y intel_extension_for_pytorch"
+
+
 @every_row(
     ("stack", "ipex_era", "today"),
     [
         (
             {"torch": "2.13.0", "ipex": "2.8.0", "transformers": "5.23.0"},
             "pip install torch==2.8.0 transformers==4.55.4",
-            "pip uninstall -y intel_extension_for_pytorch",
+            WITHOUT_IPEX,
         ),
         (
             {"torch": "2.6.0", "ipex": "2.8.0"},
             "pip install intel_extension_for_pytorch==2.6.0",
-            "pip uninstall -y intel_extension_for_pytorch && pip install torch==2.13.0",
+            f"{WITHOUT_IPEX} && pip install torch==2.13.0",
         ),
         (
-            {
-                "torch": "2.8.0",
-                "ipex": "2.8.0",
-                "transformers": "4.55.4",
-                "accelerate": "1.8.1",
-            },
+            {"torch": "2.8.0", "ipex": "2.8.0", "transformers": "4.55.4", "accelerate": "1.8.1"},
             "pip install accelerate==1.7.0",
-            "pip uninstall -y intel_extension_for_pytorch && "
-            "pip install torch==2.13.0 transformers==5.23.0 accelerate==1.15.0",
+            f"{WITHOUT_IPEX} && pip install torch==2.13.0 transformers==5.23.0 accelerate==1.15.0",
         ),
         (
             {"torch": "2.2.2", "numpy": "2.1.0"},
@@ -179,15 +176,8 @@ def test_a_python_that_no_stack_has_wheels_for_is_reported():
 @every_row("torch", [str(row.version) for row in STACK.torch])
 @pytest.mark.parametrize("python", ["3.10", *like_others(["3.8", "3.12"])])
 def test_every_way_leads_to_a_stack_that_fits(torch, python):
-    asked = versions(
-        python=python,
-        torch=torch,
-        ipex="2.4.0",
-        oneccl="1.12.0",
-        transformers="4.30.2",
-        accelerate="1.15.0",
-        numpy="2.4.0",
-    )
+    others = {"transformers": "4.30.2", "accelerate": "1.15.0", "numpy": "2.4.0"}
+    asked = versions(python=python, torch=torch, ipex="2.4.0", oneccl="1.12.0", **others)
     for way in version_changes(asked):
         assert misfits(way.result) == ()
         assert dict(way.changes).keys() <= {*STACK.era("ipex").versions, "oneccl", "numpy"}

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from itertools import islice, repeat
 from typing import Any
 
-from machines import MACHINES, Machine, Model, machine, simulated
+from machines import MACHINES, Machine, Model, SimulatedRunner, machine, simulated
 
 import cputune
-from cputune import Plan, Step
+from cputune import Message, Plan, Result, Step, TrialEnded, TuneOptions, Workload
 from cputune.records.steps import NoMeasurement, OutOfMemory
 from cputune.tuner.contenders import Contender, gain_of
 from cputune.tuner.gains import Gain
 from cputune.tuner.measuring import Findings, Measuring, Timer
 from cputune.tuner.race import Race
+from cputune.tuner.study import TuningStudy
 
 
 def measuring(most_seconds: float | None = None, **more: Any) -> Measuring:
@@ -180,6 +182,34 @@ class FakeProcesses:
             self.runner.living_now.remove(self)
 
 
+class Heard(list[str]):
+    """What a study says; ``acts`` happen after the trials of these numbers."""
+
+    def __init__(self, acts: Mapping[int, Callable[[], object]] | None = None) -> None:
+        super().__init__()
+        self.acts = acts or {}
+
+    def __call__(self, event: object) -> None:
+        if isinstance(event, TrialEnded) and event.trial.number in self.acts:
+            self.acts[event.trial.number]()
+        if isinstance(event, Message):
+            self.append(event.text)
+
+
+def tune(runner: object, **options: Any) -> Result:
+    """A study of the small machine."""
+    return cputune.tune(SMALL.workload, facts=SMALL.facts, runner=runner, **options)
+
+
+def study(runner: Any, options: TuneOptions, **more: Any) -> Result:
+    """The same, with what only the study itself takes: a clock, and CPUs that are taken away."""
+
+    def opened(workload: Workload, fresh: bool) -> AbstractContextManager[Any]:
+        return nullcontext(runner)
+
+    return TuningStudy(SMALL.workload, SMALL.facts, opened, options, **more).run()
+
+
 def gain_over(base: Contender, rival: Contender, **more: Any) -> Gain:
     """The gain of a rival that has rounds enough for one."""
     gain = gain_of(base, rival, 0.05, **more)
@@ -195,6 +225,19 @@ def ratio(base: Contender, rival: Contender) -> float:
 def steady(seconds: float, *, delayed: float = 0.0, loss: float | None = None) -> Iterable[Step]:
     """The same step for ever."""
     return repeat(Step(seconds=seconds, samples=8, loss=loss, delayed_seconds=delayed))
+
+
+def alike(seed: int, seconds: float, *, wander: float, run_noise: float) -> SimulatedRunner:
+    """Plans that are equally fast, on a machine that wanders and processes that differ."""
+    return SimulatedRunner(
+        true=lambda plan: seconds,
+        workload=SMALL.workload,
+        seed=seed,
+        noise=0.04,
+        delays=0.0,
+        wander=wander,
+        run_noise=run_noise,
+    )
 
 
 def truthful(of: Machine = SMALL) -> Script:

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 from golden_texts import Golden
-from machines import SimulatedRunner
-from tuner.fakes import SMALL, FakeKeepingRunner, FakeRunner, steady, truthful
+from tuner.fakes import SMALL, FakeKeepingRunner, FakeRunner, alike, steady, truthful, tune
 
 import cputune
 from cputune import Comparison, Plan, Result, Step, Workload
@@ -20,7 +19,7 @@ from cputune.records.steps import Crashed, NoMeasurement
 
 @cache
 def tuned() -> Result:
-    return cputune.tune(SMALL.workload, facts=SMALL.facts, runner=FakeRunner(truthful()))
+    return tune(FakeRunner(truthful()))
 
 
 def of(plan: Plan) -> Result:
@@ -45,7 +44,6 @@ def compared(before: Result, after: Result | None, runner: Any = None, **more: A
 def test_one_result_alone_is_compared_with_todays_launch() -> None:
     found = compared(tuned(), None)
     assert (found.before, found.after) == (tuned().baseline.plan, tuned().best.plan)
-    assert found.speedup is not None
     assert found.speedup.significant
 
 
@@ -63,16 +61,8 @@ ELSEWHERE = {**tuned().host, "cpu": {**tuned().host["cpu"], "model_name": "anoth
 @pytest.mark.parametrize(
     ("which", "changes", "why"),
     [
-        (
-            0,
-            {"host": ELSEWHERE},
-            "the first was measured on another machine: processor another one",
-        ),
-        (
-            1,
-            {"host": ELSEWHERE},
-            "the second was measured on another machine: processor another one",
-        ),
+        (0, {"host": ELSEWHERE}, "the first was measured on another machine: processor another"),
+        (1, {"host": ELSEWHERE}, "the second was measured on another machine: processor another"),
         (1, {"workload": Workload.from_recipe("gpt2-clm")}, "they trained different things"),
     ],
 )
@@ -83,10 +73,9 @@ def test_what_cannot_run_here_is_not_measured(
     runner = FakeKeepingRunner(truthful())
     results = [of(slow), of(fast)]
     results[which] = replace(results[which], **changes)
-    found = compared(results[0], results[1], runner)
+    found = compared(*results, runner)
     assert found.speedup is None
-    assert found.not_compared is not None
-    assert why in found.not_compared
+    assert why in str(found.not_compared)
     assert runner.begun == []
 
 
@@ -125,8 +114,7 @@ def test_a_plan_that_fails_when_it_is_started_again_gives_no_ratio() -> None:
             raise Crashed("rank 0 died")
         yield from steady(SMALL.seconds(plan))
 
-    found = compared(of(plans()[0]), of(plans()[1]), FakeKeepingRunner(script))
-    assert found.speedup is None
+    assert compared(*map(of, plans()), FakeKeepingRunner(script)).speedup is None
 
 
 def test_others_who_compute_here_leave_no_ratio(golden: Golden) -> None:
@@ -134,7 +122,7 @@ def test_others_who_compute_here_leave_no_ratio(golden: Golden) -> None:
         seconds = SMALL.seconds(plan)
         return steady(seconds, delayed=seconds / 2)
 
-    found = compared(of(plans()[0]), of(plans()[1]), FakeKeepingRunner(script))
+    found = compared(*map(of, plans()), FakeKeepingRunner(script))
     assert found.speedup is None
     golden(str(found.not_compared))
 
@@ -151,8 +139,7 @@ def test_a_script_that_ends_too_soon_to_take_turns_is_measured_whole() -> None:
             yield step
         raise NoMeasurement("the script has trained to its end")
 
-    found = compared(*map(of, plans()), FakeKeepingRunner(script))
-    assert found.speedup is not None
+    assert compared(*map(of, plans()), FakeKeepingRunner(script)).speedup is not None
 
 
 @pytest.mark.slow
@@ -161,15 +148,6 @@ def test_a_guard_against_5_percent_gives_no_false_alarm_beyond_its_doubt() -> No
     slow, fast = plans()
     alarms = 0
     for seed in range(40):
-        runner = SimulatedRunner(
-            true=lambda plan: 0.5,
-            workload=SMALL.workload,
-            seed=seed,
-            noise=0.04,
-            delays=0.0,
-            wander=0.05,
-            run_noise=0.03,
-        )
-        found = compared(of(slow), of(fast), runner)
+        found = compared(of(slow), of(fast), alike(seed, 0.5, wander=0.05, run_noise=0.03))
         alarms += slower_beyond(found.speedup, 0.05)
     assert alarms <= 1

@@ -6,7 +6,6 @@ What only a file can suffer is in ``test_tune_storage.py``.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,18 +15,10 @@ import pytest
 from in_process import Run
 from simulated_ranks import simulate
 from sqlalchemy.pool import NullPool
-from tuner.fakes import PLANS, SMALL, FakeRunner, failing, truthful
+from tuner.fakes import PLANS, SMALL, FakeRunner, Heard, failing, truthful, tune
 
 import cputune
-from cputune import (
-    CannotError,
-    Message,
-    Result,
-    Trial,
-    TrialEnded,
-    UsageError,
-    kept_results,
-)
+from cputune import CannotError, Result, Trial, UsageError, kept_results
 from cputune.records.history import keep_earlier, require_result
 from cputune.records.result import COMPLETED, FAILED, PRUNED, State, Throughput
 from cputune.records.steps import Crashed
@@ -62,18 +53,16 @@ class Store:
         return StudyStorage(options["study"], resume=resume, name=options.get("study_name"))
 
     def tune(self, name: str, script: Any = truthful(), **more: Any) -> Result:  # noqa: B008
-        given = {**self.options(name), **more}
-        return cputune.tune(SMALL.workload, facts=SMALL.facts, runner=FakeRunner(script), **given)
+        return tune(FakeRunner(script), **{**self.options(name), **more})
 
     def cut_off(self, name: str) -> None:
         """A study that ends after its third trial."""
 
-        def hear(event: Any) -> None:
-            if isinstance(event, TrialEnded) and event.trial.number == 2:
-                raise InterruptedError
+        def interrupt() -> None:
+            raise InterruptedError
 
         with pytest.raises(InterruptedError):
-            self.tune(name, on_event=hear)
+            self.tune(name, on_event=Heard({2: interrupt}))
 
     def past(self, name: str) -> list[tuple[Trial, Reading]]:
         """All that is read when the study is resumed."""
@@ -196,9 +185,8 @@ class TestEveryStore:
         assert refused.value.hint.startswith("resume=True")
         result = store.tune("kept", resume=True)
         assert len(begun) == 3
-        assert [trial.plan.describe() for trial in result.trials[:3]] == [
-            trial.user_attrs["plan"] for trial in begun
-        ]
+        plans = [trial.plan.describe() for trial in result.trials[:3]]
+        assert plans == [trial.user_attrs["plan"] for trial in begun]
         whole = store.tune("whole")
         assert [trial.plan for trial in result.trials] == [trial.plan for trial in whole.trials]
         assert [trial for trial, _ in store.past("kept")] == list(result.trials)
@@ -218,7 +206,6 @@ class TestEveryStore:
         cut = store.opened("cut")
         assert not cut.is_over()
         moved = cut.make_room()
-        assert moved is not None
         assert moved.trials == 3
         assert not cut.holds_study()
         option, beside = moved.option.split()
@@ -232,27 +219,14 @@ class TestEveryStore:
             store.storage(name, resume=resume).discard()
             assert store.opened(name).holds_study() == resume
 
-    def interrupted(
-        self, store: Store, name: str, acts: dict[int, Callable[[], object]]
-    ) -> tuple[Result, list[str]]:
-        """Tune, and act after trials; returns what was said meanwhile."""
-        said = []
-
-        def hear(event: Any) -> None:
-            if isinstance(event, TrialEnded) and event.trial.number in acts:
-                acts[event.trial.number]()
-            if isinstance(event, Message):
-                said.append(event.text)
-
-        return store.tune(name, on_event=hear), said
-
     def test_a_study_that_is_removed_meanwhile_changes_no_trial_and_is_said(
         self, store: Store
     ) -> None:
         undisturbed = store.tune("whole")
         for after in (1, len(undisturbed.trials) - 1):
             name = f"after-{after}"
-            result, said = self.interrupted(store, name, {after: store.opened(name).remove})
+            said = Heard({after: store.opened(name).remove})
+            result = store.tune(name, on_event=said)
             assert [trial.plan for trial in result.trials] == [t.plan for t in undisturbed.trials]
             assert result.best.plan == undisturbed.best.plan
             (warning,) = (text for text in said if text.startswith("warning: "))
@@ -261,10 +235,10 @@ class TestEveryStore:
             assert "--resume" in note
             assert not store.opened(name).holds_study()
 
+    @pytest.mark.usefixtures("workdir")
     def test_a_second_tune_is_typed_without_force(
-        self, store: Store, cputune: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, store: Store, cputune: Run, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.chdir(tmp_path)
         simulate(monkeypatch, SMALL.seconds, SMALL.facts)
         words = ["tune", "--budget", "2"]
         for name, value in store.options("typed").items():
@@ -300,10 +274,8 @@ def test_what_is_no_result_makes_no_room_for_one(tmp_path: Path) -> None:
         assert "--force" in str(caught.value.hint)
 
 
-def test_a_result_that_is_kept_already_is_not_kept_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, result: Result
-) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+@pytest.mark.usefixtures("history")
+def test_a_result_that_is_kept_already_is_not_kept_again(tmp_path: Path, result: Result) -> None:
     path = tmp_path / "cputune.json"
     result.save(path)
     id = keep_earlier(path)
@@ -328,12 +300,11 @@ class TestAnAddress:
     @pytest.mark.parametrize(
         "address",
         [
-            f"postgresql+pg8000://a:{PASSWORD}@h/d",
+            f"postgresql+pg8000://a:{PASSWORD}@h/d",  # no such driver
             f"postgresql://a:{PASSWORD}@h:port/d",
             f"nothing://a:{PASSWORD}@h/d",
             "sqlite:////no/such/folder/s.sqlite",
         ],
-        ids=["driver", "port", "database", "folder"],
     )
     def test_that_cannot_be_opened_shows_no_password(self, address: str) -> None:
         with pytest.raises(CannotError, match="cannot be opened: ") as refused:

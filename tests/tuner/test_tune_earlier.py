@@ -25,21 +25,17 @@ def again(earlier: Result, fastest: Plan | None = None) -> Result:
         while True:
             yield Step(seconds=seconds, samples=8)
 
-    runner = FakeKeepingRunner(steps)
-    return cputune.tune(
-        OF.workload, facts=OF.facts, runner=runner, budget=6, knobs=VARIED, earlier=earlier
-    )
+    asked = {"budget": 6, "knobs": VARIED, "earlier": earlier}
+    return cputune.tune(OF.workload, facts=OF.facts, runner=FakeKeepingRunner(steps), **asked)
 
 
 def test_another_plan_may_be_the_best_now() -> None:
     best = tuned().best
     slow = next(trial.plan for trial in tuned().trials[1:] if trial.plan != best.plan)
-    first = replace(
-        tuned(), best=replace(best, plan=slow), speedup=None, not_compared="-", worth=(), rungs=()
-    )
+    why = {"speedup": None, "not_compared": "-", "worth": (), "rungs": ()}
+    first = replace(tuned(), best=replace(best, plan=slow), **why)
     result = again(first, fastest=best.plan)
     assert result.best.plan == best.plan
-    assert result.earlier is not None
     assert not result.earlier.is_best
     assert "another plan is the best now" in result.earlier.text(result.speedup)
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from golden_texts import Golden
 from rows import every_row
-from tuner.fakes import SMALL, VARIED, FakeKeepingRunner
+from tuner.fakes import SMALL, VARIED, FakeKeepingRunner, tune
 
 import cputune
 from cputune import Plan, Result, Step
@@ -22,8 +22,7 @@ from cputune.report.show import ResultToShow, document
 CRASH = Crashed("rank 0 died: exit code 134", details="loading\nbad port 29500\n")
 
 
-@dataclass(frozen=True)
-class End:
+class End(NamedTuple):
     """What befalls whom: ``life`` counts the processes of a plan, 0 are those of its trial."""
 
     error: BaseException | None = None
@@ -31,7 +30,7 @@ class End:
     life: int = 1
     step: int = 0
     why: str = ""
-    options: tuple[tuple[str, Any], ...] = ()
+    options: Mapping[str, Any] = MappingProxyType({})
     delayed: float = 0.0
 
     def befalls(self, plan: Plan, life: int) -> bool:
@@ -52,16 +51,9 @@ def run(end: End) -> Result:
             at += 1
 
     try:
-        result: object = cputune.tune(
-            SMALL.workload,
-            facts=SMALL.facts,
-            runner=FakeKeepingRunner(script),
-            **{"budget": 4, "knobs": VARIED, **dict(end.options)},
-        )
+        return tune(FakeKeepingRunner(script), **{"budget": 4, "knobs": VARIED, **end.options})
     except (cputune.Interrupted, cputune.NotMeasurableError) as error:
-        result = error.result
-    assert isinstance(result, Result)
-    return result
+        return error.result
 
 
 AGAIN = "when restarted"
@@ -77,14 +69,14 @@ ENDS = {
     "the runner dies with an error of its own": End(RuntimeError("gone"), "all", why=AGAIN),
     "a host is lost": End(HostLost("node2", "no route"), why="node2 was lost"),
     "the time is up in the second block": End(TimeUp("while importing torch"), "all", why="twice"),
-    "there is time for today alone": End(why="time", options=(("max_time_seconds", 6.0),)),
-    "there is time for a trial or two": End(why="time", options=(("max_time_seconds", 8.0),)),
+    "there is time for today alone": End(why="time", options={"max_time_seconds": 6.0}),
+    "there is time for a trial or two": End(why="time", options={"max_time_seconds": 8.0}),
     "interrupted in the second block": End(KeyboardInterrupt(), why="interrupted"),
     "interrupted in a trial": End(KeyboardInterrupt(), life=0, step=2, why="interrupted"),
-    "one trial was asked for": End(why="only one plan", options=(("budget", 1),)),
+    "one trial was asked for": End(why="only one plan", options={"budget": 1}),
     "others compute here": End(delayed=0.5, why="other processes delayed"),
     "others compute here, and that is known": End(
-        delayed=0.5, why="other processes delayed", options=(("share_machine", True),)
+        delayed=0.5, why="other processes delayed", options={"share_machine": True}
     ),
 }
 
@@ -101,9 +93,8 @@ def test_without_pairs_nothing_is_claimed(end: End) -> None:
     assert verdict.do
     assert "cputune run" not in verdict.do
     found = result.claim.in_context(ClaimContext())
-    said = " ".join(
-        (*verdict.lines(), *measured(tuned_of(result), result.best.plan, found), *result.notes)
-    )
+    header = measured(tuned_of(result), result.best.plan, found)
+    said = " ".join((*verdict.lines(), *header, *result.notes))
     assert "times as fast" not in said
     assert "interval" not in said
     assert document(ResultToShow(result=result))["speedup"] is None

@@ -14,15 +14,7 @@ from golden_texts import Golden
 from machines import SEEN_WARMUP, Model, machine, simulated
 from report.result_cases import tuned
 from rows import every_row
-from tuner.fakes import (
-    PLANS,
-    SMALL,
-    SPACE,
-    FakeLife,
-    FakeRunner,
-    Script,
-    measuring,
-)
+from tuner.fakes import PLANS, SMALL, SPACE, FakeLife, FakeRunner, Script, measuring
 
 import cputune
 from cputune import ConfirmStarted, Plan, Result, Step, Trial
@@ -60,12 +52,10 @@ def trial(plan: Plan, *, kind: str | None = None) -> Trial:
 def confirmed(
     *trials: Trial,
     believed: Sequence[float] = (0.0,) * 6,
-    deviation: float = 0.01,
     room: int = 9,
     script: Script = always,
     alive: bool = True,
     seconds: float | None = None,
-    start_seconds: float = 0.0,
 ) -> tuple[Findings, list[Plan]]:
     """The findings, and the plans of which it was said that they are measured."""
     findings = Findings(trials=list(trials))
@@ -76,11 +66,9 @@ def confirmed(
         facts=replace(SMALL.facts, memory=memory),
         findings=findings,
         on_event=lambda e: told.extend(e.plans) if isinstance(e, ConfirmStarted) else None,
-        start_seconds=start_seconds,
     )
-    belief = {TODAY: (1.0, deviation)} | {
-        plan: (mean, deviation) for plan, mean in zip(PLANS, believed, strict=True)
-    }
+    belief = {TODAY: (1.0, 0.01)}
+    belief |= {plan: (mean, 0.01) for plan, mean in zip(PLANS, believed, strict=True)}
     runner = FakeEither(script) if alive else FakeRunner(script)
     confirm_best(among, SPACE, belief, runner, lambda: nullcontext(runner))
     return findings, told
@@ -93,7 +81,6 @@ class TestWho:
     def test_four_at_most_that_may_be_the_fastest_the_best_of_them_first(self) -> None:
         findings, told = confirmed(*ALL, believed=(0.05, 0.04, 0.03, 0.02, 0.01, 0.0))
         assert told == [TODAY, *PLANS[:1:-1]]
-        assert findings.baseline is not None
         assert (findings.baseline.plan, findings.baseline.role) == (TODAY, "baseline")
         assert [rival.plan for rival in findings.rivals] == PLANS[:1:-1]
         assert {rival.role for rival in findings.rivals} == {"candidate"}
@@ -114,15 +101,13 @@ class TestWho:
         assert (told, findings.rivals) == ([], [])
 
 
-class TestAgainstWhat:
-    def test_the_first_plan_that_ran_replaces_a_launch_that_does_not(self) -> None:
-        findings, told = confirmed(trial(TODAY, kind="crashed"), *ALL[2:4])
-        assert findings.notes == [
-            "Your current launch does not run (crashed: no reason given); the speed-up is "
-            "relative to "
-            f"{PLANS[1].describe()}, the first plan that ran."
-        ]
-        assert told == [PLANS[1], PLANS[2]]
+def test_the_first_plan_that_ran_replaces_a_launch_that_does_not() -> None:
+    findings, told = confirmed(trial(TODAY, kind="crashed"), *ALL[2:4])
+    assert findings.notes == [
+        "Your current launch does not run (crashed: no reason given); the speed-up is "
+        f"relative to {PLANS[1].describe()}, the first plan that ran."
+    ]
+    assert told == [PLANS[1], PLANS[2]]
 
 
 def test_scripts_too_short_for_turns_are_measured_in_rounds() -> None:
@@ -136,12 +121,11 @@ def test_scripts_too_short_for_turns_are_measured_in_rounds() -> None:
     assert findings.turns == 0
 
 
-def hardly_faster(plan: Plan, before: int) -> Iterable[Step]:
-    return repeat(Step(1.0 if plan == TODAY else 0.97, 8))
-
-
 @pytest.mark.parametrize(("seconds", "runs"), [(None, 10), (20.0, 6)])
 def test_rounds_end_when_the_time_is_up(seconds: float | None, runs: int) -> None:
+    def hardly_faster(plan: Plan, before: int) -> Iterable[Step]:
+        return repeat(Step(1.0 if plan == TODAY else 0.97, 8))
+
     findings, _ = confirmed(*ALL[:2], script=hardly_faster, alive=False, seconds=seconds)
     assert len(findings.confirm_runs) == runs
 
@@ -180,26 +164,14 @@ PLAN = guide_plan(machine(cores_per_socket=2))
 
 
 def told(masks: float, products: float, **more: Any) -> dict[str, Any]:
-    shares = {
-        "matrix products": products,
-        "dropout masks": masks,
-        "the rest": 1 - products - masks,
-    }
-    return {
-        "steps": 4,
-        "seconds": 2.0,
-        "shares": shares,
-        "gflops": 150.0,
-        "limit_gflops": 400.0,
-        "dtype": "bfloat16",
-        **more,
-    }
+    rest = 1 - products - masks
+    shares = {"matrix products": products, "dropout masks": masks, "the rest": rest}
+    known = {"steps": 4, "seconds": 2.0, "gflops": 150.0, "limit_gflops": 400.0}
+    return {**known, "shares": shares, "dtype": "bfloat16", **more}
 
 
 def profile() -> Profile:
-    found = profile_of_ranks(PLAN, [told(0.2, 0.5), told(0.3, 0.4, seconds=2.4)])
-    assert found is not None
-    return found
+    return profile_of_ranks(PLAN, [told(0.2, 0.5), told(0.3, 0.4, seconds=2.4)])
 
 
 def test_ranks_share_their_time_and_add_their_products() -> None:
@@ -211,11 +183,9 @@ def test_ranks_share_their_time_and_add_their_products() -> None:
 
 def test_products_that_one_rank_does_not_know_are_not_known() -> None:
     found = profile_of_ranks(PLAN, [told(0.2, 0.5), told(0.2, 0.5, gflops=None)])
-    assert found is not None
     assert found.gflops is None
-    assert next(profile_lines(replace(tuned(), profile=found))).endswith(
-        "is not known: IPEX does not report them"
-    )
+    said = next(profile_lines(replace(tuned(), profile=found)))
+    assert said.endswith("is not known: IPEX does not report them")
 
 
 def test_it_is_said_in_words_and_percent_and_compared_with_the_limit(golden: Golden) -> None:
@@ -223,47 +193,34 @@ def test_it_is_said_in_words_and_percent_and_compared_with_the_limit(golden: Gol
     assert tuple(profile_lines(replace(tuned(), profile=None))) == ()
 
 
-def of(profile: Profile) -> Result:
-    left_out = (LeftOut(what="dropout", why="asked for"),)
-    return replace(tuned(), profile=profile, left_out=left_out)
-
-
 def test_a_knob_that_would_help_is_named_if_it_could_be_asked_for() -> None:
-    assert [*profile_lines(of(profile()))][-1].startswith("--fix dropout=bytes")
+    result = replace(tuned(), left_out=(LeftOut(what="dropout", why="asked for"),))
+    lines = list(profile_lines(replace(result, profile=profile())))
+    assert lines[-1].startswith("--fix dropout=bytes")
     little = replace(profile(), shares={"dropout masks": 0.01, "the rest": 0.99})
-    assert not any("--fix" in line for line in profile_lines(of(little)))
+    assert not any("--fix" in line for line in profile_lines(replace(result, profile=little)))
 
 
-class FakeFailing:
+class FakeFailing(FakeLife):
     """Processes that die while they are profiled."""
-
-    def turn(self, steps: int) -> Sequence[Step]:
-        raise NotImplementedError
 
     def profile(self) -> Sequence[Mapping[str, Any]]:
         raise Crashed("a rank died")
 
-    def close(self) -> None:
-        pass
-
 
 def test_processes_that_fail_have_no_profile() -> None:
     small = measuring()
-    profile_plan(small, PLAN, FakeFailing())
+    profile_plan(small, PLAN, FakeFailing(iter(())))
     assert small.findings.profiles == {PLAN: None}
 
 
 def test_what_the_network_costs_by_host(golden: Golden) -> None:
-    ranks = [
-        {**told(0.2, 0.5), "host": "alpha", "reduce_seconds": 1.6},
-        {**told(0.2, 0.5), "host": "beta", "reduce_seconds": 0.8},
-    ]
+    waits = {"alpha": 1.6, "beta": 0.8}
+    ranks = [told(0.2, 0.5, host=host, reduce_seconds=waits[host]) for host in waits]
     found = profile_of_ranks(PLAN, ranks)
-    assert found is not None
     assert found.wire_seconds == pytest.approx(0.2)
     assert found.reduce_seconds == pytest.approx({"alpha": 0.4, "beta": 0.2})
-    said = next(profile_lines(replace(tuned(), profile=found)))
-    golden(said)
+    golden(next(profile_lines(replace(tuned(), profile=found))))
 
 
 def test_from_which_network_on_a_second_node_pays() -> None:

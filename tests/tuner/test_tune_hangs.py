@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tuner.fakes import SMALL, FakeRunner, steady
+from tuner.fakes import FakeRunner, steady, study
 
 import cputune
 from cputune import Plan, Result, Step, TuneOptions
 from cputune.records.result import COMPLETED, FAILED
 from cputune.records.steps import TimedOut, TimeUp
-from cputune.tuner.study import TuningStudy
 
 
 @dataclass
@@ -45,23 +44,15 @@ class FakeHanging(FakeRunner):
             yield step
 
 
-def tuned(runner: FakeHanging, **options: object) -> Result:
-    return TuningStudy(
-        SMALL.workload,
-        SMALL.facts,
-        lambda workload, fresh: nullcontext(runner),
-        TuneOptions(**options),  # type: ignore[arg-type]
-        clock=lambda: runner.now,
-        started=0.0,
-    ).run()
+def tuned(runner: FakeHanging, **options: Any) -> Result:
+    return study(runner, TuneOptions(**options), clock=lambda: runner.now, started=0.0)
 
 
 def test_a_plan_that_hangs_is_given_three_times_the_slowest_start() -> None:
     runner = FakeHanging(lambda plan, before: ())
     result = tuned(runner, budget=4)
-    hung = [trial for trial in result.trials if trial.state == FAILED]
-    assert [trial.reason for trial in hung] == ["no first step in 90 s"]
-    assert [trial.kind for trial in hung] == ["timed out"]
+    (hung,) = (trial for trial in result.trials if trial.state == FAILED)
+    assert (hung.reason, hung.kind) == ("no first step in 90 s", "timed out")
     assert sum(trial.state == COMPLETED for trial in result.trials) >= 2  # the search went on
 
 
@@ -78,19 +69,15 @@ def test_it_is_not_tried_again_if_the_time_was_up_meanwhile(tmp_path: Path) -> N
 
 
 @pytest.mark.torch
-def test_a_real_script_that_hangs_in_one_precision(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("workdir")
+def test_a_real_script_that_hangs_in_one_precision() -> None:
     """It waits for ever before its first step where the plan asks for two ranks."""
-    (tmp_path / "train.py").write_text(
+    Path("train.py").write_text(
         "import os, time\n"
         "import torch\n"
         "if os.environ.get('WORLD_SIZE', '1') != '1':\n"
         "    time.sleep(600)\n"
-        "model = torch.nn.Linear(8, 8)\n"
-        "print('unused')\n"
     )
-    monkeypatch.chdir(tmp_path)
     from cputune.ranks.runner import ProcessRunner
 
     facts = cputune.probe()

@@ -9,14 +9,21 @@ from dataclasses import dataclass, field, replace
 import pytest
 from golden_texts import Golden
 from rows import every_row
-from tuner.fakes import PLANS, SMALL, FakeKeepingRunner, FakeRunner, Script, measuring, truthful
+from tuner.fakes import (
+    PLANS,
+    SMALL,
+    FakeKeepingRunner,
+    FakeRunner,
+    Script,
+    measuring,
+    truthful,
+    tune,
+)
 
-import cputune
 from cputune import ConfirmRun, Message, NotMeasurableError, Plan, Result, Step, Trial
 from cputune.plans.layout import baseline_plan
 from cputune.records.result import COMPLETED, FAILED, PRUNED, State
 from cputune.records.steps import Contended, Crashed
-from cputune.tuner.contenders import Contender
 from cputune.tuner.measuring import (
     MOST_RIVALS,
     Findings,
@@ -27,7 +34,7 @@ from cputune.tuner.measuring import (
     delays_itself,
     trial_of,
 )
-from cputune.tuner.race import Estimate, Race, Verdict
+from cputune.tuner.race import Estimate, Race
 from cputune.tuner.reading import Run
 
 TODAY = baseline_plan(SMALL.facts)
@@ -44,12 +51,8 @@ class FakeStudy:
     measuring: Measuring = field(init=False)
 
     def __post_init__(self) -> None:
-        self.measuring = measuring(
-            self.most_seconds,
-            findings=self.findings,
-            on_event=self.told.append,
-            reference=(5.0,),
-        )
+        known = {"findings": self.findings, "on_event": self.told.append, "reference": (5.0,)}
+        self.measuring = measuring(self.most_seconds, **known)
         self.timer = self.measuring.timer
 
     def run(self, script: Script, number: int = 1) -> tuple[Run, float, int]:
@@ -58,17 +61,8 @@ class FakeStudy:
         run, spent = self.measuring.quiet_run(runner, PLANS[0], number)
         return run, spent, len(runner.started)
 
-    def confirm(self, script: Script) -> tuple[float | None, int]:
-        runner = FakeRunner(script)
-        contender = Contender(role="candidate", plan=PLANS[0])
-        return self.measuring.confirm_run(runner, 2, contender, four), len(runner.started)
-
     def of_kind(self, kind: type) -> list[object]:
         return [event for event in self.told if isinstance(event, kind)]
-
-
-def four(logs: Sequence[float]) -> Verdict:
-    return "enough" if len(logs) >= 4 else "more"
 
 
 def busy(times: int) -> Script:
@@ -96,9 +90,8 @@ class TestTrials:
     def test_beside_processes_that_stay_the_first_one_ends_the_study(self, golden: Golden) -> None:
         study = FakeStudy()
         others = ("make (process 7) 98 % of a CPU",)
-        with pytest.raises(NotMeasurableError) as caught:
+        with golden.raises(NotMeasurableError) as caught:
             study.measuring.quiet_run(FakeRunner(busy(9)), PLANS[0], 0, others=lambda: others)
-        golden(caught.value)
         assert caught.value.details == f"busy now: {others[0]}"
         assert "--max-time" not in str(caught.value.hint)
 
@@ -133,15 +126,8 @@ LEVEL = [math.log(0.5)] * 8
 
 
 def recorded(run: Run, race: Race | None = None) -> Trial:
-    return trial_of(
-        run,
-        race or Race(),
-        number=3,
-        plan=PLANS[0],
-        origin="guide",
-        step_seconds=9.0,
-        observed=({"threads": 2},),
-    )
+    more = {"origin": "guide", "step_seconds": 9.0, "observed": ({"threads": 2},)}
+    return trial_of(run, race or Race(), number=3, plan=PLANS[0], **more)
 
 
 def test_one_that_failed_says_why_and_in_which_words(golden: Golden) -> None:
@@ -183,7 +169,6 @@ def test_one_that_has_lost_has_a_bound(golden: Golden) -> None:
         "stopped after 8 steps: most likely slower than the fastest, 4 samples/s",
     )
     guess = race.lost(LEVEL)
-    assert trial.samples_per_second is not None
     assert trial.samples_per_second.centre == pytest.approx(math.exp(-guess.center))
     assert trial.at_most_samples_per_second == at_most(guess, race.fastest)
     golden(recorded(Run(logs=LEVEL, steps=8)).reason)
@@ -194,35 +179,21 @@ def ended(reason: str | None) -> ConfirmRun:
     return ConfirmRun(round=0, role="baseline", plan=plan, samples_per_second=None, reason=reason)
 
 
+QUIET, CONTENDED = ended(None), ended("contended: others")
+
+
 @every_row(
     ("findings", "disturbed"),
     [
         (Findings(), False),
-        (Findings(never_quiet=True), True),
-        (Findings(never_quiet=True, turns=24, delayed_turns=2), False),
+        (Findings(never_quiet=True), True),  # no confirmation
+        (Findings(never_quiet=True, turns=24, delayed_turns=2), False),  # quiet at last
         (Findings(turns=24, delayed_turns=13), True),
-        (Findings(turns=24, delayed_turns=12), False),
-        (
-            Findings(confirm_runs=[ended("contended: others"), ended("contended: others")]),
-            True,
-        ),
-        (Findings(confirm_runs=[ended("contended: others"), ended(None)]), False),
-        (Findings(confirm_runs=[ended(None)], shared=True, never_quiet=True), True),
-        (
-            Findings(never_quiet=True, confirm_runs=[ended(None), ended("crashed: x")]),
-            False,
-        ),
-    ],
-    ids=[
-        "quiet",
-        "no confirmation",
-        "quiet at last",
-        "most turns",
-        "half of the turns",
-        "most rounds",
-        "half of the rounds",
-        "delayed rounds that count",
-        "failed",
+        (Findings(turns=24, delayed_turns=12), False),  # half of the turns
+        (Findings(confirm_runs=[CONTENDED, CONTENDED]), True),
+        (Findings(confirm_runs=[CONTENDED, QUIET]), False),  # half of the rounds
+        (Findings(confirm_runs=[QUIET], shared=True, never_quiet=True), True),
+        (Findings(confirm_runs=[QUIET, ended("crashed: x")], never_quiet=True), False),
     ],
 )
 def test_what_others_have_delayed_is_no_ground_for_a_claim(
@@ -278,10 +249,9 @@ def test_the_next_trial_has_room_and_todays_launch_ends_last(
 
 
 def tuned(runner: FakeKeepingRunner) -> Result:
-    try:
-        return cputune.tune(SMALL.workload, facts=SMALL.facts, runner=runner, budget=4)
-    finally:
-        assert not runner.living_now
+    result = tune(runner, budget=4)
+    assert not runner.living_now
+    return result
 
 
 def test_the_block_that_chooses_has_the_processes_of_the_trials_and_later_ones_have_new() -> None:

@@ -6,22 +6,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
 from golden_texts import Golden
 from machines import machine
 from tuner.fakes import SMALL, FakeRunner
 
 import cputune
-from cputune import (
-    HostFacts,
-    Node,
-    Plan,
-    Result,
-    SearchSpace,
-    Step,
-    UsageError,
-    search_space,
-)
+from cputune import HostFacts, Node, Plan, Result, SearchSpace, Step, UsageError, search_space
 from cputune.host.remote.probed import Probed
 from cputune.ranks.hosts import RankHosts
 from cputune.records.result import COMPLETED
@@ -48,9 +38,8 @@ class TestSpace:
         assert why(space, "allocator=tcmalloc").startswith("on node2: ")
 
     def test_more_nodes_than_hosts_cannot_be_asked_for(self, golden: Golden) -> None:
-        with pytest.raises(UsageError) as caught:
+        with golden.raises(UsageError) as caught:
             over(EIGHT, EIGHT, fix={"nodes": 3})
-        golden(caught.value)
         golden(caught.value.hint)
 
     def test_the_guide_is_tried_on_all_nodes_and_the_topology_on_one(self) -> None:
@@ -59,14 +48,11 @@ class TestSpace:
         assert "global batch of 8 cannot be divided" in why(space, "nodes=3")
 
 
-def four_hosts(*facts: HostFacts) -> RankHosts:
-    """Hosts that nobody speaks to."""
-    names = ("alpha", "beta", "gamma", "delta")
-    hosts = [
-        Probed(node=Node(name=name), facts=one)
-        for name, one in zip(names, facts or (SMALL.facts,) * 4, strict=True)
-    ]
-    return RankHosts(hosts=hosts, interface="ib0")
+NAMES = ("alpha", "beta", "gamma", "delta")
+HOSTS = RankHosts(
+    hosts=[Probed(node=Node(name=name), facts=SMALL.facts) for name in NAMES], interface="ib0"
+)
+"""Hosts that nobody speaks to."""
 
 
 def seconds(plan: Plan) -> float:
@@ -74,29 +60,26 @@ def seconds(plan: Plan) -> float:
     return SMALL.seconds(replace(plan, nodes=1)) / plan.nodes**0.5
 
 
-def loses(hosts: RankHosts, name: str, *, when: int) -> FakeRunner:
-    """A runner to which a host is lost in the trial that is the ``when``-th on it."""
-    seen: list[Plan] = []
+def loses(name: str) -> FakeRunner:
+    """A runner to which a host is lost in the first trial on it."""
 
     def script(plan: Plan, before: int) -> Iterator[Step]:
-        if name in hosts.names[: plan.nodes]:
-            seen.append(plan)
-            if len(seen) >= when:
-                raise HostLost(name, "the connection was cut")
+        if name in HOSTS.names[: plan.nodes]:
+            raise HostLost(name, "the connection was cut")
         while True:
             yield Step(seconds(plan), samples=8)
 
     return FakeRunner(script)
 
 
-def tune(hosts: RankHosts, runner: FakeRunner, **options: object) -> Result:
-    return cputune.tune(SMALL.workload, hosts=hosts, runner=runner, **options)  # type: ignore[arg-type]
+def tune(runner: FakeRunner, **options: object) -> Result:
+    return cputune.tune(SMALL.workload, hosts=HOSTS, runner=runner, **options)  # type: ignore[arg-type]
 
 
 class TestLosing:
     def test_a_lost_host_ends_the_study_with_what_was_found(self) -> None:
-        runner = loses(four_hosts(), "delta", when=1)
-        result = tune(four_hosts(), runner)
+        runner = loses("delta")
+        result = tune(runner)
         *ran, lost = result.trials
         assert (lost.kind, lost.reason) == ("host lost", "delta was lost: the connection was cut")
         assert {trial.state for trial in ran} == {COMPLETED}
@@ -106,8 +89,8 @@ class TestLosing:
 
     def test_a_study_goes_on_if_the_host_is_back(self, tmp_path: Path) -> None:
         study = tmp_path / "s.db"
-        before = tune(four_hosts(), loses(four_hosts(), "delta", when=1), study=study)
-        result = tune(four_hosts(), loses(four_hosts(), "nobody", when=1), study=study, resume=True)
+        before = tune(loses("delta"), study=study)
+        result = tune(loses("nobody"), study=study, resume=True)
         assert before.trials[:-1] == result.trials[: len(before.trials) - 1]
         assert result.best.plan.nodes == 4
         assert result.speedup.pairs > 0

@@ -97,7 +97,6 @@ def test_what_a_runner_raises_fails_the_run(error: BaseException, kind: str, sai
         raise error
 
     failure = read_run(FakeRunner(script), PLAN, Rules(verdict=five)).failure
-    assert failure is not None
     assert (failure.kind, str(failure)) == (kind, said)
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from machines import machine
-from tuner.fakes import FakeRunner, steady
+from tuner.fakes import FakeRunner, Heard, steady
 
 import cputune
 from cputune import Plan, Result, Step, Trial, Workload
@@ -114,12 +114,9 @@ def refusing(plan: Plan, before: int) -> Iterator[Step]:
 
 
 def tuned(**more: Any) -> tuple[Result, FakeRefusing, list[str]]:
-    runner, said = FakeRefusing(refusing), []
-    options = {"facts": FACTS, "runner": runner, "budget": 8, **more}
-    result = cputune.tune(
-        Workload.from_recipe("bert-mini"), on_event=lambda event: said.append(str(event)), **options
-    )
-    return result, runner, said
+    runner, said = FakeRefusing(refusing), Heard()
+    options = {"facts": FACTS, "runner": runner, "budget": 8, "on_event": said, **more}
+    return cputune.tune(Workload.from_recipe("bert-mini"), **options), runner, said
 
 
 def test_a_study_loses_one_trial_to_one_reason_and_says_so_once() -> None:

@@ -15,11 +15,8 @@ from cputune import Plan, Workload
 from cputune.plans.layout import baseline_plan
 from cputune.tuner.sampler import History, PlanSampler
 
-SMALL = simulated(
-    "small, with tcmalloc",
-    machine(cores_per_socket=2, libraries=("tcmalloc",)),
-    Model(work=2.0, bandwidth=2.0),
-)
+FACTS = machine(cores_per_socket=2, libraries=("tcmalloc",))
+SMALL = simulated("small, with tcmalloc", FACTS, Model(work=2.0, bandwidth=2.0))
 VARIED = ("ranks", "threads", "precision", "allocator")
 SPACE = cputune.search_space(SMALL.facts, SMALL.workload, knobs=VARIED)
 TODAY = baseline_plan(SMALL.facts)

@@ -6,38 +6,22 @@ import itertools
 import math
 import random
 from collections.abc import Callable, Iterator, Sequence
+from itertools import repeat
 
 import pytest
 from rows import every_row
-from tuner.fakes import (
-    PLANS,
-    SMALL,
-    FakeLiving,
-    FakeLivingRunner,
-    gain_over,
-    measuring,
-)
+from tuner.fakes import PLANS, SMALL, FakeLiving, FakeLivingRunner, gain_over, measuring, tune
 
-import cputune
 from cputune import ConfirmRun, Plan, Step
 from cputune.records.steps import NoMeasurement, TimeUp
 from cputune.tuner.changes import Change
-from cputune.tuner.confirmation import (
-    ChangesTo,
-    Confirmation,
-)
+from cputune.tuner.confirmation import ChangesTo, Confirmation
 from cputune.tuner.contenders import SLOWER, Contender, blocks_of
 from cputune.tuner.measuring import Findings
 
 
-def steady(*seconds: float, noise: float = 0.0) -> FakeLivingRunner:
-    rng = random.Random(1)
-
-    def steps(number: int) -> Iterator[Step]:
-        while True:
-            yield Step(seconds=seconds[number] * math.exp(rng.gauss(0, noise)), samples=8)
-
-    return FakeLivingRunner(steps)
+def steady(*seconds: float) -> FakeLivingRunner:
+    return FakeLivingRunner(lambda number: repeat(Step(seconds=seconds[number], samples=8)))
 
 
 def confirmed(
@@ -48,8 +32,7 @@ def confirmed(
 ) -> tuple[Contender, list[Contender], Findings]:
     told: list[object] = []
     among = measuring(
-        seconds,
-        on_event=lambda e: told.append(e) if isinstance(e, ConfirmRun) else None,
+        seconds, on_event=lambda e: told.append(e) if isinstance(e, ConfirmRun) else None
     )
     compared = Confirmation(among, PLANS[0], PLANS[1 : rivals + 1])
     try:
@@ -71,13 +54,9 @@ def test_the_factor_is_of_blocks_with_new_processes_of_the_leader_and_the_baseli
     assert blocks_of(base) == blocks_of(rivals[0]) == {1, 2}
 
 
-def turns_to_choose(findings: Findings) -> dict[Plan, int]:
-    return {run.plan: run.turns for run in findings.confirm_runs if run.round == 0}
-
-
 def test_rivals_that_are_clearly_slower_sit_out_after_two_rounds() -> None:
     _, _, findings = confirmed(steady(1.0, 0.9, 0.5, 0.85, 0.505), 4)
-    turns = turns_to_choose(findings)
+    turns = {run.plan: run.turns for run in findings.confirm_runs if run.round == 0}
     assert [turns[plan] for plan in (PLANS[1], PLANS[3])] == [2, 2]
     assert turns[PLANS[2]] > 2
 
@@ -121,14 +100,14 @@ def test_a_short_script_is_confirmed_all_the_same(after: int) -> None:
         yield from [Step(seconds=SMALL.seconds(PLANS[number]), samples=8)] * after
         raise NoMeasurement("train.py ended by itself")
 
-    result = cputune.tune(SMALL.workload, facts=SMALL.facts, runner=FakeLivingRunner(steps))
+    result = tune(FakeLivingRunner(steps))
     assert result.speedup.pairs >= 2
     assert not any("failed" in note for note in result.notes)
 
 
-def warming(seed: int) -> tuple[Contender, list[Contender], Findings]:
-    """A rival 1.1 times as fast, when it has come to its speed after fifty steps."""
-    rng = random.Random(seed)
+def test_a_rival_that_warms_up_long_is_waited_for_or_said_to_change() -> None:
+    """It is 1.1 times as fast, when it has come to its speed after fifty steps."""
+    rng = random.Random(0)
 
     def steps(number: int) -> Iterator[Step]:
         for at in itertools.count():
@@ -136,11 +115,7 @@ def warming(seed: int) -> tuple[Contender, list[Contender], Findings]:
             own = (0.55, 0.5)[number] * slower
             yield Step(seconds=own * math.exp(rng.gauss(0, 0.04)), samples=8)
 
-    return confirmed(FakeLivingRunner(steps))
-
-
-def test_a_rival_that_warms_up_long_is_waited_for_or_said_to_change() -> None:
-    base, rivals, findings = warming(0)
+    base, rivals, findings = confirmed(FakeLivingRunner(steps))
     gain = gain_over(base, rivals[0])
     assert gain.speedup.outcome != "equivalent"
     assert gain.low < math.log(1.1) < gain.high or any(

@@ -1,6 +1,4 @@
-"""A study in a file: what befalls files, and which are refused. What each store of trials promises
-is in ``test_stores.py``.
-"""
+"""A study in a file: what befalls files, and which are refused; ``test_stores.py`` has the rest."""
 
 from __future__ import annotations
 
@@ -18,18 +16,16 @@ import pytest
 from golden_texts import Golden
 from in_process import ran
 from rows import every_row
-from tuner.fakes import SMALL, FakeRunner, truthful
+from tuner.fakes import SMALL, FakeRunner, Heard, truthful, tune
 
 import cputune
-from cputune import CannotError, Message, Result, Trial, TrialEnded
+from cputune import CannotError, Result, Trial
 from cputune.tuner.reading import Run
 from cputune.tuner.storage import StudyStorage
 
 
-def tuned(study: Path, script: Any = truthful(), **options: Any) -> Result:  # noqa: B008
-    return cputune.tune(
-        SMALL.workload, facts=SMALL.facts, runner=FakeRunner(script), study=study, **options
-    )
+def tuned(study: Path, **options: Any) -> Result:
+    return tune(FakeRunner(truthful()), study=study, **options)
 
 
 def read(study: Path) -> list[tuple[Trial, Run]]:
@@ -61,9 +57,8 @@ def test_an_empty_file_is_no_study_yet(tmp_path: Path, there: bytes | None, gold
     book.remember(SMALL.workload)
     assert book.write_down() is None
     book.claim({"seed": 3, "schema": 1})
-    with pytest.raises(CannotError) as raised:
+    with golden.raises(CannotError):
         book.claim({"seed": 4, "schema": 2})
-    golden(raised.value)
     assert book.workload == SMALL.workload
     book.close()
     assert [path.name for path in tmp_path.iterdir()] == ["s.db"]
@@ -123,9 +118,8 @@ class TestDamagedStudies:
 
     def test_a_study_that_does_not_say_of_what_it_is(self, study: Path, golden: Golden) -> None:
         study.write_bytes(study.read_bytes().replace(b"cputune.identity", b"cputune.nothing"))
-        with pytest.raises(CannotError) as raised:
+        with golden.raises(CannotError):
             tuned(study, resume=True)
-        golden(raised.value)
 
     @pytest.mark.parametrize(
         ("was", "becomes", "match"),
@@ -173,43 +167,22 @@ class TestDamagedStudies:
 
     def test_a_fifo_is_not_opened(self, tmp_path: Path, golden: Golden) -> None:
         os.mkfifo(tmp_path / "s.db")
-        with pytest.raises(CannotError) as raised:
+        with golden.raises(CannotError):
             StudyStorage(tmp_path / "s.db", resume=True)
-        golden(raised.value)
 
 
-def cut_off(study: Path) -> None:
-    os.truncate(study, study.stat().st_size // 2)
-
-
-def emptied(study: Path) -> None:
-    os.truncate(study, 0)
-
-
-def overwritten(study: Path) -> None:
-    study.write_text("something else\n" * 100)
+DAMAGED = "the file is damaged or truncated"
 
 
 class TestAStudyThatCannotBeWritten:
     """Its trials go on, its result holds all of them, and says what befell the file."""
 
-    def tuned(self, study: Path, fault: Any, after: int = 1) -> tuple[Result, list[str]]:
-        said = []
-
-        def hear(event: Any) -> None:
-            if isinstance(event, TrialEnded) and event.trial.number == after:
-                fault(study)
-            if isinstance(event, Message):
-                said.append(event.text)
-
-        return tuned(study, on_event=hear), said
-
     @pytest.mark.parametrize(
         ("fault", "cause"),
         [
-            (emptied, "the file is damaged or truncated"),
-            (cut_off, "the file is damaged or truncated"),
-            (overwritten, "the file is damaged or truncated"),
+            (lambda study: os.truncate(study, 0), DAMAGED),
+            (lambda study: os.truncate(study, study.stat().st_size // 2), DAMAGED),
+            (lambda study: study.write_text("something else\n" * 100), DAMAGED),
             (lambda study: shutil.rmtree(study.parent), "the file is gone"),
         ],
     )
@@ -218,12 +191,13 @@ class TestAStudyThatCannotBeWritten:
         undisturbed = tuned(tmp_path / "whole.db")
         study, left = tmp_path / "of" / "s.db", b""
 
-        def befall(study: Path) -> None:
+        def befall() -> None:
             nonlocal left
             fault(study)
             left = study.read_bytes() if study.exists() else b""
 
-        result, said = self.tuned(study, befall)
+        said = Heard({1: befall})
+        result = tuned(study, on_event=said)
         assert (study.read_bytes() if study.exists() else b"") == left, "nothing is added to it"
         assert [trial.plan for trial in result.trials] == [t.plan for t in undisturbed.trials]
         assert result.best.plan == undisturbed.best.plan
@@ -234,16 +208,8 @@ class TestAStudyThatCannotBeWritten:
 
     def test_gets_the_trials_when_it_is_back(self, tmp_path: Path, golden: Golden) -> None:
         study, away = tmp_path / "s.db", tmp_path / "away.db"
-        acts = {1: lambda: study.rename(away), 3: lambda: away.rename(study)}
-        said = []
-
-        def hear(event: Any) -> None:
-            if isinstance(event, TrialEnded) and event.trial.number in acts:
-                acts[event.trial.number]()
-            if isinstance(event, Message):
-                said.append(event.text)
-
-        result = tuned(study, on_event=hear)
+        said = Heard({1: lambda: study.rename(away), 3: lambda: away.rename(study)})
+        result = tuned(study, on_event=said)
         golden(said[0])
         assert said[1:] == ["the study is writable again"]
         assert not [note for note in result.notes if "--resume" in note]
@@ -292,7 +258,6 @@ with StudyFile(path=Path(sys.argv[1])).lock():
 def test_a_study_has_one_tuner_and_the_lock_of_one_that_was_killed_is_free(tmp_path: Path) -> None:
     words = [sys.executable, "-c", HOLD, str(tmp_path / "held.db")]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as owner:
-        assert owner.stdout is not None
         assert owner.stdout.readline() == "held\n"
         with pytest.raises(CannotError, match=rf"process {owner.pid} on"):
             tuned(tmp_path / "held.db")

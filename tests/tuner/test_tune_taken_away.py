@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tuner.fakes import SMALL, FakeRunner, truthful
+from tuner.fakes import FakeRunner, study, truthful
 
 from cputune import NotMeasurableError, Result, TuneOptions
 from cputune.host import LiveHost
 from cputune.host.probing.limits import watch_cpus
-from cputune.tuner.study import TuningStudy
 
 GONE = "CPU 1 was taken away during the measurement: 0-1 could be used at first, 0 now"
 
@@ -26,14 +25,8 @@ class FakeLosing(FakeRunner):
         return GONE if len(self.started) > self.at > -1 else None
 
 
-def tuned(runner: FakeLosing, **options: object) -> Result:
-    return TuningStudy(
-        SMALL.workload,
-        SMALL.facts,
-        lambda workload, fresh: nullcontext(runner),
-        TuneOptions(**options),  # type: ignore[arg-type]
-        taken_away=lambda: runner.gone,
-    ).run()
+def tuned(runner: FakeLosing, **options: Any) -> Result:
+    return study(runner, TuneOptions(**options), taken_away=lambda: runner.gone)
 
 
 def test_the_trial_in_which_it_happened_is_not_believed_and_run_again(tmp_path: Path) -> None:
@@ -43,7 +36,6 @@ def test_the_trial_in_which_it_happened_is_not_believed_and_run_again(tmp_path: 
     with pytest.raises(NotMeasurableError, match=GONE) as ended:
         tuned(runner, **book)
     found = ended.value.result
-    assert found is not None
     assert len(found.trials) == 2
     assert found.speedup is None
     assert found.not_compared == GONE
@@ -62,7 +54,6 @@ def test_no_ratio_holds_of_a_confirmation_in_which_it_happened() -> None:
     with pytest.raises(NotMeasurableError, match=GONE) as ended:
         tuned(runner, budget=3)
     found = ended.value.result
-    assert found is not None
     assert found.speedup is None
     assert found.best.plan.as_found
 
@@ -70,24 +61,19 @@ def test_no_ratio_holds_of_a_confirmation_in_which_it_happened() -> None:
 @pytest.mark.parametrize(
     ("now", "said"),
     [
-        ((0, 1, 2, 3), None),
-        (
-            (0, 1, 2),
-            "CPU 3 was taken away during the measurement: 0-3 could be used at first, 0-2 now",
-        ),
-        (
-            (1,),
-            "CPUs 0,2-3 were taken away during the measurement: 0-3 could be used at first, 1 now",
-        ),
+        ((0, 1, 2), "CPU 3 was taken away {while_measuring}, 0-2 now"),
+        ((1,), "CPUs 0,2-3 were taken away {while_measuring}, 1 now"),
     ],
 )
 def test_what_is_gone_is_reported_by_its_numbers(
-    now: tuple[int, ...], said: str | None, monkeypatch: pytest.MonkeyPatch
+    now: tuple[int, ...], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(LiveHost, "affinity", lambda self: (0, 1, 2, 3))
     look = watch_cpus(LiveHost())
+    assert look() is None
     monkeypatch.setattr(LiveHost, "affinity", lambda self: now)
-    assert look() == said
+    while_measuring = "during the measurement: 0-3 could be used at first"
+    assert look() == said.format(while_measuring=while_measuring)
 
 
 @pytest.mark.parametrize(

@@ -5,35 +5,25 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, nullcontext, suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import pytest
 from golden_texts import Golden
-from machines import AVX512, TODAY, Model, SimulatedRunner, machine, simulated
+from machines import AVX512, TODAY, Model, machine, simulated
 from rows import every_row
 from starting import tuned
-from tuner.fakes import SMALL, FakeRunner, steady
+from tuner import fakes
+from tuner.fakes import SMALL, FakeRunner, Heard, alike, steady
 
 import cputune
-from cputune import (
-    Message,
-    NoValidTrialError,
-    Plan,
-    Result,
-    Step,
-    StudyStarted,
-    TrialEnded,
-    TuneOptions,
-)
+from cputune import NoValidTrialError, Plan, Result, Step, StudyStarted, TuneOptions
 from cputune.plans.equivalence import UNCHECKED, ModelAnswers
 from cputune.records.options import DEFAULT_LIMIT_SECONDS
 from cputune.records.result import COMPLETED, PRUNED
 from cputune.records.steps import TimedOut, TimeUp
-from cputune.report.study_table import line_of
-from cputune.tuner.study import TuningStudy
 
 
 @dataclass
@@ -70,12 +60,10 @@ class FakeSlowStart(FakeRunner):
             yield step
 
 
-@dataclass
-class Ended:
+class Ended(NamedTuple):
     result: Result | None
     error: NoValidTrialError | None
     seconds: float
-    lines: list[str]
     limits: list[float | None]
     messages: list[str]
 
@@ -85,51 +73,32 @@ def study(
     startup: float | Callable[[Plan], float],
     step: float,
     *,
-    began_before: float = 0,
     kind: type[FakeSlowStart] = FakeSlowStart,
     kept: Path | None = None,
     resume: bool = False,
 ) -> Ended:
     """A study of ``seconds`` whose clock nothing but its runner moves."""
     clock = FakeClock()
-    begin = clock.now - began_before
+    begin = clock.now
     of = startup if callable(startup) else lambda plan: startup
     runner = kind(clock, of, step)
-    lines: list[str] = []
     limits: list[float | None] = []
-    messages: list[str] = []
+    messages = Heard()
     result = error = None
 
     def on_event(event: object) -> None:
-        if isinstance(event, TrialEnded):
-            lines.append(line_of(event))
         if isinstance(event, StudyStarted):
             limits.append(event.most_seconds)
-        if isinstance(event, Message):
-            messages.append(event.text)
+        messages(event)
 
+    options = TuneOptions(max_time_seconds=seconds, study=kept, resume=resume)
+    more = {"on_event": on_event, "clock": clock, "started": begin, "limited": True}
     try:
-        result = TuningStudy(
-            SMALL.workload,
-            SMALL.facts,
-            lambda workload, fresh: nullcontext(runner),
-            TuneOptions(max_time_seconds=seconds, study=kept, resume=resume),
-            on_event=on_event,
-            clock=clock,
-            started=begin,
-            limited=True,
-        ).run()
+        result = fakes.study(runner, options, **more)
     except NoValidTrialError as ended:
         error = ended
     assert runner.closed == len(runner.started)
-    return Ended(
-        result=result,
-        error=error,
-        seconds=clock.now - begin,
-        lines=lines,
-        limits=limits,
-        messages=messages,
-    )
+    return Ended(result, error, clock.now - begin, limits, messages)
 
 
 @every_row("seconds", [5.0, 20.0, 21.0, 25.0, 30.0, 44.0, 60.0, 90.0, 200.0])
@@ -153,7 +122,6 @@ def test_without_a_time_it_takes_six_minutes_at_most() -> None:
 
 def test_a_later_trial_that_is_cut_short_is_reported_with_what_is_known() -> None:
     result = study(120.0, startup=lambda plan: 1.0 if plan.as_found else 108.0, step=0.5).result
-    assert result is not None
     assert [trial.state for trial in result.trials] == [COMPLETED, PRUNED]
     last = result.trials[-1]
     assert last.cut_short
@@ -163,43 +131,26 @@ def test_a_later_trial_that_is_cut_short_is_reported_with_what_is_known() -> Non
 
 
 def test_of_an_import_that_takes_long(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
+    workdir: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
 ) -> None:
-    modules = tmp_path / "modules"
+    modules = workdir / "modules"
     modules.mkdir()
     (modules / "torch.py").write_text("import time\ntime.sleep(300)\n")
-    (tmp_path / "train.py").write_text("import torch\n")
-    monkeypatch.chdir(tmp_path)
+    (workdir / "train.py").write_text("import torch\n")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("PYTHONPATH", f"{modules}:{':'.join(sys.path)}")
-    facts = cputune.probe()
+    facts, job = cputune.probe(), cputune.Workload.script(["train.py"])
     with pytest.raises(NoValidTrialError) as ended:
-        cputune.tune(
-            cputune.Workload.script(["train.py"]),
-            facts=facts,
-            max_time_seconds=3,
-            share_machine=True,
-        )
+        cputune.tune(job, facts=facts, max_time_seconds=3, share_machine=True)
     golden(str(ended.value))
 
 
 @pytest.mark.parametrize("seconds", [6.0, 12.0, 20.0, 30.0, 60.0])
 def test_in_a_short_time_equal_plans_have_no_gain(seconds: float) -> None:
     for seed in range(12):
-        runner = SimulatedRunner(
-            true=lambda plan: 0.3,
-            workload=SMALL.workload,
-            seed=seed,
-            noise=0.04,
-            delays=0.0,
-            wander=0.1,
-            run_noise=0.01,
-        )
+        runner = alike(seed, 0.3, wander=0.1, run_noise=0.01)
         with suppress(NoValidTrialError):
-            result = cputune.tune(
-                SMALL.workload, facts=SMALL.facts, runner=runner, max_time_seconds=seconds
-            )
-            assert result.best.plan.as_found
+            assert fakes.tune(runner, max_time_seconds=seconds).best.plan.as_found
 
 
 class FakeAsking(FakeSlowStart):
@@ -261,9 +212,7 @@ class FakeHangingOnce(FakeSlowStart):
 
 
 def test_a_hang_in_a_step_is_no_slow_start() -> None:
-    ended = study(None, 5.0, 0.01, kind=FakeHangingOnce)
-
-    assert ended.result is not None
-    assert ended.result.trials[1].kind == TimedOut.kind
-    assert len(ended.result.trials) > 3
-    assert ended.result.not_compared is None
+    result = study(None, 5.0, 0.01, kind=FakeHangingOnce).result
+    assert result.trials[1].kind == TimedOut.kind
+    assert len(result.trials) > 3
+    assert result.not_compared is None

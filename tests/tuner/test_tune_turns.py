@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from itertools import chain, repeat
+from itertools import repeat
 
 import pytest
 from golden_texts import Golden
@@ -17,13 +16,7 @@ from cputune.records.steps import Crashed, NoMeasurement
 from cputune.tuner.contenders import Contender
 from cputune.tuner.race import Race
 from cputune.tuner.reading import Rules
-from cputune.tuner.turns import (
-    TWICE_SECONDS,
-    Started,
-    TooShort,
-    agree_on_skipped,
-    note_places,
-)
+from cputune.tuner.turns import TWICE_SECONDS, Started, TooShort, agree_on_skipped, note_places
 
 
 def steps(*seconds: float) -> list[Step]:
@@ -39,57 +32,23 @@ LONE = next(plan for plan in PLANS if plan.world_size == 1)
 TWO = next(plan for plan in PLANS if plan.world_size == 2)
 
 
-@dataclass
-class FakeLives:
-    """A script that is begun again when it has come to its end."""
-
-    waiting: list[FakeLife]
-    begun: list[FakeLife] = field(default_factory=list)
-
-    def __call__(self) -> FakeLife:
-        self.begun.append(self.waiting.pop(0))
-        return self.begun[-1]
-
-
-def started(
-    *lives: Iterable[Step],
-    rules: Rules | None = None,
-    plan: Plan = TWO,
-    step_seconds: float = TWICE_SECONDS,
-) -> Started:
-    """A contender with these lives, one after the other."""
-    begin = FakeLives([FakeLife(iter(life)) for life in lives])
+def started(life: Iterable[Step], plan: Plan = TWO, step_seconds: float = TWICE_SECONDS) -> Started:
+    """A contender whose processes make these steps."""
+    lives = iter([FakeLife(iter(life))])
     contender = Contender(role="candidate", plan=plan)
-    return Started(contender, begin, rules or Rules(), step_seconds=step_seconds)
-
-
-def begun(of: Started) -> list[FakeLife]:
-    assert isinstance(of._begin, FakeLives)
-    return of._begin.begun
-
-
-def asked(of: Started) -> list[int]:
-    return begun(of)[-1].asked
-
-
-def warm(*lives: Iterable[Step]) -> Started:
-    """A contender whose warm-up of three steps of half a second is over."""
-    made = started(chain(steps(0.5, 0.5, 0.5), lives[0]), *lives[1:])
-    made.warm_up(Race())
-    assert asked(made) == [3]
-    return made
+    return Started(contender, lives.__next__, Rules(), step_seconds=step_seconds)
 
 
 class TestWarmUp:
     def test_ends_if_the_steps_are_level(self) -> None:
         one = started(steps(2.0, 1.0, 0.5, 0.45, 0.25, 0.25, 0.25, 0.25, 0.25))
         one.warm_up(Race())
-        assert asked(one) == [3, 2, 2]
+        assert one.living.asked == [3, 2, 2]
 
     def test_of_long_steps_is_short(self) -> None:
         one = started(repeat(Step(5.0, 1)), step_seconds=5.0)
         one.warm_up(Race())
-        assert asked(one) == [1]
+        assert one.living.asked == [1]
 
     @pytest.mark.parametrize(("known", "read"), [(1, [3, 2, 2, 2, 2, 2]), (2, [4, 2, 2, 2, 2])])
     def test_has_twelve_steps_or_one_more_if_they_never_are(
@@ -99,20 +58,19 @@ class TestWarmUp:
         assert race.warmup == known
         one = started(Step(2.0**-n, 1) for n in range(99))
         one.warm_up(race)
-        assert asked(one) == read
+        assert one.living.asked == read
 
     def test_ends_with_a_failure(self) -> None:
         one = started(dying(Crashed("rank 0 died"), 1.0))
         one.warm_up(Race())
         assert (one.is_in, one.contender.out) == (False, "crashed: rank 0 died")
-        assert asked(one) == [3]
-        assert begun(one)[0].closed == 1
+        assert one.living.asked == [3]
+        assert one.living.closed == 1
 
     def test_of_a_script_that_ends_in_it_is_no_warm_up(self, golden: Golden) -> None:
         one = started(dying(NoMeasurement("train.py ended"), 1.0, 1.0))
-        with pytest.raises(TooShort) as raised:
+        with golden.raises(TooShort):
             one.warm_up(Race())
-        golden(raised.value)
 
 
 class TestTurn:
@@ -138,7 +96,7 @@ class TestTurn:
         one.warm_up(Race())
         agree_on_skipped([one])
         assert one.turn(0) == pytest.approx(math.log(seconds))
-        assert asked(one) == [3, read]
+        assert one.living.asked == [3, read]
 
     @every_row(
         ("seconds", "read"),
@@ -161,15 +119,17 @@ class TestTurn:
         agree_on_skipped(both)
         for one in both:
             one.turn(0)
-        assert tuple(asked(one)[-1] for one in both) == read
+        assert tuple(one.living.asked[-1] for one in both) == read
         assert len({one.skipped for one in both}) == 1
 
     def test_that_fails_is_its_last(self, golden: Golden) -> None:
-        one = warm(dying(Crashed("rank 0 died"), 0.5))
+        one = started(dying(Crashed("rank 0 died"), 0.5, 0.5, 0.5, 0.5))
+        one.warm_up(Race())
+        assert one.living.asked == [3]
         assert one.turn(0) is None
         golden(one.contender.out)
         assert isinstance(one.run.failure, Crashed)
-        assert begun(one)[0].closed == 1
+        assert one.living.closed == 1
 
 
 class TestOrderOfStarts:

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 import pytest
 from golden_texts import Golden
 from rows import every_row
-from tuner.fakes import SMALL, FakeKeepingRunner, FakeLife, FakeRunner, truthful
+from tuner.fakes import SMALL, FakeKeepingRunner, FakeLife, FakeRunner, truthful, tune
 
 import cputune
-from cputune import Plan, Result, Step
+from cputune import Plan, Step
 from cputune.records.steps import Crashed
 
 TODAY = SMALL.seconds(cputune.search_space(SMALL.facts, SMALL.workload).baseline)
@@ -33,12 +33,8 @@ def died() -> Iterator[Step]:
     yield
 
 
-def tuned(runner: Falling) -> Result:
-    return cputune.tune(SMALL.workload, facts=SMALL.facts, runner=runner, budget=6)
-
-
 def test_what_fell_in_its_confirmation_is_not_recommended(golden: Golden) -> None:
-    result = tuned(Falling(truthful()))
+    result = tune(Falling(truthful()), budget=6)
     assert result.best.plan.as_found
     assert result.speedup is None
     golden(str(result.not_compared))
@@ -58,12 +54,11 @@ def test_a_disturbed_study_that_is_interrupted_leaves_what_it_has_and_why() -> N
                 yield Step(seconds=SMALL.seconds(plan), samples=8, delayed_seconds=0.5)
 
     with pytest.raises(cputune.Interrupted) as caught:
-        cputune.tune(SMALL.workload, facts=SMALL.facts, runner=FakeBusy())
+        tune(FakeBusy())
     result = caught.value.result
-    assert result is not None
     assert result.disturbed
-    assert any("interrupted" in note for note in result.notes)
-    assert any("Its numbers are not reliable: other processes" in n for n in result.notes)
+    for words in ("interrupted", "Its numbers are not reliable: other processes"):
+        assert any(words in note for note in result.notes)
 
 
 Way = Callable[[int, random.Random], float]
@@ -85,26 +80,17 @@ def hard(way: Way, *, scale: float = 1.0, steps: int | None = None) -> FakeKeepi
 @every_row(
     ("way", "scale", "steps"),
     [
-        (lambda k, rng: 1.0, 0.0005 / TODAY, None),
-        (lambda k, rng: 1.0, 600 / TODAY, None),
-        (lambda k, rng: 1.0, 1.0, 20),
-        (lambda k, rng: 3600.0 if k == 21 else 1.0, 1.0, None),
-        (lambda k, rng: -1.0 if k == 17 else 1.0, 1.0, None),
-        (lambda k, rng: rng.choice((1.0,) * 9 + (2.0,)), 1.0, None),
-        (lambda k, rng: 1 + 0.6 * math.exp(-k / 12), 1.0, None),
-    ],
-    ids=[
-        "half a millisecond",
-        "ten minutes",
-        "over after twenty",
-        "suspended in a turn",
-        "a clock that jumps",
-        "heavy tails",
-        "a long warm-up",
+        (lambda k, rng: 1.0, 0.0005 / TODAY, None),  # half a millisecond
+        (lambda k, rng: 1.0, 600 / TODAY, None),  # ten minutes
+        (lambda k, rng: 1.0, 1.0, 20),  # over after twenty
+        (lambda k, rng: 3600.0 if k == 21 else 1.0, 1.0, None),  # suspended in a turn
+        (lambda k, rng: -1.0 if k == 17 else 1.0, 1.0, None),  # a clock that jumps
+        (lambda k, rng: rng.choice((1.0,) * 9 + (2.0,)), 1.0, None),  # heavy tails
+        (lambda k, rng: 1 + 0.6 * math.exp(-k / 12), 1.0, None),  # a long warm-up
     ],
 )
 def test_the_gain_is_that_of_the_plans(way: Way, scale: float, steps: int | None) -> None:
-    result = tuned(hard(way, scale=scale, steps=steps))
+    result = tune(hard(way, scale=scale, steps=steps), budget=6)
     true = SMALL.seconds(result.baseline.plan) / SMALL.seconds(result.best.plan)
     assert result.speedup.low <= true * 1.02
     assert result.speedup.high >= true / 1.02

@@ -65,17 +65,8 @@ def test_type_checkers_refuse_what_is_wrong_and_nothing_else(
 
 
 FUNCTIONS = (
-    "compare",
-    "doctor",
-    "diagnose",
-    "diagnose_hosts",
-    "emit",
-    "kept_results",
-    "probe",
-    "search_space",
-    "show",
-    "tune",
-    "verify",
+    *("compare", "doctor", "diagnose", "diagnose_hosts", "emit", "kept_results", "probe"),
+    *("search_space", "show", "tune", "verify"),
 )
 ALIASES = ("Event", "OnEvent")
 

@@ -128,7 +128,6 @@ def test_it_is_compared_with_its_own_result_which_has_a_thread_more(
     case = one_socket()
     path, result = emitted(format, tmp_path / "launch"), tmp_path / "cputune.json"
     emitted_plan = promised_of(path, path.read_text(encoding="utf-8")).plan
-    assert emitted_plan is not None
     assert emitted_plan.threads_per_process == 3
     shares = tuple(range(threads)), tuple(range(threads, 2 * threads))
     plan = replace(case.result.best.plan, threads_per_process=threads, cpus=shares)

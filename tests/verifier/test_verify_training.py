@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from in_process import ran
 
 from cputune import Plan
 from cputune.emitters.promise import PromisedTraining
@@ -90,10 +91,7 @@ def emitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def cputune(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, "-m", "cputune", *words]
-    return subprocess.run(
-        argv, cwd=folder, capture_output=True, text=True, timeout=280, check=False
-    )
+    return ran([sys.executable, "-m", "cputune", *words], cwd=folder, timeout=280)
 
 
 @pytest.mark.torch

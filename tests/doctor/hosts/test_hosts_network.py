@@ -19,12 +19,11 @@ def host(
     name: str,
     *links: Link,
     own: str | None,
-    told: str = "",
     network: Network | None = None,
     **names: tuple[str, ...] | str,
 ) -> Probed:
     seen = network or Network(links=(LO, *links))
-    facts = replace(UNKNOWN, network=seen, environment={"GLOO_SOCKET_IFNAME": told})
+    facts = replace(UNKNOWN, network=seen, environment={"GLOO_SOCKET_IFNAME": ""})
     return Probed(node=Node(name=name), facts=facts, own=own, names=names)
 
 

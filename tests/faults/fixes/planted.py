@@ -100,7 +100,6 @@ class Environment:
         """Pack what is installed of a package as a wheel."""
         told = distribution(name)
         tag = re.search(r"^Tag: (\S+)", told.read_text("WHEEL") or "", re.MULTILINE)
-        assert tag is not None
         path = self.wheels / f"{_plain(name)}-{told.version}-{tag[1]}.whl"
         with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
             for file in told.files or ():
