@@ -33,7 +33,6 @@ from cputune.text.failure_log import (
     Standing,
     read_failures,
     standing_by_kind,
-    warns,
 )
 
 LONGEST_LINE = 300  # what is shown of it
@@ -65,7 +64,7 @@ class Symptom:
         unless: the row is another failure's if this is in the text.
         at: the row needs a call that this matches, as ``file function: code``.
         near: the row needs this in the calls of the failure, or within 60 lines of it.
-        anywhere: the row needs this anywhere in the log: how the job was started, what it warned of.
+        anywhere: the row needs this in the log: how the job was started, what it warned of.
         role: whether the failure is a cause, or follows from another one of the log.
         brings: later failures of the log that this matches follow from the row's failure, although
             the script went on after it.
@@ -267,12 +266,15 @@ def _of_words(log: FailureLog, versions: Mapping[str, str]) -> Explanation | Non
         if symptom is not None:
             later.append(Explanation(failure=failure, symptom=symptom))
     last = _last_words(log)
-    if last is not None:
+    if last is None and later:
+        last = later[0]
+    if last is not None or errors:
         return last
-    if later or errors:
-        if later:
-            return later[0]
-        return None
+    return _warned(log)
+
+
+def _warned(log: FailureLog) -> Explanation | None:
+    """A line after which training goes on, in a log without errors."""
     for number, text in _numbered(log):
         failure = _typed_line("warning", number, text, log)
         symptom = _row(failure, TABLES, goes_on=True)
@@ -285,10 +287,10 @@ def _last_words(log: FailureLog) -> Explanation | None:
     """What the last lines of a log say that have no form of an error, as those of mpirun."""
     if len(log.lines) <= TYPED_LINES:
         return None
-    for number, text in list(_numbered(log))[-TYPED_LINES:]:
+    for number, text in log.last_lines(TYPED_LINES):
         failure = _typed_line("error", number, text, log)
         symptom = _row(failure, TABLES, goes_on=False)
-        if symptom is not None and not warns(text):
+        if symptom is not None:
             return Explanation(failure=failure, symptom=symptom)
     return None
 

@@ -68,7 +68,7 @@ flash-attn                  2.5.8
 intel-extension-for-pytorch 2.8.0
 lightning                   2.6.6
 torchmetrics                1.4.0
-{'strategy': 'auto', 'distributed': False, 'logging_steps': 10, 'data_files': None, 'queue': 'slurm or pbs'}
+{'strategy': 'auto', 'distributed': False, 'logging': 10, 'data_files': None, 'on': 'slurm'}
 Map: 100%|██████████| 1000/1000 [00:01<00:00, 800.00 examples/s]
 + torchrun --nproc_per_node 1 train.py
 """
@@ -94,7 +94,7 @@ def test_a_public_thread_gets_its_cause(row: dict[str, Any]) -> None:
 LAST = (
     (
         "mpi-slots",
-        "There are not enough slots available in the system\n 3. Resource manager (e.g., SLURM, PBS)",
+        "There are not enough slots available in the system\n 3. Resource manager (e.g., SLURM)",
     ),
     (
         "mpi-root",
