@@ -61,6 +61,7 @@ class Symptom:
         pattern: a case-insensitive regular expression for the type and message of an exception,
             or for the line of another failure.
         fix: ``{0}`` is the first group of the pattern, also in ``command``.
+        package: that group is the name of a package, and is replaced by what pip calls it.
         unless: the row is another failure's if this is in the text.
         at: the row needs a call that this matches, as ``file function: code``.
         near: the row needs this in the calls of the failure, or within 60 lines of it.
@@ -89,6 +90,7 @@ class Symptom:
     anywhere: str | None = None
     role: Role = "cause"
     brings: str | None = None
+    package: bool = False
     contradicts: bool = False
     hopeless: bool = False
     goes_on: bool = False
@@ -494,6 +496,8 @@ def _row(
         match = row.pattern.search(message)
         if match is not None and row.has_evidence(failure, message):
             first = next((group for group in match.groups() if group), "")
+            if row.symptom.package:
+                first = distribution_of(first)
             return _filled(row.symptom, first)
     return None
 
