@@ -61,6 +61,7 @@ def words_of(text: str, **versions: str) -> str:
 
 # What a job prints before it trains, with words that rows look for in a log.
 BANNER = """\
+WARNING: Retrying (Retry(total=4)) after connection broken by 'ReadTimeoutError()': /simple/pip/
 Collecting flash_attn
 Building wheel for flash_attn (setup.py): finished with status 'done'
 Successfully installed PyYAML-5.4.1 flash-attn-2.5.8
