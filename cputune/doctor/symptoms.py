@@ -291,7 +291,7 @@ def _last_words(log: FailureLog) -> Explanation | None:
         return None
     for number, text in log.last_lines(TYPED_LINES):
         failure = _typed_line("error", number, text, log)
-        symptom = _row(failure, TABLES, goes_on=False)
+        symptom = _row(failure, TABLES, goes_on=False, begins=True)
         if symptom is not None:
             return Explanation(failure=failure, symptom=symptom)
     return None
@@ -485,16 +485,31 @@ def _optional(pattern: str | None) -> re.Pattern[str] | None:
     return re.compile(pattern, _FLAGS)
 
 
+# What a sentence follows in a line: nothing, or the name of a program.
+_BEFORE_A_SENTENCE = re.compile(r"(?:.*[:\])!] +)?\S{0,3}")
+
+
 def _row(
-    failure: Failure, tables: tuple[str, ...], *, goes_on: bool | None = None
+    failure: Failure,
+    tables: tuple[str, ...],
+    *,
+    goes_on: bool | None = None,
+    begins: bool = False,
 ) -> Symptom | None:
-    """The first row of these tables that matches a failure, with its groups filled in."""
+    """The first row of these tables that matches a failure, with its groups filled in.
+
+    ``begins``: what it matches begins a sentence.
+    """
     message = _message_of(failure)
     for row in _compiled(tables):
         if goes_on is not None and row.symptom.goes_on is not goes_on:
             continue
         match = row.pattern.search(message)
-        if match is not None and row.has_evidence(failure, message):
+        if match is None:
+            continue
+        if begins and not _BEFORE_A_SENTENCE.fullmatch(message, 0, match.start()):
+            continue
+        if row.has_evidence(failure, message):
             first = next((group for group in match.groups() if group), "")
             if row.symptom.package:
                 first = distribution_of(first)

@@ -104,11 +104,12 @@ LAST = (
     ("illegal-instruction", "Illegal instruction (core dumped)"),
     ("wheel-build", "ERROR: Failed building wheel for dlib"),
     ("wheel-flash", "ERROR: Failed building wheel for flash-attn"),
+    (None, "Stopped the board server (SIGTERM)\nTraining finished"),
 )
 
 
 @every_row(("name", "last"), LAST)
-def test_the_last_words_of_a_log_decide_and_not_its_banner(name: str, last: str) -> None:
+def test_the_last_words_of_a_log_decide_and_not_its_banner(name: str | None, last: str) -> None:
     assert name_of(BANNER + last) == name
 
 
