@@ -39,8 +39,12 @@ LONGEST_LINE = 300  # what is shown of it
 # Only the end of a log is read: the last exception is there.
 MOST_CHARACTERS = 1 << 20
 
-# Every line of a text this short may be an error that somebody typed.
+# Every line of a text this short may be an error that somebody typed; a program prints its last
+# words in that many.
 TYPED_LINES = 5
+
+# How far from a failure its evidence may be: a pip list or the banner of a job is further away.
+NEAR_LINES = 60
 
 # Their rows are tried in this order.
 TABLES = ("imports", "versions", "devices", "ranks", "launchers", "system", "memory")
@@ -57,9 +61,11 @@ class Symptom:
         pattern: a case-insensitive regular expression for the type and message of an exception,
             or for the line of another failure.
         fix: ``{0}`` is the first group of the pattern, also in ``command``.
+        package: that group is the name of a package, and is replaced by what pip calls it.
         unless: the row is another failure's if this is in the text.
         at: the row needs a call that this matches, as ``file function: code``.
-        near: the row needs this anywhere in the log.
+        near: the row needs this in the calls of the failure, or within 60 lines of it.
+        anywhere: the row needs this in the log: how the job was started, what it warned of.
         role: whether the failure is a cause, or follows from another one of the log.
         brings: later failures of the log that this matches follow from the row's failure, although
             the script went on after it.
@@ -81,8 +87,10 @@ class Symptom:
     unless: str | None = None
     at: str | None = None
     near: str | None = None
+    anywhere: str | None = None
     role: Role = "cause"
     brings: str | None = None
+    package: bool = False
     contradicts: bool = False
     hopeless: bool = False
     goes_on: bool = False
@@ -259,13 +267,31 @@ def _of_words(log: FailureLog, versions: Mapping[str, str]) -> Explanation | Non
             return Explanation(failure=failure, symptom=symptom)
         if symptom is not None:
             later.append(Explanation(failure=failure, symptom=symptom))
-    if later or errors:
-        if later:
-            return later[0]
-        return None
+    last = _last_words(log)
+    if last is None and later:
+        last = later[0]
+    if last is not None or errors:
+        return last
+    return _warned(log)
+
+
+def _warned(log: FailureLog) -> Explanation | None:
+    """A line after which training goes on, in a log without errors."""
     for number, text in _numbered(log):
         failure = _typed_line("warning", number, text, log)
         symptom = _row(failure, TABLES, goes_on=True)
+        if symptom is not None:
+            return Explanation(failure=failure, symptom=symptom)
+    return None
+
+
+def _last_words(log: FailureLog) -> Explanation | None:
+    """What the last lines of a log say that have no form of an error, as those of mpirun."""
+    if len(log.lines) <= TYPED_LINES:
+        return None
+    for number, text in log.last_lines(TYPED_LINES):
+        failure = _typed_line("error", number, text, log)
+        symptom = _row(failure, TABLES, goes_on=False, begins=True)
         if symptom is not None:
             return Explanation(failure=failure, symptom=symptom)
     return None
@@ -414,17 +440,30 @@ class _Row:
     unless: re.Pattern[str] | None
     at: re.Pattern[str] | None
     near: re.Pattern[str] | None
+    anywhere: re.Pattern[str] | None
 
     def has_evidence(self, failure: Failure, message: str) -> bool:
         """Whether the failure shows what the row needs beside its pattern."""
         if self.unless is not None and self.unless.search(message):
             return False
-        if self.near is not None and self.near.search(failure.log or message) is None:
+        if self.near is not None and self.near.search(_around(failure, message)) is None:
             return False
-        if self.at is None:
-            return True
-        calls = (f"{one.file} {one.function}: {one.code}" for one in failure.frames)
-        return any(map(self.at.search, calls))
+        if self.anywhere is not None and self.anywhere.search(failure.log or message) is None:
+            return False
+        return self.at is None or any(map(self.at.search, _calls_of(failure)))
+
+
+def _calls_of(failure: Failure) -> list[str]:
+    return [f"{one.file} {one.function}: {one.code}" for one in failure.frames]
+
+
+def _around(failure: Failure, message: str) -> str:
+    """The calls of a failure, and the lines of its log that are near it."""
+    if not failure.log:
+        return message
+    lines = failure.log.splitlines()
+    first = max(failure.line - 1 - NEAR_LINES, 0)
+    return "\n".join(_calls_of(failure) + lines[first : failure.line + NEAR_LINES])
 
 
 @cache
@@ -432,7 +471,7 @@ def _compiled(tables: tuple[str, ...]) -> tuple[_Row, ...]:
     rows = []
     for row in symptoms(tables):
         pattern = re.compile(row.pattern, _FLAGS)
-        optional = map(_optional, (row.unless, row.at, row.near))
+        optional = map(_optional, (row.unless, row.at, row.near, row.anywhere))
         rows.append(_Row(row, pattern, *optional))
     return tuple(rows)
 
@@ -446,17 +485,34 @@ def _optional(pattern: str | None) -> re.Pattern[str] | None:
     return re.compile(pattern, _FLAGS)
 
 
+# What a sentence follows in a line: nothing, or the name of a program.
+_BEFORE_A_SENTENCE = re.compile(r"(?:.*[:\])!] +)?\S{0,3}")
+
+
 def _row(
-    failure: Failure, tables: tuple[str, ...], *, goes_on: bool | None = None
+    failure: Failure,
+    tables: tuple[str, ...],
+    *,
+    goes_on: bool | None = None,
+    begins: bool = False,
 ) -> Symptom | None:
-    """The first row of these tables that matches a failure, with its groups filled in."""
+    """The first row of these tables that matches a failure, with its groups filled in.
+
+    ``begins``: what it matches begins a sentence.
+    """
     message = _message_of(failure)
     for row in _compiled(tables):
         if goes_on is not None and row.symptom.goes_on is not goes_on:
             continue
         match = row.pattern.search(message)
-        if match is not None and row.has_evidence(failure, message):
+        if match is None:
+            continue
+        if begins and not _BEFORE_A_SENTENCE.fullmatch(message, 0, match.start()):
+            continue
+        if row.has_evidence(failure, message):
             first = next((group for group in match.groups() if group), "")
+            if row.symptom.package:
+                first = distribution_of(first)
             return _filled(row.symptom, first)
     return None
 

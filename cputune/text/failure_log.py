@@ -152,6 +152,11 @@ class FailureLog:
         """The failure that ended the job, by kinds alone. None if the log shows no failure."""
         return self.decide(standing_by_kind)
 
+    def last_lines(self, count: int) -> list[tuple[int, str]]:
+        """Those of the last lines that do not warn, with their numbers in ``lines``."""
+        numbered = list(enumerate(self.lines, start=1))
+        return [(number, text) for number, text in numbered[-count:] if not warns(text)]
+
     def decide(self, standing_of: Callable[[Failure], Standing]) -> Failure | None:
         """The failure that ended the job, if ``standing_of`` says what is known of each."""
         return _Decision(self.failures, standing_of).decisive()

@@ -258,6 +258,9 @@ SPECIAL_ROWS = {
     "optional-package": (
         "accelerate-missing",
         "bitsandbytes-absent",
+        "deepspeed",
+        "metric-package",
+        "metric-sklearn",
         "quantized-training",
         "remote-flash",
         "remote-packages",

@@ -18,6 +18,7 @@ from cputune.cli import cli
 from cputune.doctor.registry import all_checks
 from cputune.doctor.symptoms import (
     MOST_CHARACTERS,
+    NEAR_LINES,
     explain,
     judge_symptom,
     quotes_of,
@@ -57,18 +58,64 @@ def words_of(text: str, **versions: str) -> str:
     return " | ".join((one.title, one.cause, one.fix, one.command or ""))
 
 
+# What a job prints before it trains, with words that rows look for in a log.
+BANNER = """\
+WARNING: Retrying (Retry(total=4)) after connection broken by 'ReadTimeoutError()': /simple/pip/
+Collecting flash_attn
+Building wheel for flash_attn (setup.py): finished with status 'done'
+Successfully installed PyYAML-5.4.1 flash-attn-2.5.8
+flash-attn                  2.5.8
+intel-extension-for-pytorch 2.8.0
+lightning                   2.6.6
+torchmetrics                1.4.0
+{'strategy': 'auto', 'distributed': False, 'logging': 10, 'data_files': None, 'on': 'slurm'}
+Map: 100%|██████████| 1000/1000 [00:01<00:00, 800.00 examples/s]
++ torchrun --nproc_per_node 1 train.py
+"""
+
+
 @every_row(("name", "line"), reported())
 def test_an_error_is_known_by_the_words_that_people_report(name: str, line: str) -> None:
     text = f'Traceback (most recent call last):\n  File "train.py", line 3\n{line}\nend'
     assert name_of(text) == name
     assert name_of(line) == name, "the words alone"
+    if re.match(r"[\w.]+(?:Error|Exception): ", line):
+        assert name_of(BANNER + text) == name, "after harmless lines"
 
 
 @every_row("row", public(), ids=lambda row: str(row["source"]).partition(",")[0])
 def test_a_public_thread_gets_its_cause(row: dict[str, Any]) -> None:
     assert name_of(row["text"]) == row["is"]
+    assert name_of(BANNER + row["text"].strip("\n")) == row["is"], "after harmless lines"
     words = words_of(row["text"])
     assert [word for word in row["says"] if word not in words] == [], words
+
+
+LAST = (
+    (
+        "mpi-slots",
+        "There are not enough slots available in the system\n 3. Resource manager (e.g., SLURM)",
+    ),
+    (
+        "mpi-root",
+        "mpirun has detected an attempt to run as root.\nYou can override this protection",
+    ),
+    ("illegal-instruction", "Illegal instruction (core dumped)"),
+    ("wheel-build", "ERROR: Failed building wheel for dlib"),
+    ("wheel-flash", "ERROR: Failed building wheel for flash-attn"),
+    (None, "Stopped the board server (SIGTERM)\nTraining finished"),
+)
+
+
+@every_row(("name", "last"), LAST)
+def test_the_last_words_of_a_log_decide_and_not_its_banner(name: str | None, last: str) -> None:
+    assert name_of(BANNER + last) == name
+
+
+def test_evidence_of_a_row_is_near_its_failure() -> None:
+    log = "File already read\nCollecting flash-attn\n{}error: subprocess-exited-with-error"
+    assert name_of(log.format("  note\n" * (NEAR_LINES - 1))) == "wheel-flash"
+    assert name_of(log.format("  note\n" * NEAR_LINES)) == "wheel-build"
 
 
 @every_row(("code", "quote"), QUOTED, ids=[f"{c}: {q}" for c, q in QUOTED])
