@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -74,6 +75,7 @@ def golden(request: pytest.FixtureRequest, tmp_path: Path) -> Golden:
     test = "::".join(node.name for node in within)
     project = str(Path(__file__).parents[1])
     hidden = {str(tmp_path): "TMP", sys.executable: "PYTHON", project: "PROJECT"}
+    hidden[datetime.now(timezone.utc).date().isoformat()] = "DATE"
     update = request.config.getoption("--update-golden")
     return Golden(path_of(request.path), test, hidden, update)
 
