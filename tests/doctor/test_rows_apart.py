@@ -50,7 +50,7 @@ SPECIAL_ROWS = {
     "hub-forbidden": ("hub-gated-refused", "hub-push-right", "hub-storage",),
     "hub-gated": ("hub-gated-refused",),
     "hub-login": ("hub-gated", "hub-gated-refused", "hub-token", "repo-unknown",),
-    "hub-unreachable": ("certificate", "hub-offline", "index-unreachable", "pip-timeout",),
+    "hub-unreachable": ("certificate", "hub-offline", "hub-offline-cause", "index-unreachable", "pip-timeout",),
     "illegal-instruction": ("ipex-avx2",),
     "index-refused": ("ipex-index",),
     "input-output": ("terminal-gone",),
