@@ -76,7 +76,7 @@ SPECIAL_ROWS = {
     "metrics-kind": ("metrics-multilabel",),
     "mixed-dtype": ("labels-whole", "tensor-double",),
     "mlflow-failed": ("mlflow-changed", "mlflow-length",),
-    "mpi-daemons": ("mpi-no-ssh",),
+    "mpi-daemons": ("mpi-hostfile", "mpi-no-ssh",),
     "mpi-init": ("srun-without-pmi",),
     "mpi-slots": ("mpi-slots-of-slurm",),
     "namespace": ("interface",),
