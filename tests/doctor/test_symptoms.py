@@ -63,6 +63,9 @@ def test_an_error_is_known_by_the_words_that_people_report(name: str, line: str)
     text = f'Traceback (most recent call last):\n  File "train.py", line 3\n{line}\nend'
     assert name_of(text) == name
     assert name_of(line) == name, "the words alone"
+    found = explain(line)
+    assert found is not None
+    assert not found.symptom.title.endswith(": "), "nothing follows the colon"
 
 
 @every_row("row", public(), ids=lambda row: str(row["source"]).partition(",")[0])
