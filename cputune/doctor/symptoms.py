@@ -523,7 +523,7 @@ def _filled(row: Symptom, first: str) -> Symptom:
         command = command.replace("{0}", first)
     return replace(
         row,
-        title=row.title.replace("{0}", first),
+        title=row.title.replace("{0}", first).removesuffix(": "),
         cause=row.cause.replace("{0}", first),
         fix=row.fix.replace("{0}", first),
         command=command,

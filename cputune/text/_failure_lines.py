@@ -115,6 +115,7 @@ _ERROR = re.compile(
     r"|\binvalid\b|does not support"
     r"|^ssh: connect to host|^\[E\d* "
     r"|undefined symbol|_ERROR\||not enough|\bdisabled?\b|\bDisabling\b|already in use"
+    r"|has detected an attempt"
     r"|expected \d+, errno|MPI_ABORT|\w+NotFound:$|corrupted|no wheels|is unusable|no version of"
     rf"|BAD TERMINATION|No solution found|FailedMount|toomanyrequests|^(?-i:{_EVENT})"
 )

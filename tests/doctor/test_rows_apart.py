@@ -167,6 +167,7 @@ SPECIAL_ROWS = {
     "hub-unreachable": (
         "certificate",
         "hub-offline",
+        "hub-offline-cause",
         "index-unreachable",
         "pip-timeout",
     ),
@@ -227,7 +228,10 @@ SPECIAL_ROWS = {
         "mlflow-changed",
         "mlflow-length",
     ),
-    "mpi-daemons": ("mpi-no-ssh",),
+    "mpi-daemons": (
+        "mpi-hostfile",
+        "mpi-no-ssh",
+    ),
     "mpi-init": ("srun-without-pmi",),
     "mpi-slots": ("mpi-slots-of-slurm",),
     "namespace": ("interface",),
@@ -391,6 +395,7 @@ SPECIAL_ROWS = {
     ),
     "weights-only": (
         "weights-only-random",
+        "weights-only-text",
         "weights-only-yours",
     ),
     "wheel-build": (

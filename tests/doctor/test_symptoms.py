@@ -81,6 +81,9 @@ def test_an_error_is_known_by_the_words_that_people_report(name: str, line: str)
     assert name_of(line) == name, "the words alone"
     if re.match(r"[\w.]+(?:Error|Exception): ", line):
         assert name_of(BANNER + text) == name, "after harmless lines"
+    found = explain(line)
+    assert found is not None
+    assert not found.symptom.title.endswith(": "), "nothing follows the colon"
 
 
 @every_row("row", public(), ids=lambda row: str(row["source"]).partition(",")[0])
