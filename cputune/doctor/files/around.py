@@ -87,18 +87,20 @@ def _install(name: str, facts: HostFacts) -> str | None:
     return None
 
 
-@fault("srun-one-cpu", Severity.WARNING)
+@fault("srun-one-cpu", Severity.ADVICE)
 def srun_one_cpu() -> None:
-    """srun gives each task one CPU, not those of the job
+    """srun gives each task one CPU, not those of the job, in Slurm 22.05 and 23.02
 
     Symptom: a job of many CPUs trains on one of them.
 
-    Cause: since Slurm 22.05 srun ignores --cpus-per-task of the job. Each task gets one CPU unless
-    srun has --cpus-per-task, or SRUN_CPUS_PER_TASK is set.
+    Cause: in these releases srun ignores --cpus-per-task of the job. Each task gets one CPU unless
+    srun has --cpus-per-task, or SRUN_CPUS_PER_TASK is set. From 23.11 on srun takes it from the job
+    again.
 
-    Remedy: Set SRUN_CPUS_PER_TASK in the job, or pass --cpus-per-task to srun.
+    Remedy: Pass --cpus-per-task to srun, which every release reads, or set SRUN_CPUS_PER_TASK.
 
-    Source: https://slurm.schedmd.com/srun.html, Lightning-AI/pytorch-lightning#18650
+    Source: SchedMD/slurm:CHANGELOG/slurm-22.05.md, SchedMD/slurm:CHANGELOG/slurm-23.11.md,
+    Lightning-AI/pytorch-lightning#18650
     """
 
 
