@@ -147,6 +147,9 @@ def test_an_unknown_error_is_named_with_its_line_and_the_package_that_raised_it(
         UNKNOWN.replace("/opt/venv/lib/python3.11/site-packages/datasets/", ""), CLEAN
     )
     golden(own.title)
+    frames = UNKNOWN.splitlines(keepends=True)
+    (alone,) = judge_symptom("".join(frames[:3] + frames[-1:]), CLEAN)
+    golden(alone.remedy)
 
 
 @pytest.mark.parametrize(
