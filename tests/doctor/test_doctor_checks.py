@@ -399,7 +399,7 @@ FAULTS: tuple[tuple[str, Changes], ...] = (
     at("memory-low", available_bytes=GIB),
     at("swap-in-use", swap_free_bytes=6 * GIB),
     at("swap-in-use", swap_free_bytes=0, memory_pressure_percent=9.0),
-    at("governor", frequencies=(FULL_SPEED, SAVING)),
+    at("governor", frequencies=(FULL_SPEED, ACTIVE_AT_FULL_SPEED, SAVING)),
     at("governor", frequencies=(Frequency(cpus=(0, 1), governor="ondemand"),)),
     at("turbo-off", turbo=False),
     at("turbo-off", turbo=False, vendor="AuthenticAMD"),

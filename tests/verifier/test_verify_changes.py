@@ -338,6 +338,10 @@ HONEST_OF_BOTH: list[tuple[str, Change]] = [
         ),
     ),
     (
+        "16 GiB of /dev/shm at most",
+        each_pod(lambda p: p["volumes"][1]["emptyDir"].update(sizeLimit="16Gi")),
+    ),
+    (
         "a proxy",
         each_container(
             lambda c: c["env"].append({"name": "HTTPS_PROXY", "value": "http://proxy:3128"})
