@@ -202,6 +202,7 @@ OF_BOTH: list[tuple[str, Change, str]] = [
         lambda j: pod(j)["containers"][0].update(resource={}),
         "schema",
     ),
+    ("a mount without a path", lambda j: mounts(j).append({"name": "data"}), "schema"),
     ("a label that is a number", lambda j: j["metadata"]["labels"].update(release=3), "schema"),
 ]
 PYTORCHJOB: list[tuple[str, Change, str]] = [
