@@ -10,7 +10,7 @@ import pytest
 from rows import every_row
 
 from cputune.launch.launch import launch_of
-from cputune.launch.launchers import BY_NAME
+from cputune.launch.launchers import BY_NAME, LAUNCHERS
 from cputune.launch.translate import Translated, by_mpirun, by_python, by_torchrun
 
 
@@ -95,6 +95,11 @@ def test_ranks_that_are_a_variable_are_not_multiplied() -> None:
     )
     assert launch is not None
     assert by_mpirun(launch).refused != []
+
+
+def test_an_option_takes_up_to_two_words() -> None:
+    for launcher in LAUNCHERS:
+        assert {option.takes for option in launcher.options} <= {0, 1, 2}, launcher.name
 
 
 PARSERS = """
