@@ -69,6 +69,10 @@ spec:
 """
     assert codes(text, "mpi.yaml") == {"ranks-oversubscribed"}
     assert codes(text.replace("=8", "=4"), "mpi.yaml") == set()
+    anywhere = text.replace('--map-by, "ppr:2:node", ', "").replace("=8", "=4")
+    for workers, found in ((2, set()), (1, {"ranks-oversubscribed"})):
+        by = anywhere.replace("replicas: 2", f"replicas: {workers}")
+        assert codes(by, "mpi.yaml") == found
 
 
 def test_a_pod_with_gpus_is_not_judged_by_rules_for_cpus() -> None:
