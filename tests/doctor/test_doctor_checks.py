@@ -178,7 +178,7 @@ FAULTS: tuple[tuple[str, Changes], ...] = (
     at("training-changed", DNNL_DEFAULT_FPMATH_MODE="ANY"),
     at("training-changed", ACCELERATE_MIXED_PRECISION="fp9"),
     at("variable-mistyped", OMP_NUM_THREAD="4", MASTER_PROT="29500"),
-    at("variable-mistyped", HF_HUB_OFLINE="1", KMP_BLOCKTIMEE="0"),
+    at("variable-mistyped", HF_HUB_OFLINE="1", KMP_BLOCKTIMEE="0", MKL_NUM_THREADZ="2"),
     at("file-named-absent", files_missing=("SSL_CERT_FILE",), SSL_CERT_FILE="/gone.pem"),
     at("master-addr-malformed", MASTER_ADDR="node1:29500"),
     at("master-addr-malformed", MASTER_ADDR="tcp://10.0.0.7:29500"),
