@@ -18,6 +18,7 @@ def test_the_kernel_s_groups_of_32_bits_are_read(cpus: frozenset[int], empty_gro
     text = ",".join(["00000000"] * empty_groups + groups[::-1]) + "\n"
 
     assert cpulist.parse_mask(text) == tuple(sorted(cpus))
+    assert cpulist.parse_mask(text.strip().lstrip("0,") or "0") == tuple(sorted(cpus))
 
 
 @every_row(

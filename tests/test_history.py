@@ -63,13 +63,14 @@ def test_the_newest_result_says_what_a_rank_of_a_command_held(result: Result, fo
     def of(held: int, *argv: str) -> Result:
         ranks = [{"peak_bytes": held}, {"peak_bytes": held + 5}]
         trials = [replace(one, observed=tuple(ranks)) for one in result.trials]
+        trials[0] = replace(trials[0], observed=({},))  # it ended before its ranks reported
         job = replace(result.workload, recipe=None, argv=argv)
         return replace(result, workload=job, trials=tuple(trials))
 
     keep(of(100, "train.py", "--lr", "1"), now="20261121-193000")
     keep(of(200, "train.py", "--lr", "1"), now="20261122-193000")
     keep(of(300, "train.py", "--lr", "2"), now="20261123-193000")
-    for ranks in (result.trials[0].plan.processes_per_node, 77):
+    for ranks in (result.trials[1].plan.processes_per_node, 77):
         assert peak_bytes_before(("train.py", "--lr", "1"), ranks) == 205
     assert peak_bytes_before(("other.py",), 1) is None
     (folder / "20261124-193000.json").write_text("{}")

@@ -192,6 +192,7 @@ def test_the_live_machine_s_sysctls_are_read(tmp_path: Path) -> None:
     assert (facts.settings.numa_balancing is not None) == balancing.exists()
     kept = RecordedHost(tmp_path / "recording").read_text("/proc/sys/kernel/hostname")
     assert kept.strip() == HOST_NAME
+    assert LiveHost().disk_bytes(f"{tmp_path}/none") == (None, None)
 
 
 def test_a_busy_neighbour_is_seen_with_its_share() -> None:

@@ -534,6 +534,8 @@ def test_python_starts_one_process_in_each_pod(program):
     ):
         text = kubeflow_job(kind, command, field)
         assert codes(text, "job.yaml") & CODES_OF_RANKS == wanted
+    alone = kubeflow_job("PyTorchJob", command).replace("OMP_NUM_THREADS", "OTHER")
+    assert codes(alone, "job.yaml") == {"quota-threads"}
     numbered = kubeflow_job("TrainJob", command).replace(
         "env:\n", "env:\n      - {name: RANK, value: '0'}\n      - {name: WORLD_SIZE, value: '2'}\n"
     )

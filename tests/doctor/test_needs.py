@@ -127,6 +127,9 @@ def test_loader_workers_leave_the_cores_to_the_ranks(golden: Golden) -> None:
     assert "loader-threads" not in found(f"{TORCHRUN} --dataloader_num_workers 28")
     many = found(f"{TORCHRUN} --dataloader_num_workers 29")["loader-threads"]
     golden(many.evidence)
+    own = "DataLoader(d, num_workers=args.loader_workers)\n"
+    for option, too_many in (("--loader-workers 29", True), ("--loader_workers 28", False)):
+        assert ("loader-threads" in found(f"{TORCHRUN} {option}", script=own)) is too_many
     script = "def begin(n):\n    torch.set_num_threads({})\nDataLoader(d, worker_init_fn=begin)\n"
     assert "loader-threads" in found(PYTHON, script=script.format(8))
     assert "loader-threads" not in found(PYTHON, script=script.format(1))

@@ -64,6 +64,10 @@ spec:
 """
     assert codes(text, "mpi.yaml") == {"ranks-oversubscribed"}
     assert codes(text.replace("=8", "=4"), "mpi.yaml") == set()
+    anywhere = text.replace('--map-by, "ppr:2:node", ', "").replace("=8", "=4")
+    for workers, found in ((2, set()), (1, {"ranks-oversubscribed"})):
+        by = anywhere.replace("replicas: 2", f"replicas: {workers}")
+        assert codes(by, "mpi.yaml") == found
 
 
 def test_a_pod_with_gpus_is_not_judged_by_rules_for_cpus() -> None:
@@ -99,12 +103,13 @@ def test_loader_workers_of_a_service_need_shared_memory() -> None:
 def test_requirements_are_a_stack(golden: Golden) -> None:
     text = (
         "# stack\ntorch==2.2.0\ntransformers[torch] == 5.23.0  # newest\nnumpy\n"
-        "intel-extension-for-pytorch\n"
+        "accelerate==1.8.0\nintel-extension-for-pytorch\n"
     )
     assert codes(text, "requirements.txt") == {"file-package-ended"}
     done = fix_file(text, "requirements-cpu.txt", FACTS)
     assert "intel" not in done.text
     assert "torch==2.13.0" in done.text
+    assert "accelerate==1.15.0" in done.text
     assert {one.code for one in done.unfixed} == {"file-unpinned"}
     with golden.raises(UsageError):
         check_file("requests==2\n", "requirements.txt", FACTS)

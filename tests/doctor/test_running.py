@@ -62,6 +62,16 @@ def judged(pid: int, *parts: dict[str, str]) -> dict[str, list[Finding]]:
     return found
 
 
+def test_what_a_rank_has_is_read() -> None:
+    files = process(70, variables={"RANK": "1", "OMP_NUM_THREADS": "8"}, states="RRS")
+    (each,) = process_tree.look_at_job(machine(None, files=files), 70)
+    assert (each.rank, each.torch, len(each.threads), each.cpus[-1]) == ("1", True, 3, 27)
+    assert [path.rpartition("/")[2] for path in each.openmp] == ["libiomp5.so", "libgomp.so.1"]
+    assert each.memory_bytes == {0: 16384, 1: 4096}
+    assert each.catches == {10}
+    assert not each.waits
+
+
 def test_memory_on_the_node_of_other_cpus(golden: Golden) -> None:
     found = judged(70, process(70, states="R", memory="7f00 anon=4 N0=1000 N1=9000"))
     (finding,) = found["job-memory-remote"]

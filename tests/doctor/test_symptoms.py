@@ -195,6 +195,9 @@ def test_an_unknown_error_is_named_with_its_line_and_the_package_that_raised_it(
         UNKNOWN.replace("/opt/venv/lib/python3.11/site-packages/datasets/", ""), CLEAN
     )
     golden(own.title)
+    frames = UNKNOWN.splitlines(keepends=True)
+    (alone,) = judge_symptom("".join(frames[:3] + frames[-1:]), CLEAN)
+    golden(alone.remedy)
 
 
 @pytest.mark.parametrize(
@@ -311,6 +314,7 @@ TOKENIZER = PROCESSING.replace("processing_class", "tokenizer")
         ("AttributeError: 'str' object has no attribute 'keys'", {}, "a name or a path"),
         ("ModuleNotFoundError: No module named 'transformers.deepspeed'", {}, "to 4."),
         ("ModuleNotFoundError: No module named 'torch.nn.attention'", {}, "torch>=2.2"),
+        ("ModuleNotFoundError: No module named 'torch.utils.data'", {}, "hides it"),
         (
             "ImportError: cannot import name 'AdamW' from 'transformers' "
             "(/home/you/src/transformers/src/transformers/__init__.py)",
@@ -384,7 +388,9 @@ def test_a_method_that_is_overridden_with_the_signature_of_another_release(golde
     golden(words)
     words = words_of("TypeError: on_init_end() got an unexpected keyword argument 'model'")
     assert "**kwargs" in words
-    assert name_of(f"TypeError: f() {given}") == "unknown"
+    for unknown in ("f() takes 3", "Mine.training_step() takes 2"):  # 3 were enough before
+        text = f"TypeError: {unknown} positional arguments but {int(unknown[-1]) + 1} were given"
+        assert name_of(text) == "unknown"
     assert name_of("TypeError: login() got an unexpected keyword argument 'key'") == "unknown"
     assert name_of("TypeError: __init__() got an unexpected keyword argument 'tuning'") == "unknown"
 

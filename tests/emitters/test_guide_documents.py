@@ -64,3 +64,12 @@ def test_pods_leave_cpus_to_the_kubelet(reserve: int | None, cpus: int, threads:
     assert int(variables["OMP_NUM_THREADS"]) == threads
     assert ("stay Pending" in files["notes"]) == (reserve == 0)
     assert ("in place of 24" in files["notes"]) == (reserve != 0)
+
+
+def test_the_header_of_a_plan_that_was_not_measured_has_the_threads_that_are_left() -> None:
+    case = two_sockets_smt()
+    cluster = Cluster(image=CLUSTER.image, reserve_cpus=8)
+    job = emit(None, "trainjob", facts=case.facts, workload=case.result.workload, cluster=cluster)
+    (planned,) = (line for line in job[0].text.splitlines() if line.startswith("# Plan: "))
+    assert "# NOTHING WAS MEASURED." in job[0].text
+    assert "26 threads" in planned

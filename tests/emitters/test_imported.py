@@ -58,6 +58,7 @@ LOOP = "import torch\nfrom accelerate import Accelerator\nAccelerator()\n"
         (LOOP + "import helper\n", TRAINER, []),
         (TRAINER + "trainer.accelerator.wait_for_everyone()", "", []),
         (TRAINER + "import trl\n", "", []),  # its code is not read
+        (TRAINER + "from trl import SFTTrainer\n", "", []),
         (LOOP + "import importlib\n", "", []),
         (LOOP + "exec(open('rest.py').read())\n", "", []),
         (LOOP + "model.eval()\n", "", ["trainer"]),

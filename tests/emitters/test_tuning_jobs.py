@@ -20,6 +20,7 @@ SCRIPT = Workload.script(WORDS, global_batch_size=8)
 
 def written(format: str, job: Workload = SCRIPT, **cluster: Any) -> str:
     (file,) = emit(None, format, facts=FACTS, workload=job, cluster=Cluster(**cluster))
+    assert file.executable is (format == "slurm")
     return file.text
 
 

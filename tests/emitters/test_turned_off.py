@@ -52,17 +52,17 @@ def test_the_words_of_the_guide_are_named_in_every_format(format: str) -> None:
 @pytest.mark.parametrize(
     ("launch", "off"),
     [
-        ("accelerate launch --cpu --mixed_precision bf16 train.py", "--mixed_precision bf16"),
+        ("accelerate launch --cpu --mixed_precision bf16 train.py", "mixed_precision bf16 is"),
+        ("accelerate launch --ipex train.py", "ipex is"),
         ("accelerate launch --mixed_precision no train.py", None),
         ("torchrun --nproc-per-node 2 train.py", None),
     ],
 )
 def test_what_a_launcher_was_given_is_named_too(launch: str, off: str | None) -> None:
     workload = Workload.of(launch).observed(framework="accelerate")
-    found = turned_off(workload, Delivery(variables={}), without_bf16())
-    assert found[:1] == (
-        [] if off is None else [f"your {off} is off here: the plan trains in fp32"]
-    )
+    way = Delivery(variables={}, flags=("--use_ipex", "False"))
+    named = [note.partition(" off here: ")[0] for note in turned_off(workload, way, without_bf16())]
+    assert named[:1] == ([] if off is None else [f"your --{off}"])
 
 
 @pytest.mark.parametrize("words", [("--ddp_backend", "ccl"), ("--ddp_backend=ccl",)])

@@ -368,6 +368,12 @@ def test_what_a_rank_shows_is_compared_with_the_plan(
     assert (shown.expected(plan, 0), shown.reported(plan, state)) == (expected, seen)
 
 
+def test_workers_are_named_if_there_are_some() -> None:
+    words = knob_named("ccl_workers").description
+    one_rank = replace(RICH, processes_per_node=1, cpus=((0,),), ccl_cpus=((1,),))
+    assert [words(plan) for plan in (RICH, PLAN, one_rank)] == ["1 worker", None, None]
+
+
 def test_each_knob_has_a_row_of_what_ranks_show() -> None:
     rows = {row[:2] for row in SHOWN}
     by_variable, otherwise = set(), set()

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+
+import pytest
 from rows import every_row
 
 from cputune.launch.launch import launch_of
+from cputune.launch.launchers import BY_NAME, LAUNCHERS
 from cputune.launch.translate import Translated, by_mpirun, by_python, by_torchrun
 
 
@@ -82,3 +88,42 @@ def test_ranks_that_are_a_variable_are_not_multiplied() -> None:
     )
     assert launch is not None
     assert by_mpirun(launch).refused != []
+
+
+def test_an_option_takes_up_to_two_words() -> None:
+    for launcher in LAUNCHERS:
+        assert {option.takes for option in launcher.options} <= {0, 1, 2}, launcher.name
+
+
+PARSERS = """
+import argparse, json
+from accelerate.commands.launch import launch_command_parser
+from torch.backends.xeon import run_cpu
+from torch.distributed.run import get_args_parser
+
+xeon = argparse.ArgumentParser()
+run_cpu.create_args(xeon)
+takes = {}
+for name, parser in (
+    ("torchrun", get_args_parser()), ("accelerate", launch_command_parser()), ("run_cpu", xeon)
+):
+    for action in parser._actions:
+        for option in action.option_strings:
+            takes[f"{name} {option}"] = 1 if action.nargs is None else action.nargs
+print(json.dumps(takes))
+"""
+
+
+@pytest.mark.torch
+def test_an_option_takes_as_many_words_as_its_own_launcher_says() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PARSERS], stdout=subprocess.PIPE, text=True, check=True
+    )
+    compared = 0
+    for named, takes in json.loads(done.stdout).items():
+        launcher, option = named.split()
+        known = BY_NAME[launcher].option(option)
+        if known is not None:
+            compared += 1
+            assert known.takes == takes, named
+    assert compared > 100

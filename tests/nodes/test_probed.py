@@ -30,8 +30,10 @@ class FakeMpirun(FakeReach):
 
 
 def probed(reach: FakeReach | None = None, **how: Any) -> Probed:
-    (told,) = probe_each([NODE], reach or FakeReach(), **how)
+    arrived: list[Probed] = []
+    (told,) = probe_each([NODE], reach or FakeReach(), on_probed=arrived.append, **how)
     assert isinstance(told, Probed), told
+    assert arrived == [told]
     return told
 
 

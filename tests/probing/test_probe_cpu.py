@@ -34,7 +34,9 @@ from cputune.report.machine_text import precision_units
     ],
 )
 def test_generations_by_model_and_flags(tmp_path: Path, like: str, codename: str) -> None:
-    assert probe(machine(tmp_path, cores=2, like=like)).cpu.codename == codename
+    cpu = probe(machine(tmp_path, cores=2, like=like)).cpu
+    assert cpu.codename == codename
+    assert cpu.architecture == ("aarch64" if like.startswith("graviton") else "x86_64")
 
 
 def test_a_generation_is_not_named_if_the_flags_contradict(tmp_path: Path) -> None:

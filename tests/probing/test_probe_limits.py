@@ -37,6 +37,9 @@ def test_quota_memory_and_cpuset(tmp_path: Path, version: int) -> None:
     assert (facts.limits.throttled_periods, facts.limits.periods) == (95, 100)
     assert facts.limits.cgroup_version == version
     assert facts.settings.container == "docker"
+    for container, files in ((None, {}), ("podman", {"run/.containerenv": ""})):
+        other = probe(machine(tmp_path / str(container), cores=1, files=files))
+        assert other.settings.container == container
 
 
 @pytest.mark.parametrize("version", [1, 2])

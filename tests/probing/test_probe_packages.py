@@ -75,7 +75,8 @@ def test_packages_that_only_conda_knows(tmp_path: Path) -> None:
     meta.mkdir()
     for name in ("intel-openmp-2023.1.0-hdb19cb5_46306", "numpy-2.1.0-py311_0"):
         (meta / f"{name}.json").write_text("{}")
-    (meta / "history").write_text("")
+    for other in ("history", "zlib-1.3-h4bc722e_1.json.c~"):
+        (meta / other).write_text("")
 
     found = read_distributions([str(tmp_path / "site")], str(tmp_path))
 

@@ -9,6 +9,8 @@ from hosts.builder import Cgroup, machine
 from hosts.reasons import without_reason
 from rows import every_row
 
+from cputune import probe
+
 GIB = 1 << 30
 BUILT: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -34,3 +36,9 @@ BUILT: dict[str, dict[str, Any]] = {
 @every_row("name", BUILT)
 def test_every_null_of_a_built_machine_has_its_reason(tmp_path: Path, name: str) -> None:
     assert without_reason(machine(tmp_path, **BUILT[name])) == []
+
+
+def test_a_recording_without_processes_does_not_say_that_nothing_runs(tmp_path: Path) -> None:
+    for name, record in (("without", {}), ("nothing", {"processes": []})):
+        facts = probe(machine(tmp_path / name, cores=1, record=record))
+        assert (facts.why_unknown("load.busy") is None) is (name == "nothing")

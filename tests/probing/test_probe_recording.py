@@ -65,7 +65,10 @@ def test_a_replay_is_the_same_document(tmp_path: Path, kernel: str) -> None:
         kernel=kernel,
         cgroup=Cgroup(version=2, path="/system.slice", quota=6.5, cpuset="0-15", throttled=(1, 9)),
         record=UNTOUCHED,
-        files={"proc/self/status": "CapEff:\t00000000a80425fb\nCpus_allowed_list:\t0-9\n"},
+        files={
+            "proc/self/status": "CapEff:\t00000000a80425fb\nCpus_allowed_list:\t0-9\n",
+            "proc/self/stat": f"7 (a b) S {'1 ' * 15}5 {'2 ' * 21}3 4 5\n",
+        },
     )
 
     replay = record(original, tmp_path / "recording")
@@ -73,6 +76,7 @@ def test_a_replay_is_the_same_document(tmp_path: Path, kernel: str) -> None:
     document = host_document(probe(replay))
     assert document == host_document(probe(original))
     assert document["topology"]["allowed"] == "0-2,4-15"
+    assert (document["restraints"]["nice"], document["restraints"]["policy"]) == (5, "batch")
     reasons = {unknown["fact"]: unknown["reason"] for unknown in document["unknown"]}
     assert "Permission denied" in reasons["settings.numa_balancing"]
 

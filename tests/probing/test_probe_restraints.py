@@ -1,9 +1,14 @@
 """What slows a process down beside its limits: read from cgroups, /proc and cpufreq."""
 
+import sys
+
 from hosts.builder import Cgroup, machine
+from unknown_machine import UNKNOWN
 
 from cputune import probe
+from cputune.host import LiveHost
 from cputune.host.facts import FrequencyCap
+from cputune.host.probing.installed import dead_preloads
 
 POLICY = "/sys/devices/system/cpu/cpufreq/policy0"
 
@@ -54,3 +59,9 @@ def test_the_share_of_time_in_which_the_package_was_throttled():
     path = "/sys/devices/system/cpu/cpu0/thermal_throttle/package_throttle_total_time_ms"
     assert restraints({path: "5000", "/proc/uptime": "100.00 190.00"}).throttled_share == 0.05
     assert restraints({path: "5000", "/proc/uptime": ""}).throttled_share is None
+
+
+def test_a_preload_that_is_no_library_is_named_on_the_live_machine(tmp_path):
+    script = tmp_path / "tcmalloc.sh"
+    script.write_text("#!/bin/sh\n")
+    assert dead_preloads(f"{script}:{sys.executable}", LiveHost(), UNKNOWN) == (str(script),)

@@ -7,6 +7,7 @@ from typing import Any
 from hypothesis import given, strategies as st
 
 from cputune import Step
+from cputune.ranks.gather import of_rank
 from cputune.ranks.job import Gather
 
 
@@ -20,6 +21,8 @@ def test_a_step_of_the_job_is_its_slowest_rank_and_all_samples() -> None:
     whole = gather.add(1, 1, step(seconds=1.5, loss=4.0, delayed_seconds=0.3, size=64))
     assert (whole.seconds, whole.samples, whole.loss, whole.delayed_seconds) == (1.5, 8, 3.0, 0.3)
     assert whole.size == 96, "of the rank that has the most to do"
+    quiet: Any = {"event": "step", "seconds": 1.0, "samples": 4, "loss": None, "delayed": 0.0}
+    assert of_rank(quiet) == step(delayed_seconds=0.0)
 
 
 @given(st.permutations([(rank, number) for rank in range(3) for number in range(1, 4)]))

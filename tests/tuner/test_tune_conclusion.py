@@ -12,8 +12,17 @@ from rows import every_row
 from tuner.fakes import PLANS, SMALL
 
 import cputune
-from cputune import ConfirmRun, HostFacts, NoValidTrialError, Result, Trial, TuneOptions
+from cputune import (
+    ConfirmRun,
+    HostFacts,
+    NoValidTrialError,
+    Result,
+    Trial,
+    TuneOptions,
+    Workload,
+)
 from cputune.host.facts import Package
+from cputune.plans.equivalence import Training
 from cputune.plans.knobs.record import LeftOut
 from cputune.plans.layout import baseline_plan
 from cputune.records.claims import host_fingerprint
@@ -77,11 +86,12 @@ def ended(
     findings: Findings,
     left_out: tuple[LeftOut, ...] = SPACE.left_out,
     facts: HostFacts = SMALL.facts,
+    workload: Workload = SMALL.workload,
 ) -> Result:
     return conclude(
         findings,
         facts=facts,
-        workload=SMALL.workload,
+        workload=workload,
         left_out=left_out,
         options=TuneOptions(seed=7),
         created="today",
@@ -173,6 +183,14 @@ def test_notes_say_whether_the_machine_was_quiet_at_last(
     assert words in " ".join(result.notes)
     assert result.disturbed is disturbed
     assert (result.speedup is None) is disturbed
+
+    def test_of_several_ranks_that_fill_the_last_batch_up(self) -> None:
+        findings = found(contender(0, 1, 1), contender(5, 0, 0))
+        for last, noted in ((7, True), (8, False)):
+            job = replace(SMALL.workload, training=Training(last=last))
+            result = ended(findings, workload=job)
+            assert result.best.plan.world_size == 2
+            assert ("has 8 samples instead of 7" in " ".join(result.notes)) is noted
 
 
 def test_a_result_holds_what_it_was_made_of_and_with() -> None:

@@ -54,3 +54,6 @@ def test_what_became_of_it_in_words(gain: Speedup | None, text: str) -> None:
     assert text in earlier.text(LAUNCH)
     gone = replace(earlier, not_tried="because it is not possible here any more")
     assert "not possible here any more" in gone.text(None)
+    best = replace(earlier, is_best=True)
+    assert "then" not in best.text(LAUNCH)
+    assert "then" in replace(best, speedup=LAUNCH).text(LAUNCH)

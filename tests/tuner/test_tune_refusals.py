@@ -86,6 +86,9 @@ def test_a_script_that_sets_its_threads_is_asked_for_no_other_number() -> None:
 def test_nothing_is_blamed_that_a_plan_had_which_ran() -> None:
     crash = failed(plan(precision="bf16"), "rank 0 died", kind=Crashed.kind)
     assert names(ran(TODAY), crash, ran(plan(precision="bf16", padding="cut"))) == []
+    of_two = failed(plan(precision="bf16", padding="cut"), "rank 0 died", kind=Crashed.kind)
+    assert names(ran(TODAY), of_two) == []
+    assert names(ran(TODAY), of_two, ran(plan(padding="cut"))) == ["precision=bf16"]
 
 
 def test_a_batch_that_cannot_be_divided_ends_all_plans_of_several_ranks() -> None:

@@ -162,6 +162,15 @@ def test_what_emit_writes_without_a_result_is_what_the_tuner_calls_the_guides(
     guide = dict(cputune.search_space(facts, JOB).suggestions)["guide"]
     assert guide_plan(facts, JOB) == guide
 
+    def test_the_topology_suggests_ranks_of_whole_nodes_and_of_caches(self) -> None:
+        nodes = {"sockets": 2, "cores_per_socket": 48, "nodes_per_socket": 4, "threads_per_core": 2}
+        for samples, cores_per_l3, ranks in ((48, 4, [8, 24, 1]), (12, None, [4, 1])):
+            facts = machine(**nodes, cores_per_l3=cores_per_l3, isa=("avx2",))
+            job = replace(JOB, global_batch_size=samples)
+            suggested = cputune.search_space(facts, job).suggestions
+            shown = [plan.processes_per_node for kind, plan in suggested if kind == "topology"]
+            assert shown == ranks
+
 
 shapes = st.fixed_dictionaries(
     {

@@ -130,6 +130,7 @@ PLANTED: list[tuple[str, str, Edit | None]] = [
     ("slurm", "slurm.sh", replaced("--ntasks-per-node=2 --cpus", "--ntasks-per-node=4 --cpus")),
     ("slurm", "slurm.sh", replaced("--time=24:00:00", "--time=2")),
     ("slurm", "slurm.sh", replaced("--exclusive\n", "--exclusive --mem=100M\n")),
+    ("slurm", "slurm.sh", replaced("--exclusive\n", "--exclusive --mem=64G --mem-per-cpu=1G\n")),
     ("slurm", "slurm.sh", without(r"^#SBATCH.*\n")),
     ("slurm", "slurm.sh", replaced("--hint=nomultithread", "--hint=multithread")),
     ("slurm", "slurm.sh", replaced("--cpu-bind=cores", "--cpu-bind=none")),
