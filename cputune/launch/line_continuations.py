@@ -14,12 +14,18 @@ from typing import Literal
 from cputune.launch.grammar import Tree
 from cputune.launch.located_words import Span
 
-Kind = Literal["carriage return", "blank behind a backslash", "comment inside", "lost backslash"]
+Kind = Literal[
+    "carriage return",
+    "blank behind a backslash",
+    "comment behind a backslash",
+    "comment inside",
+    "lost backslash",
+]
 
 # A fix may uncover another fault of the same line.
 _ROUNDS = 3
 _FLAG = r"[ \t]*--?[A-Za-z]"
-_BLANKS = re.compile(r"(?m)\\([ \t]+)\n(?=[ \t]*\S)")
+_BLANKS = re.compile(r"(?m)\\([ \t]+(?:#[^\n]*)?)\n(?=[ \t]*\S)")
 _COMMENT = re.compile(rf"(?<=\\\n)((?:[ \t]*#[^\n]*\n)+)(?={_FLAG})")
 
 
@@ -44,7 +50,10 @@ def repaired(text: str) -> tuple[str, tuple[Break, ...]]:
         text = re.sub(r"(\\?)\r\n", lambda match: f" {match[1]}\n", text)
     for blanks in _BLANKS.finditer(text):
         if not text[text.rfind("\n", 0, blanks.start()) + 1 :].lstrip().startswith("#"):
-            breaks.append(_break(text, "blank behind a backslash", *blanks.span(1)))
+            kind: Kind = "blank behind a backslash"
+            if "#" in blanks[1]:
+                kind = "comment behind a backslash"
+            breaks.append(_break(text, kind, *blanks.span(1)))
     text = _BLANKS.sub(_turned, text)
     for comment in _COMMENT.finditer(text):
         breaks.append(_break(text, "comment inside", *comment.span(1)))
@@ -65,7 +74,7 @@ def _turned(match: re.Match[str]) -> str:
     start = match.string.rfind("\n", 0, match.start()) + 1
     if match.string[start:].lstrip().startswith("#"):
         return match[0]
-    return f"{match[1]}\\\n"
+    return " " * len(match[1]) + "\\\n"
 
 
 def _blanked(match: re.Match[str]) -> str:

@@ -163,6 +163,51 @@ def codes(text: str, name: str = "run.sh", host: Host | None = None, **more: obj
             f"export KMP_AFFINITY=verbose\npython {TRAINS}",
         ),
         (
+            "slurm-cpus-unset",
+            f"#SBATCH --ntasks=1\nexport OMP_NUM_THREADS=$SLURM_CPUS_PER_TASK\npython {TRAINS}",
+            f"#SBATCH -n1 -c8\nexport OMP_NUM_THREADS=$SLURM_CPUS_PER_TASK\npython {TRAINS}",
+        ),
+        (
+            "slurm-cpus-unset",
+            f"#SBATCH -n1\nexport OMP_NUM_THREADS=${{SLURM_CPUS_PER_TASK}}\npython {TRAINS}",
+            "#SBATCH -n1\nsrun -c8 bash -c 'OMP_NUM_THREADS=$SLURM_CPUS_PER_TASK python t.py'",
+        ),
+        (
+            "slurm-one-cpu",
+            f"#SBATCH --ntasks=1\npython {TRAINS}",
+            f"#SBATCH --ntasks=1 --exclusive\npython {TRAINS}",
+        ),
+        (
+            "slurm-one-cpu",
+            f"#SBATCH --ntasks=1\nsrun python {TRAINS}",
+            f"#SBATCH --ntasks=1\nsrun -c 8 python {TRAINS}",
+        ),
+        (
+            "slurm-variable",
+            f"#SBATCH --nodes=2\nsrun torchrun --nnodes $SLURM_NODES {TRAINS}",
+            f"#SBATCH --nodes=2\nSLURM_NODES=2\nsrun torchrun --nnodes $SLURM_NODES {TRAINS}",
+        ),
+        (
+            "argument-no-cpu",
+            "python main.py --backend=nccl",
+            "python main.py --backend=gloo",
+        ),
+        (
+            "loader-threads",
+            "python main.py --num_workers 32",
+            "python main.py --num_workers 8",
+        ),
+        (
+            "ranks-oversubscribed",
+            f"mpirun -genv OMP_NUM_THREADS=16 -n 8 -ppn 2 python {TRAINS}",
+            f"mpirun -genv OMP_NUM_THREADS=16 -n 8 -ppn 2 -hosts a,b,c,d python {TRAINS}",
+        ),
+        (
+            "ranks-auto",
+            f"export PET_NPROC_PER_NODE=auto\ntorchrun {TRAINS}",
+            f"export PET_NPROC_PER_NODE=auto\npython {TRAINS}",
+        ),
+        (
             "trainings-at-once",
             f"for s in 1 2 3; do python {TRAINS} --seed $s > $s.log 2>&1 & done; wait",
             f"for s in 1 2 3; do python {TRAINS} --seed $s > $s.log 2>&1; done",

@@ -61,6 +61,7 @@ def test_a_word_that_only_running_shows_is_nowhere(word: str) -> None:
     [
         ("python t.py \\\n  --a\n  --b \\\n  --c\n", "lost backslash", 2),
         ("python t.py \\ \n  --b --c\n", "blank behind a backslash", 1),
+        ("python t.py \\  # data\n  --b --c\n", "comment behind a backslash", 1),
         ("python t.py \\\n  # --a \\\n  --b --c\n", "comment inside", 2),
         ("python t.py \\\r\n  --b --c\r\n", "carriage return", 1),
     ],

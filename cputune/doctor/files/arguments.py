@@ -115,6 +115,12 @@ def _of_gpus(launch: JudgedLaunch) -> Iterator[Finding]:
         text = f"--attn_implementation {attention} needs CUDA: CPUs have sdpa"
         edits = _value(launch, "--attn_implementation", attention, "sdpa")
         yield no_cpu.finding(launch.at(text), edits=edits)
+    for name in ("--backend", "--dist_backend", "--dist-backend"):
+        if launch.argument(name) == "nccl" and launch.reader_of(name) != "trainer":
+            text = f"{name} nccl: NCCL is for GPUs, if the script passes it to torch.distributed"
+            edits = _value(launch, name, "nccl", "gloo")
+            yield no_cpu.finding(launch.at(text), severity=Severity.WARNING, edits=edits)
+            break
     backend = launch.backend or ""
     torch = launch.facts.package("torch")
     cpu_build = torch is None or torch.build in (None, "cpu") or launch.facts.accelerators == ()

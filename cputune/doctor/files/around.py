@@ -441,6 +441,7 @@ def judge_breaks(file: ShellFile, context: Context) -> Iterator[Finding]:
 
 _BREAKS = {
     "blank behind a backslash": "a blank follows the backslash: the command ends in this line",
+    "comment behind a backslash": "a comment follows the backslash: the command ends in this line",
     "comment inside": "a comment between two lines of a command ends it",
     "lost backslash": "the line before has no backslash: this line is another command, and "
     "the script does not get its arguments",
@@ -459,7 +460,7 @@ def _without_carriage_returns(places: Places) -> tuple[Edit, ...]:
 def _joined(places: Places, one: Break, launch: Launch) -> tuple[Edit, ...]:
     """The edits that join lines: add a backslash, remove blanks, or move the comment up."""
     start, end = one.span
-    if one.kind == "blank behind a backslash":
+    if one.kind.endswith("behind a backslash"):
         return (Edit(start=start, end=end),)
     if one.kind == "lost backslash":
         at = len(places.text[:start].rstrip(" \t"))
@@ -574,6 +575,8 @@ def _options(launch: JudgedLaunch) -> Iterator[Finding]:
             text = f"{inside.launcher} has no option {one.name}"
             real = [text for text in names if text not in _KEYS_ALONE]
             near = difflib.get_close_matches(one.name, real, n=1)
+            if name == "--use_cpu":
+                near = ["--cpu"]
             if near:
                 text += f"; it has {near[0]}"
             yield no_such_option.finding(launch.at(text))

@@ -490,6 +490,7 @@ def _as_known(finding: Finding, launch: JudgedLaunch) -> Finding:
         if finding.code == ranks_alone.code and not by_arguments:
             finding = replace(finding, severity=Severity.WARNING)
         by_hand = finding.code == master_addr.code and not _by_mpi(launch)
+        by_hand &= "by LOCAL_RANK" not in evidence  # a script of its own may ignore that
         if launch.script_text is None and not by_hand:
             title, severity = _OF_LIBRARIES[finding.code]
             if by_arguments:
@@ -520,10 +521,22 @@ def _is_meant(finding: Finding, launch: JudgedLaunch) -> bool:
     """Whether the file shows that what a machine's check finds is as it should be."""
     if finding.code == master_addr.code:
         return launch.is_by_mpi
+    if "PET_NPROC_PER_NODE" in finding.evidence and launch.inside.launcher == "python":
+        return True  # only torchrun reads it
+    if finding.code in _OF_CPUS and _is_on_other_hosts(launch):
+        return True
     if finding.code == ranks_alone.code:
         return launch.is_own
     name = finding.evidence.partition("=")[0]
     return finding.code == variable_mistyped.code and launch.context.reads_variable(name)
+
+
+_OF_CPUS = ("ranks-oversubscribed", "threads-affinity")
+
+
+def _is_on_other_hosts(launch: JudgedLaunch) -> bool:
+    """Whether the line lists several machines: their CPUs are not known here."""
+    return len(launch.hosts) > 1 and launch.context.target.kind == "this machine"
 
 
 def _reads_trainer_flags(launch: JudgedLaunch) -> bool:

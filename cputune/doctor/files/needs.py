@@ -262,6 +262,10 @@ def _loaders(launch: JudgedLaunch, text: str) -> Iterator[Finding]:
     if cores and ranks * workers > cores:
         evidence = f"{ranks} ranks × {workers} loader workers on {cores} usable cores"
         yield loader_threads.finding(launch.at(evidence))
+    named = launch.number("--num_workers")
+    if launch.script_text is None and cores and ranks * named > cores:
+        evidence = f"--num_workers {named} on {cores} usable cores, if they are a DataLoader's"
+        yield loader_threads.finding(launch.at(evidence), severity=Severity.ADVICE)
     initializer = re.search(r"worker_init_fn\s*=\s*(\w+)", text)
     for setting in settings_of(text):
         if initializer is None or setting.function != initializer[1]:

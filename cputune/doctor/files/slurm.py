@@ -109,6 +109,88 @@ def option_unknown() -> None:
     """
 
 
+@fault("slurm-cpus-unset", Severity.WARNING)
+def cpus_unset() -> None:
+    """SLURM_CPUS_PER_TASK is not set in this job
+
+    Symptom: "libgomp: Invalid value for environment variable OMP_NUM_THREADS", and one CPU or a
+    thread for every core of the node.
+
+    Cause: Slurm sets the variable only for a job that asks for --cpus-per-task.
+
+    Remedy: Write #SBATCH --cpus-per-task=N, with --ntasks=1 for one process.
+
+    Source: https://slurm.schedmd.com/sbatch.html
+    """
+
+
+@fault("slurm-one-cpu", Severity.ADVICE)
+def one_cpu() -> None:
+    """The job does not ask for CPUs
+
+    Symptom: the training runs on one core of a node that has many.
+
+    Cause: Slurm gives a task one CPU unless --cpus-per-task asks for more. In a partition of whole
+    nodes a job has all of their CPUs.
+
+    Remedy: Write #SBATCH --cpus-per-task=N.
+
+    Source: https://slurm.schedmd.com/sbatch.html
+    """
+
+
+@fault("slurm-variable", Severity.ERROR)
+def no_variable() -> None:
+    """Slurm has no such variable
+
+    Symptom: an option gets an empty value: "invalid literal for int() with base 10: ''".
+
+    Cause: the name is misspelled; the shell reads a variable that nothing sets as nothing.
+
+    Remedy: Write the name that the evidence has.
+
+    Source: https://slurm.schedmd.com/sbatch.html
+    """
+
+
+_MISNAMED = {
+    "SLURM_NODES": "SLURM_NNODES",
+    "SLURM_NUM_NODES": "SLURM_NNODES",
+    "SLURM_NUM_TASKS": "SLURM_NTASKS",
+    "SLURM_TASKS": "SLURM_NTASKS",
+    "SLURM_RANK": "SLURM_PROCID",
+    "SLURM_LOCAL_ID": "SLURM_LOCALID",
+    "SLURM_NODE_ID": "SLURM_NODEID",
+}
+
+
+def _cpus(
+    header: list[tuple[str, str]], file: ShellFile, context: Context, tree: Tree
+) -> Iterator[Finding]:
+    """What a job without --cpus-per-task gets, and variables that are empty in it."""
+    read = dict[str, int]()
+    for kind in ("simple_expansion", "expansion"):
+        for node in tree.nodes(kind):
+            match = re.fullmatch(r"\$\{?(SLURM_\w+)\}?", tree.of(node))
+            if match is not None:
+                read.setdefault(match[1], tree.text.count("\n", 0, tree.span(node).start) + 1)
+    for name, meant in _MISNAMED.items():
+        if name in read and not _assigned(name, tree):
+            yield no_variable.finding(context.at(read[name], f"${name}: write ${meant}"))
+    names = {name for name, _ in header}
+    if names & {"c", "cpus-per-task", "cpus-per-gpu", "exclusive", "tres-per-task"}:
+        return
+    line = read.get("SLURM_CPUS_PER_TASK")
+    if line is not None and not _assigned("SLURM_CPUS_PER_TASK", tree):
+        yield cpus_unset.finding(context.at(line, "$SLURM_CPUS_PER_TASK, without --cpus-per-task"))
+        return
+    target = context.target
+    for launch in file.launches[:1]:
+        asks = launch.step is not None and (launch.step.asks_cpus or launch.step.unknown)
+        if (target.tasks_per_node or 1) == 1 and not target.gpus and not asks:
+            yield one_cpu.finding(context.at(launch.line, "no --cpus-per-task: a task gets one CPU"))
+
+
 @fault("slurm-first-node", Severity.WARNING)
 def first_node() -> None:
     """Only the first node of the job trains
@@ -169,6 +251,7 @@ def judge_slurm(text: str, file: ShellFile, context: Context) -> Iterator[Findin
     yield from _header(header, context)
     tree = Tree(text)
     yield from _steps(tree, context)
+    yield from _cpus(header, file, context, tree)
     looped = list[Finding]()
     if (context.target.nodes or 2) > 1:
         for launch in file.launches:
