@@ -188,7 +188,8 @@ def _cpus(
     for launch in file.launches[:1]:
         asks = launch.step is not None and (launch.step.asks_cpus or launch.step.unknown)
         if (target.tasks_per_node or 1) == 1 and not target.gpus and not asks:
-            yield one_cpu.finding(context.at(launch.line, "no --cpus-per-task: a task gets one CPU"))
+            text = "no --cpus-per-task: a task gets one CPU"
+            yield one_cpu.finding(context.at(launch.line, text))
 
 
 @fault("slurm-first-node", Severity.WARNING)
