@@ -33,7 +33,7 @@ def asked(planted: Planted, folder: Path) -> tuple[ModelAnswers, str | None]:
     path = folder / f"{planted.name.replace(' ', '_').replace(',', '').replace(':', '')}.py"
     path.write_text(source(planted), encoding="utf-8")
     with ProcessRunner(Workload.script([str(path)]), probe(), offline=True) as runner:
-        for _ in islice(runner.steps(runner.today_as_typed), 4):
+        for _ in islice(runner.steps(runner.baseline_as_typed), 4):
             pass
         runner.check_model()
         workload = runner.workload

@@ -111,14 +111,14 @@ def accepted(whole: Whole, script: Path, facts: HostFacts) -> tuple[str, Plan, W
     """Why the plan of a script is refused (empty: it is not), and the plan."""
     knob, value = whole.lever
     with ProcessRunner(Workload.script([str(script)]), facts, offline=True) as runner:
-        for _ in islice(runner.steps(runner.today_as_typed), STEPS):
+        for _ in islice(runner.steps(runner.baseline_as_typed), STEPS):
             pass
         runner.check_model()
         workload = runner.workload
         fix = {} if knob == "ranks" else {knob: value}
         refused, space = "", None
         try:
-            space = search_space(facts, workload, baseline=runner.today, fix=fix)
+            space = search_space(facts, workload, baseline=runner.baseline, fix=fix)
         except CputuneError as error:
             refused = str(error)
         plans = [] if space is None else [p for p, v in space.values.items() if v[knob] == value]

@@ -370,7 +370,8 @@ def _look_at_words(facts: HostFacts, host: Host, options: Mapping[str, Any]) -> 
         return Diagnosis(facts=facts, findings=findings)
     judged = stack_facts(stack, facts)
     python = None if judged.python == facts.python else judged.python
-    print_line(f"asking the package index, at most {SECONDS:.0f} s (not with PIP_NO_INDEX=1)")
+    if not host.environment().get("PIP_NO_INDEX"):
+        print_line(f"asking the package index, at most {SECONDS:.0f} s (not with PIP_NO_INDEX=1)")
     findings = with_index(findings, pins_of(versions_of(judged)), python, host)
     return Diagnosis(facts=facts, findings=findings)
 

@@ -45,6 +45,8 @@ _BELOW = re.compile(r"/([\w-]+\.[\w.-]*\w)")
 _EXPANDED = ("simple_expansion", "expansion", "string", "concatenation")
 _BRANCHES = ("if_statement", "case_statement")
 _HIDDEN = ("command_substitution", "arithmetic_expansion", "process_substitution")
+# Variables that Slurm may set in a job, with values that its header does not say.
+_SET_BY_SLURM = ("SLURM_GPUS", "SLURM_JOB_GPUS")
 _CSH = re.compile(r"#!.*\bt?csh\b")
 
 
@@ -477,7 +479,8 @@ class _Reader:
             return [value], not quoted
         if simple[3] is None:
             return [_of(text)], not quoted
-        if "$(" in simple[3] or "`" in simple[3]:
+        of_job = (simple[1] or simple[2]).startswith(_SET_BY_SLURM)
+        if "$(" in simple[3] or "`" in simple[3] or of_job:
             return [_of("$?")], not quoted
         return [_of(re.sub(r"""^(["'])(.*)\1$""", r"\2", simple[3], flags=re.DOTALL))], not quoted
 

@@ -42,6 +42,17 @@ def codes(text: str, name: str = "run.sh", host: Host | None = None, **more: obj
     return {finding.code for finding in check_file(text, name, facts, host)}
 
 
+IN_SHELL = """\
+apiVersion: v1
+kind: Pod
+spec:
+  containers:
+  - name: train
+    command: [sh, -c, {text}]
+    args: [--epochs, "3"]
+"""
+
+
 @every_row(
     ("code", "text", "near"),
     [
@@ -206,6 +217,11 @@ def codes(text: str, name: str = "run.sh", host: Host | None = None, **more: obj
             "ranks-auto",
             f"export PET_NPROC_PER_NODE=auto\ntorchrun {TRAINS}",
             f"export PET_NPROC_PER_NODE=auto\npython {TRAINS}",
+        ),
+        (
+            "file-k8s-args",
+            IN_SHELL.format(text="python train.py"),
+            IN_SHELL.format(text="'python train.py $0 $@'"),
         ),
         (
             "trainings-at-once",

@@ -246,7 +246,7 @@ def test_what_works_in_the_script_is_no_fault_although_it_fails_alone(
 LAUNCHER = """#!/bin/sh
 case "$*" in
 *--start-method*) echo "AssertionError: Torch not compiled with CUDA enabled" >&2; exit 1;;
-*--waits*) exec sleep 30;;
+*--role=waits*) exec sleep 30;;
 esac
 for last; do :; done
 exec {python} "$last"
@@ -257,7 +257,7 @@ exec {python} "$last"
     ("option", "code", "evidence"),
     [
         ("--start-method=fork", "launcher-fails", "with 1: AssertionError: Torch not compiled"),
-        ("--waits", "rehearsal-late", "did not start ranks in 1 seconds"),
+        ("--role=waits", "rehearsal-late", "did not start ranks in 1 seconds"),
         ("--standalone", None, ""),
     ],
 )
@@ -273,7 +273,7 @@ def test_the_launcher_is_started_with_its_words(
     launcher.write_text(LAUNCHER.format(python=sys.executable))
     launcher.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    if option == "--waits":
+    if option == "--role=waits":
         monkeypatch.setattr(rehearsed_launch, "LAUNCHER_SECONDS", 1)
     monkeypatch.setattr(typed_launch, "rehearsed", lambda *_: iter(()))
     Path("helper.py").write_text(READS_RANK)

@@ -50,7 +50,7 @@ def test_no_character_ends_the_process(letter: str) -> None:
     assert launch.argument("--x") == f"{letter}b"
 
 
-@every_row("word", ["$A", '${B:-"$(nproc)"}', "${B:-`nproc`}"])
+@every_row("word", ["$A", '${B:-"$(nproc)"}', "${B:-`nproc`}", "${SLURM_GPUS_ON_NODE:-2}"])
 def test_a_word_that_only_running_shows_is_nowhere(word: str) -> None:
     text = f"A=$(nproc)\npython t.py --x {word}"
     assert launch_in(text).argument("--x") == "$?"

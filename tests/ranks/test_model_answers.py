@@ -74,7 +74,7 @@ def test_a_time_that_is_up_while_a_model_is_asked_ends_no_study(workdir: Path) -
     notes: list[str] = []
     job = Workload.script(["train.py"])
     with ProcessRunner(job, cputune.probe(), offline=True, on_note=notes.append) as runner:
-        for _ in islice(runner.steps(runner.today_as_typed), 2):
+        for _ in islice(runner.steps(runner.baseline_as_typed), 2):
             pass
         runner.keep_to(lambda: 0.0)
         runner.check_model()

@@ -184,7 +184,8 @@ def by_another(check: Check, text: str, replacement: Translated, launch: JudgedL
         text += f"; {program} has no option for {', '.join(dict.fromkeys(replacement.refused))}"
     elif not edits and launch.context.places is not None and "$" not in launch.script != "":
         # Its words are in variables, or in another shell: they are not searched for.
-        text += f"; write: {translated(launch, replacement)} …"
+        words = translated(launch, replacement).replace("$?", "…")  # what only running shows
+        text += f"; write: {words} …"
     dropped = tuple(launch.at(one) for one in replacement.left_out)
     return check.finding(launch.at(text), edits=edits, dropped=dropped)
 

@@ -28,7 +28,7 @@ from cputune.host import Host
 from cputune.host.facts import HostFacts
 from cputune.launch.edit import Edit
 from cputune.launch.launch import Launch, is_python
-from cputune.launch.located_words import number_of
+from cputune.launch.located_words import number_of, shell_at
 from cputune.launch.script import are_trainers, is_example
 from cputune.launch.shell import read_words
 from cputune.launch.target import Target
@@ -112,6 +112,21 @@ def ranks_number() -> None:
     """
 
 
+@fault("file-k8s-args", Severity.WARNING)
+def args_lost() -> None:
+    """The arguments of the container do not reach the training
+
+    Symptom: the script runs with its defaults.
+
+    Cause: `sh -c TEXT` takes the words behind its text as $0, $1 and so on; only a text with "$@"
+    passes them on.
+
+    Remedy: Write the arguments into the text, or the command as a list without sh.
+
+    Source: https://kubernetes.io/docs/tasks/inject-data-application/define-command-argument-container/
+    """
+
+
 @fault("file-k8s-resources", Severity.WARNING)
 def pod_resources() -> None:
     """The pod does not get whole CPUs for itself
@@ -174,6 +189,8 @@ def job_faults(document: Document) -> Iterator[tuple[Check, Path, str]]:
         yield ranks_auto, place, text
     if document.get("kind") == "PyTorchJob" and isinstance(document.get(*place), int):
         yield ranks_number, place, f"{place[-1]}: {document.get(*place)}, without quotes"
+    for at, _ in _containers(document):
+        yield from lost_args(document, at)
     yield from _uncounted(document)
     of_workers = document.get("kind") == "PyTorchJob" and not document.get(*_REPLICAS, "Master")
     alone = _pods(document) == 1 or any(map(_has_address, _commands(document)))
@@ -242,6 +259,16 @@ def _uncounted(document: Document) -> Iterator[tuple[Check, Path, str]]:
             elif pods > 1 and document.get("kind") == "TrainJob":
                 text = f"numNodes is {pods}, and python finds no RANK in a pod of a TrainJob"
                 yield job_ranks, (*at, "command"), text
+
+
+def lost_args(document: Document, at: Path) -> Iterator[tuple[Check, Path, str]]:
+    """Arguments behind the text of ``sh -c`` that the text does not use."""
+    command, args = document.command(*at, "command"), document.command(*at, "args")
+    text = shell_at(command)
+    if not args or text is None or not read_words(command):
+        return
+    if re.search(r"\$\{?[@*0-9]", command[text]) is None:
+        yield args_lost, (*at, "args"), f"{args[0]} …: the shell takes them, not the script"
 
 
 _NUMBERS = ("RANK", "WORLD_SIZE")

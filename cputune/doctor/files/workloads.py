@@ -109,6 +109,8 @@ def _limited(document: Document, container: _Container) -> LimitedContainer:
 
 
 def _resources(document: Document, container: _Container) -> Iterator[tuple[Check, Path, str]]:
+    if document.get("kind") is not None:
+        yield from kubeflow.lost_args(document, container.at)
     if container.resources is not None:
         yield from resource_faults(document, container.resources)
 
