@@ -279,10 +279,10 @@ def verdict(diagnosis: FoundOn, *, brief: bool = False) -> str:
     if shown.counts:
         parts.append(shown.counts)
     if shown.by_tune:
-        more = ""
+        tried = count(len(shown.by_tune), "change")
         if shown.advice:
-            more = " more"
-        parts.append(f"cputune tune tries {len(shown.by_tune)}{more}")
+            tried = f"{len(shown.by_tune)} more"
+        parts.append(f"cputune tune tries {tried}")
     if hidden:
         parts = (parts or ["nothing found"]) + [f"left out by --only or --ignore: {hidden}"]
     return "; ".join(parts) or "nothing is wrong, and there is nothing to advise"

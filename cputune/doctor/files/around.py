@@ -173,7 +173,7 @@ def _srun_tasks(launch: JudgedLaunch) -> Iterator[Finding]:
         yield srun_alone.finding(evidence, severity=severity, title=title)
     elif launch.launcher in ("torchrun", "accelerate") and tasks > nodes:
         if "SLURM_PROCID" in (launch.meant("node rank") or ""):
-            return  # each task is a node of its own
+            return  # each task is a node
         on = f" on {count(nodes, 'machine')}" if launch.job_nodes else ""
         evidence = f"srun starts {tasks} tasks{on}, each with a {launch.launcher}"
         remedy = "Start one task on each machine: srun --ntasks-per-node=1."
@@ -553,8 +553,8 @@ _COMPLETE = {
 }
 
 
-# Keys of accelerate's file that are no options of its command.
-_KEYS_ALONE = ("--use_cpu", "--distributed_type")
+# Keys of accelerate's file that its command does not take, and the option for each.
+_KEYS_ALONE = {"--use_cpu": "--cpu", "--distributed_type": None}
 
 
 def _options(launch: JudgedLaunch) -> Iterator[Finding]:
@@ -574,11 +574,10 @@ def _options(launch: JudgedLaunch) -> Iterator[Finding]:
         if not is_known and re.fullmatch(r"--\w{3,}", name) and not name.startswith(others):
             text = f"{inside.launcher} has no option {one.name}"
             real = [text for text in names if text not in _KEYS_ALONE]
-            near = difflib.get_close_matches(one.name, real, n=1)
-            if name == "--use_cpu":
-                near = ["--cpu"]
-            if near:
-                text += f"; it has {near[0]}"
+            near = next(iter(difflib.get_close_matches(one.name, real, n=1)), None)
+            meant = _KEYS_ALONE.get(name, near)
+            if meant is not None:
+                text += f"; it has {meant}"
             yield no_such_option.finding(launch.at(text))
 
 

@@ -30,7 +30,7 @@ def at_once() -> None:
     Symptom: each training is many times slower than alone.
 
     Cause: a process without OMP_NUM_THREADS starts a thread for every core, and knows nothing of
-    the others. Threads that spin at a barrier take the CPUs from those that it waits for.
+    the others. Threads that spin at a barrier take the CPUs from those that they wait for.
 
     Remedy: Set OMP_NUM_THREADS to the cores divided by the trainings, or run one after the other.
 

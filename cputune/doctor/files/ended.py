@@ -131,12 +131,11 @@ def _own_deepspeed(launch: JudgedLaunch) -> str | None:
 
 
 def _launcher(launch: JudgedLaunch) -> Iterator[Finding]:
-    if _starts_if_there(launch):
-        return
     rows = {row.name: row for row in load().launchers}
     row = rows.get(launch.launcher)
-    in_image = launch.container is not None  # which has packages of its own
-    if row is not None and launch.facts.package(row.package) is None and not in_image:
+    # What an image has is not known, and a script may have asked for the program itself.
+    may_be_missing = launch.container is None and not _starts_if_there(launch)
+    if row is not None and launch.facts.package(row.package) is None and may_be_missing:
         text = f"{launch.launcher} comes with {row.package}, which is not installed: {row.why}"
         if row.package == launch.launcher:
             text = f"{row.package} is not installed: {row.why}"
@@ -153,6 +152,7 @@ def _launcher(launch: JudgedLaunch) -> Iterator[Finding]:
     if (
         programs
         and row is None
+        and may_be_missing
         and context.here
         and context.host.live
         and not may_bring_programs(context)

@@ -490,7 +490,7 @@ def _as_known(finding: Finding, launch: JudgedLaunch) -> Finding:
         if finding.code == ranks_alone.code and not by_arguments:
             finding = replace(finding, severity=Severity.WARNING)
         by_hand = finding.code == master_addr.code and not _by_mpi(launch)
-        by_hand &= "by LOCAL_RANK" not in evidence  # a script of its own may ignore that
+        by_hand &= "by LOCAL_RANK" not in evidence  # a script may ignore that
         if launch.script_text is None and not by_hand:
             title, severity = _OF_LIBRARIES[finding.code]
             if by_arguments:
