@@ -17,6 +17,7 @@ from report.result_cases import tuned, with_best
 from rows import like_others
 
 from cputune import Result, Workload, probe
+from cputune.host import LiveHost
 from cputune.records.claims import Speedup, host_fingerprint
 from cputune.records.next_command import QUIET, NextStep
 
@@ -147,6 +148,17 @@ def two_nodes(result: Result) -> Result:
     return replace(with_best(result, plan), hosts=("node1", "node2"))
 
 
+@pytest.fixture(autouse=True)
+def _no_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine may have an MPI, which several nodes are then started by."""
+    found = LiveHost.which
+
+    def which(host: LiveHost, program: str) -> str | None:
+        return None if program in ("mpirun", "mpiexec") else found(host, program)
+
+    monkeypatch.setattr(LiveHost, "which", which)
+
+
 REHEARSED = ("the launch fails",)
 """The doctor starts the script, as it does for a launch in test_cli_next_step."""
 QUICK = [name for name in CASES if name not in REHEARSED]
@@ -163,8 +175,6 @@ def test_what_to_do_now_runs_as_it_is_printed(
     program.parent.mkdir()
     program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m cputune "$@"\n')
     program.chmod(0o755)
-    if "mpirun" not in expected:
-        monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:/bin")
     ended = cputune("show")
     line, command = what_to_do(ended.out)
     assert line.startswith(expected)

@@ -99,12 +99,12 @@ def job_elastic() -> None:
 
 @fault("job-ranks-number", Severity.ERROR)
 def ranks_number() -> None:
-    """nprocPerNode of a PyTorchJob must be a text
+    """nprocPerNode of a PyTorchJob must be a string
 
     Symptom: kubectl apply ends with "Invalid value: \"integer\": spec.nprocPerNode in body must be
     of type string".
 
-    Cause: the schema of PyTorchJob allows auto, cpu and gpu there, too, and so takes only texts.
+    Cause: PyTorchJob also allows auto, cpu and gpu there, so its schema takes only strings.
 
     Remedy: Write the number in quotes.
 
